@@ -11,6 +11,7 @@ Everything that it starts ends with it, by process id; its files are in one dire
 
 import json
 import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -66,6 +67,7 @@ class Cluster:
         self.dir = tempfile.mkdtemp(prefix="mpr", dir="/tmp")  # short: sockets lie in here
         self.runtime = os.path.join(self.dir, "m")  # of our daemons: so that leftovers are seen
         os.mkdir(self.runtime)
+        self._token = secrets.token_hex(32)  # of Ray, for this cluster
         self._nodes = []
         self._drivers = []
         self._files = 0
@@ -92,6 +94,8 @@ class Cluster:
 
     def environment(self, extra=None):
         env = harness.environment({
+            # Else it depends on whether there is a token in the user's home.
+            "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self._token,
             "RAY_TMPDIR": self.dir, "TMPDIR": self.dir, "RAY_USAGE_STATS_ENABLED": "0", "RAY_ADDRESS": self.address,
             "MAYPOLE_RUNTIME_DIR": self.runtime, "RAY_TEST_IP": "127.0.0.2", "RAY_DEDUP_LOGS": "0"})
         env.update(extra or {})

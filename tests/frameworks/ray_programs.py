@@ -39,7 +39,8 @@ def where():
     hvd.init()
     names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
     places = [hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size()]
-    assert places == [int(os.environ["MAYPOLE_" + n]) for n in names] == [int(os.environ["HOROVOD_" + n]) for n in names]
+    for prefix in ("MAYPOLE_", "HOROVOD_"):
+        assert places == [int(os.environ[prefix + name]) for name in names], prefix
     return {"place": places, "node": ray.get_runtime_context().get_node_id(), "extra": os.environ.get("EXTRA"),
             "name": os.environ["MAYPOLE_NODE"], "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
             "timeout": os.environ["MAYPOLE_START_TIMEOUT"], "checksums": os.environ.get("MAYPOLE_CHECKSUMS")}
@@ -229,10 +230,9 @@ def given_coordinator():
     """MAYPOLE_COORDINATOR and MAYPOLE_SECRET_FILE are in the environment."""
     executor = started(RayExecutor(settings(), num_workers=2))
     say("sums", executor.run(summed, args=[1]))
-    programs = [os.path.basename(argv[0]) for pid, (_, argv) in harness.processes().items()
-                if "--executor" not in argv and any(word.startswith("--coordinator=" + os.environ["MAYPOLE_COORDINATOR"])
-                                                    for word in argv)]
-    say("daemons", programs)
+    of_it = "--coordinator=" + os.environ["MAYPOLE_COORDINATOR"]
+    say("daemons", [os.path.basename(argv[0]) for _, argv in harness.processes().values()
+                    if of_it in argv and "--executor" not in argv])
     executor.shutdown()
 
 

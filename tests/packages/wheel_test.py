@@ -60,6 +60,9 @@ class WheelTest(unittest.TestCase):
         installed.make_horovod_wheel(links)
         again.pip("install", "--no-index", "--no-deps", self.wheel)
         self.assertIn("No module named 'horovod'", again.run("bin/python", "-c", "import horovod", status=1).stderr)
+        requires = again.run("bin/python", "-c", "import importlib.metadata as m; print(m.requires('maypole'))").stdout
+        for extra in ("torch", "run", "ray", "horovod"):
+            self.assertIn(f'; extra == "{extra}"', requires)
         again.pip("install", "--no-index", "--find-links", links, "maypole[horovod]")
         for program in ("maypolerun", "horovodrun"):
             said = again.run("bin/" + program, "-np", "2", again.path + "/bin/python", "-c", import_it).stdout

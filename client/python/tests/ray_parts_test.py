@@ -1,55 +1,15 @@
-"""maypole.ray without Ray: numbering, environment, the elastic plan, errors, and daemons that are scripts."""
+"""maypole.ray without Ray: numbering, environment, parameters, discovery, the elastic plan, errors."""
 
-import os
-import signal
-import subprocess
 import sys
-import tempfile
-import time
 import types
 import unittest
 from unittest import mock
 
 import maypole.ray as maypole_ray
 from maypole.common.exceptions import HorovodInternalError
-from maypole.ray import cluster, daemons, discovery, errors, nodes, placement
+from maypole.ray import cluster, discovery, errors, placement
 from maypole.ray.elastic_plan import FINISH_GRACE, LEAVE_GRACE, Action, ElasticPlan
 from maypole.runner import RankError
-
-DAEMON = """#!/usr/bin/python3
-import os, signal, sys, time
-flags = dict(word.partition("=")[::2] for word in sys.argv[1:])
-name = os.path.basename(sys.argv[0])
-print("level=info", name, flush=True, file=sys.stderr)
-if os.environ.get("MAYPOLE_FAIL") == name:
-    sys.exit("cannot listen: Address already in use")
-with open(os.environ["MAYPOLE_PIDS"], "a") as f:
-    f.write("%d\\n" % os.getpid())
-if os.environ.get("MAYPOLE_SILENT") != name:
-    with open(int(flags["--announce_fd"]), "w") as f:
-        if name == "maypole-coordinator":
-            f.write("listen=127.0.0.1:4001 metrics=127.0.0.1:4002\\n")
-        else:
-            with open(flags["--secret_file"]) as secret:
-                f.write("metrics=127.0.0.1:4003 socket=%s %s\\n" % (flags["--socket"], secret.read().strip()[:1]))
-time.sleep(1000)
-"""
-
-
-def alive(pid):
-    try:
-        with open("/proc/%d/stat" % pid) as f:
-            return f.read().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def wait_until(condition, what):
-    deadline = time.monotonic() + 30
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError("waited 30 s for " + what)
-        time.sleep(0.01)
 
 
 class PlacementTest(unittest.TestCase):
@@ -77,7 +37,8 @@ class PlacementTest(unittest.TestCase):
         self.assertRegex(of_job.pop("MAYPOLE_JOB"), "^ray-[0-9a-f]{8}$")
         self.assertEqual(of_job, {"MAYPOLE_CHECKSUMS": "0", "HOROVOD_FUSION_THRESHOLD": "0", "LR": "0.1",
                                   "MAYPOLE_START_TIMEOUT": "120", "MAYPOLE_TOKEN": "t"})
-        given = placement.job_variables({}, {"MAYPOLE_JOB": "j", "MAYPOLE_TOKEN": "s", "HOROVOD_START_TIMEOUT": 9}, 120, "t")
+        given = placement.job_variables({}, {"MAYPOLE_JOB": "j", "MAYPOLE_TOKEN": "s", "HOROVOD_START_TIMEOUT": 9},
+                                        120, "t")
         self.assertEqual(given, {"MAYPOLE_JOB": "j", "MAYPOLE_TOKEN": "s", "HOROVOD_START_TIMEOUT": "9"})
         own = placement.rank_variables(placement.Place(3, 4, 1, 2, 1, 2), "/a", "n1", "h1")
         for name, value in (("RANK", "3"), ("SIZE", "4"), ("LOCAL_RANK", "1"), ("LOCAL_SIZE", "2"), ("CROSS_RANK", "1"),
@@ -131,7 +92,8 @@ class ParametersTest(unittest.TestCase):
 
 
 class DiscoveryTest(unittest.TestCase):
-    NODES = [cluster.RayNode("n0", "h", "10.0.0.1", {"CPU": 5.0}), cluster.RayNode("n1", "h", "10.0.0.2", {"CPU": 4.0, "GPU": 1.0}),
+    NODES = [cluster.RayNode("n0", "h", "10.0.0.1", {"CPU": 5.0}),
+             cluster.RayNode("n1", "h", "10.0.0.2", {"CPU": 4.0, "GPU": 1.0}),
              cluster.RayNode("n2", "i", "10.0.0.2", {"CPU": 0.5})]
 
     def test_slots(self):
@@ -276,7 +238,8 @@ class ErrorsTest(unittest.TestCase):
         self.addCleanup(fake.stop)
 
     def ranks(self, *failures):
-        return errors.rank_error([(errors.Rank(rank, "n%d" % (rank // 2), 100 + rank), error) for rank, error in failures])
+        return errors.rank_error([(errors.Rank(rank, "n%d" % (rank // 2), 100 + rank), error)
+                                  for rank, error in failures])
 
     def test_the_dead_one_comes_first(self):
         lost = FakeRayErrors.RayTaskError(HorovodInternalError("allreduce 'a': rank 2 was lost"))
@@ -294,109 +257,6 @@ class ErrorsTest(unittest.TestCase):
         self.assertEqual(str(error), "rank 1 (node n0, pid 101): KeyError: 'x'\n"
                                      "rank 0: HorovodInternalError: rank 1 has shut down")
         self.assertEqual((error.rank, error.traceback), (1, "traceback of KeyError('x')"))
-
-
-class DaemonsTest(unittest.TestCase):
-    def setUp(self):
-        directory = tempfile.TemporaryDirectory(prefix="mpr", dir="/tmp")
-        self.addCleanup(directory.cleanup)
-        self.dir = directory.name
-        self.bin, self.runtime, self.pids_file = (os.path.join(self.dir, name) for name in ("bin", "run", "pids"))
-        os.mkdir(self.bin)
-        os.mkdir(self.runtime)
-        for name in ("maypole-coordinator", "maypole-worker"):
-            with open(os.open(os.path.join(self.bin, name), os.O_CREAT | os.O_WRONLY, 0o755), "w") as f:
-                f.write(DAEMON)
-        self.addCleanup(self.kill_all)
-
-    def kill_all(self):
-        for pid in self.pids():
-            if alive(pid):
-                os.kill(pid, signal.SIGKILL)
-
-    def variables(self, **more):
-        return {"MAYPOLE_BIN": self.bin, "MAYPOLE_RUNTIME_DIR": self.runtime, "MAYPOLE_PIDS": self.pids_file, **more}
-
-    def pids(self):
-        try:
-            with open(self.pids_file) as f:
-                return [int(line) for line in f.read().splitlines()]
-        except FileNotFoundError:
-            return []
-
-    def ended(self):
-        return not any(alive(pid) for pid in self.pids()) and not os.listdir(self.runtime)
-
-    def actor(self, **more):
-        actor = nodes.NodeActor(self.variables(**more))
-        self.addCleanup(actor.stop)
-        return actor
-
-    def test_they_start_and_end(self):
-        actor = self.actor()
-        coordinator = actor.start_coordinator("127.0.0.1:0", 20, "warning")
-        self.assertEqual(coordinator.address, "127.0.0.1:4001")
-        (directory,) = os.listdir(self.runtime)
-        self.assertEqual(os.stat(os.path.join(self.runtime, directory)).st_mode & 0o777, 0o700)
-        socket = actor.start_agent(coordinator, "n0", "h", "", (), 20, "warning")
-        self.assertEqual(socket, f"{self.runtime}/{directory}/agent.sock {coordinator.secret[0]}")
-        self.assertEqual(len(self.pids()), 2)
-        actor.stop()
-        self.assertTrue(self.ended())
-
-    def test_one_that_ends_is_reported(self):
-        actor = self.actor()
-        actor.start_coordinator("127.0.0.1:0", 20, "warning")
-        self.assertEqual(actor.lost(), "")
-        (pid,) = self.pids()
-        os.kill(pid, signal.SIGKILL)
-        self.assertEqual(actor.wait_lost(),
-                         f"maypole-coordinator (pid {pid}) was killed by signal 9: level=info maypole-coordinator")
-
-    def test_one_that_does_not_start(self):
-        actor = self.actor(MAYPOLE_FAIL="maypole-coordinator", MAYPOLE_SILENT="maypole-worker")
-        with self.assertRaisesRegex(RuntimeError, r"maypole-coordinator could not be started: maypole-coordinator "
-                                                  r"\(pid \d+\) exited with status 1: cannot listen: Address already"):
-            actor.start_coordinator("127.0.0.1:0", 20, "warning")
-        with self.assertRaisesRegex(RuntimeError, "maypole-worker was not ready within 1 s: level=info maypole-worker"):
-            actor.start_agent(nodes.Coordinator("x:1", "s"), "n0", "h", "", (), 1, "warning")
-        with self.assertRaisesRegex(RuntimeError, "h has none of these network interfaces|has none of these network"):
-            actor.start_agent(nodes.Coordinator("x:1", "s"), "n0", "h", "", ["nosuch0"], 1, "warning")
-
-    def test_no_program(self):
-        actor = self.actor(MAYPOLE_BIN="/nowhere")
-        with self.assertRaisesRegex(RuntimeError, "no program maypole-coordinator in /nowhere"):
-            actor.start_coordinator("127.0.0.1:0", 20, "warning")
-
-    def test_they_end_with_whoever_has_started_them(self):
-        code = ("import sys, time; from maypole.ray import nodes; actor = nodes.NodeActor(%r); "
-                "actor.start_coordinator('127.0.0.1:0', 20, 'warning'); print('ready', flush=True); time.sleep(1000)")
-        starter = subprocess.Popen([sys.executable, "-c", code % self.variables()], stdout=subprocess.PIPE, text=True,
-                                   env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)))
-        self.addCleanup(starter.stdout.close)
-        self.assertEqual(starter.stdout.readline(), "ready\n")
-        starter.kill()
-        starter.wait()
-        wait_until(self.ended, "the end of the daemons")
-
-    def test_they_end_with_the_program_that_runs_them(self):
-        actor = self.actor()
-        actor.start_coordinator("127.0.0.1:0", 20, "warning")
-        (pid,) = self.pids()
-        with open("/proc/%d/stat" % pid) as f:
-            parent = int(f.read().rpartition(")")[2].split()[1])
-        os.kill(parent, signal.SIGKILL)
-        wait_until(lambda: not alive(pid), "the end of the daemon")
-        self.assertEqual(actor.wait_lost(), "the program that runs the daemons has ended")
-        # Its directory is there still; the next one removes it, when it is not new.
-        (left,) = os.listdir(self.runtime)
-        os.utime(os.path.join(self.runtime, left), (0, 0))
-        other = self.actor()
-        other.start_coordinator("127.0.0.1:0", 20, "warning")
-        self.assertNotIn(left, os.listdir(self.runtime))
-
-    def test_the_announcement(self):
-        self.assertEqual(daemons.parse_announcement("metrics=1:2 socket=/a b/c\n"), {"metrics": "1:2", "socket": "/a b/c"})
 
 
 if __name__ == "__main__":

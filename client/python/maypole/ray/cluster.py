@@ -29,7 +29,8 @@ def initialized_ray() -> Any:
     """get_ray(). Raises RuntimeError if this process is not connected to a Ray cluster."""
     ray = get_ray()
     if not ray.is_initialized():
-        raise RuntimeError("this process is not connected to a Ray cluster: call ray.init() before the executor's start()")
+        raise RuntimeError("this process is not connected to a Ray cluster: call ray.init() before the executor's "
+                           "start()")
     return ray
 
 
@@ -70,7 +71,8 @@ def make_group(bundles: List[Dict[str, float]], strategy: str, timeout_s: float)
             return group
         raise TimeoutError(
             f"Ray has not reserved {len(bundles)} x {bundles[0]} ({strategy}) within {timeout_s:g} s "
-            f"(placement_group_timeout_s); free are {_free(ray)}: ask for less, add nodes, or wait longer for an autoscaler")
+            f"(placement_group_timeout_s); free are {_free(ray)}: ask for less, add nodes, or wait longer for an "
+            "autoscaler")
     except BaseException:
         util.remove_placement_group(group)
         raise

@@ -51,7 +51,7 @@ class TestDiscovery(RayHostDiscovery):
                  cpus_per_worker: int = 1, gpus_per_worker: int = 1, verbose: bool = True, _graceful: bool = True):
         super().__init__(use_gpu, cpus_per_worker, gpus_per_worker)
         if not _graceful:
-            raise NotImplementedError("TestDiscovery(_graceful=False), which kills nodes: end a node with `ray stop` on it")
+            raise NotImplementedError("TestDiscovery(_graceful=False), which kills nodes: run `ray stop` on one")
         self._min_hosts = min_hosts
         self._max_hosts = max_hosts
         self._change_frequency_s = change_frequency_s
@@ -99,6 +99,6 @@ def nodes_of(found: Dict[str, int], nodes: List[cluster.RayNode]) -> Dict[str, i
 def check(discovery: Any) -> Any:
     """Returns it. Raises ValueError if it is none."""
     if not callable(getattr(discovery, "find_available_hosts_and_slots", None)):
-        raise ValueError(f"override_discovery=False, but settings.discovery is {discovery!r}: it must be an object with "
-                         "find_available_hosts_and_slots(), which returns {host: slots}")
+        raise ValueError(f"override_discovery=False, but settings.discovery is {discovery!r}: it must be an object "
+                         "with find_available_hosts_and_slots(), which returns {host: slots}")
     return discovery

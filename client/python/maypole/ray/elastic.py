@@ -80,5 +80,6 @@ class ElasticRayExecutor:
 
 
 def _older(name: str, value: int) -> int:
-    warnings.warn(f"{name} is deprecated, use {name.replace('_np', '_num_proc')} instead", DeprecationWarning, stacklevel=3)
+    newer = name.replace("_np", "_num_proc")
+    warnings.warn(f"{name} is deprecated, use {newer} instead", DeprecationWarning, stacklevel=3)
     return value

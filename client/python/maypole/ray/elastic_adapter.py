@@ -123,7 +123,7 @@ class _Run:
             while not (self._plan.finishing() and self._plan.running() == 0):
                 self._turn()
                 if self._plan.over:
-                    raise RankError(self._plan.over) from self._last_error
+                    raise RankError(self._named(self._plan.over)) from self._last_error
             self._callbacks.call_all()
         finally:
             for process in self._processes.values():
@@ -192,8 +192,7 @@ class _Run:
         self._waiting[self._daemons.start_agent(node)] = lambda ref: self._on_agent(action.node, node, ref)
 
     def _do_stop_node(self, action: Action) -> None:
-        node = self._nodes[action.node]
-        self._daemons.forget(node)
+        self._daemons.forget(self._nodes[action.node])
 
     def _do_start(self, action: Action) -> None:
         node, of_ranks = self._nodes[action.node], self._of_ranks
@@ -260,7 +259,8 @@ class _Run:
             self._last_error = error
             why = (f"was not started by Ray within {self._of_ranks.seconds:g} s (timeout_s)" if process.late
                    else describe(error))
-            what = f"rank process {number} (node {process.node.name}, pid {process.pid}) {'' if killed else 'failed: '}{why}"
+            who = f"rank process {number} (node {process.node.name}, pid {process.pid})"
+            what = f"{who} {'' if killed else 'failed: '}{why}"
         ray.kill(process.actor)
         return self._plan.on_end(number, well, killed, what, time.monotonic())
 

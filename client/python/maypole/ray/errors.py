@@ -7,6 +7,9 @@ from maypole.common.exceptions import HorovodInternalError
 from maypole.ray.cluster import get_ray
 from maypole.runner.errors import RankError
 
+# How Ray goes on where it can only guess at the cause.
+_GUESSES = re.compile(" (?:Some common causes|There are some potential root causes)")
+
 
 class Rank(NamedTuple):
     """A rank in messages. node: its name; pid: of its process, on that node."""
@@ -23,8 +26,7 @@ def describe(error: BaseException) -> str:
     """What Ray's error of a rank says, in one line."""
     ray = get_ray()
     if isinstance(error, ray.exceptions.RayActorError):
-        # Ray goes on with guesses at the cause.
-        text = re.split(" (?:Some common causes|There are some potential root causes)", str(error).strip().splitlines()[-1])[0]
+        text = _GUESSES.split(str(error).strip().splitlines()[-1])[0]
         how = "was lost" if type(error).__name__ == "ActorUnavailableError" else "died"
         return f"{how}: {text}"
     cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error

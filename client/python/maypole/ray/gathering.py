@@ -108,7 +108,7 @@ class Gathering:
         return left if polling is None else min(left, polling)
 
     def _late(self) -> bool:
-        """Whether to give up. After the first grace, ranks that have raised leave the job; then there is a second one."""
+        """Whether to give up. After the first grace, ranks that have raised leave the job; a second grace follows."""
         if self._failed_at is None or self._seconds_left() > 0:
             return False
         if self._left:

@@ -67,6 +67,7 @@ class NodeActor:
         return next(filter(_serves_us, paths), "")
 
     def start_coordinator(self, listen: str, seconds: int, log_level: str) -> Coordinator:
+        """listen: HOST:PORT. Raises RuntimeError, with the reason, if it is not ready within `seconds`."""
         secret = secrets.token_hex(16)
         announced = self._start(_COORDINATOR, [
             f"--listen={listen}", "--metrics=127.0.0.1:0", "--secret_file={directory}/secret",
@@ -75,7 +76,8 @@ class NodeActor:
 
     def start_agent(self, coordinator: Coordinator, node: str, host: str, address: str, nics: Iterable[str],
                     seconds: int, log_level: str) -> str:
-        """Returns the path of its socket. address: at which other nodes reach this one; empty: by the route."""
+        """Returns the path of its socket. address: at which other nodes reach this one; empty: that of the route to
+        the coordinator. Raises RuntimeError, with the reason, if it is not ready within `seconds`."""
         if coordinator.running_agents:
             path = self.running_agent()
             if path:
@@ -121,7 +123,8 @@ class NodeActor:
 
     def _start(self, program: str, flags: List[str], secret: str, seconds: int) -> Dict[str, str]:
         if self._supervisor is None:
-            start = f"import sys; sys.path.append({_PACKAGE_DIRECTORY!r}); from maypole.ray import daemons; daemons.main()"
+            start = (f"import sys; sys.path.append({_PACKAGE_DIRECTORY!r}); "
+                     "from maypole.ray import daemons; daemons.main()")
             self._supervisor = subprocess.Popen([sys.executable, "-c", start], stdin=subprocess.PIPE,
                                                 stdout=subprocess.PIPE, env=self._environ, start_new_session=True)
             self._reader = threading.Thread(target=self._read, daemon=True)
@@ -265,8 +268,9 @@ class Daemons:
         if self._coordinator is None:
             return cluster.get_ray().put(self._variables["MAYPOLE_AGENT"])
         address = node.ray_node.address if self._several else ""
-        return node.actor.start_agent.remote(self._coordinator, node.name, node.ray_node.host, address, self._nics,
-                                             self._seconds, self._log_level)
+        host = placement.node_name(node.ray_node.host, "", ())
+        return node.actor.start_agent.remote(self._coordinator, node.name, host, address, self._nics, self._seconds,
+                                             self._log_level)
 
     def starts_any(self) -> bool:
         """Whether daemons were started, which may be lost."""

@@ -72,7 +72,8 @@ class RayExecutor:
         """Raises ValueError if the parameters contradict each other."""
         _check_numbers(num_workers, num_hosts, num_workers_per_host, min_workers, max_workers)
         if gpus_per_worker and not use_gpu:
-            raise ValueError(f"gpus_per_worker={gpus_per_worker}, but use_gpu is False: set use_gpu=True, or leave it out")
+            raise ValueError(f"gpus_per_worker={gpus_per_worker}, but use_gpu is False: set use_gpu=True, or leave it "
+                             "out")
         if use_gpu and gpus_per_worker is not None and gpus_per_worker < 1:
             raise ValueError(f"gpus_per_worker={gpus_per_worker}: must be at least 1 with use_gpu=True")
         resources = {"CPU": cpus_per_worker}
