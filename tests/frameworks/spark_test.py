@@ -168,8 +168,10 @@ class ClusterTest(SparkTest):
         self.check_elastic(said["elastic_worker"], r"continuing from the last commit")
         rank, text, _, _ = said["executor"]
         self.assertEqual(rank, 1)
-        self.assertRegex(text,
-                         r"^rank 1 \(pid \d+, host \S+\) was lost with its Spark task: .*: ExecutorLostFailure .*137")
+        # Some versions try the stage again instead of saying why it has failed.
+        self.assertRegex(
+            text, r"^rank 1 \(pid \d+, host \S+\) was lost with its Spark task: .* has closed: "
+            r"(ExecutorLostFailure .*137|it or its executor was killed)")
 
 
 class EstimatorTest(SparkTest):

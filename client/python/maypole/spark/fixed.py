@@ -12,6 +12,7 @@ from maypole.spark.tasks import Event, SparkJob, Task
 
 # How long others may take to report after the first failure: it may be a consequence of theirs.
 _GRACE_SECONDS = 2.0
+_REASON_SECONDS = 10.0  # how long Spark may take to say why a task is lost
 _POLL_SECONDS = 0.5
 
 
@@ -132,18 +133,23 @@ class FixedJob(Base):
         # Tasks return only when the job is over, so a Spark job that has ended before has failed.
         return bool(self._failures or self._lost) or self._spark_error is not None
 
+    def _open(self) -> int:
+        """How many ranks have not ended."""
+        return self._size - len(self._answers) - len(self._failures) - len(self._lost)
+
     def _error(self) -> Exception:
         """Waits for what else fails, and chooses what the others failed of."""
-        deadline = time.monotonic() + _GRACE_SECONDS
-        open_ends = lambda: self._size - len(self._answers) - len(self._failures) - len(self._lost)
-        while time.monotonic() < deadline and (open_ends() > 0 or self._lost and self._spark_error is None):
-            self._take(deadline - time.monotonic())
+        began = time.monotonic()
+        while time.monotonic() < began + _GRACE_SECONDS and self._open() > 0:
+            self._take(began + _GRACE_SECONDS - time.monotonic())
+        while self._lost and self._spark_error is None and time.monotonic() < began + _REASON_SECONDS:
+            self._take(_POLL_SECONDS)
         if self._lost:
             task = self._lost[0]
-            why = f": {self._spark_error}" if self._spark_error else ""
+            why = self._spark_error or "it or its executor was killed, or the host is lost; see the executor's log"
             return RankError(
                 f"rank {task.number} ({_where(task)}) was lost with its Spark task: the connection of its Python "
-                f"worker (pid {task.worker_pid}) has closed{why}", task.number)
+                f"worker (pid {task.worker_pid}) has closed: {why}", task.number)
         if self._failures:
             failure = max(self._failures, key=lambda f: f.weight)  # the first of the heaviest
             number = failure.task.number

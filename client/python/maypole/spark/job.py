@@ -132,7 +132,7 @@ class Waiting:
                 "(HOROVOD_SPARK_START_TIMEOUT) if executors take long to start")
         if waited >= _NOTICE_SECONDS and not self._noted:
             self._noted = True
-            self._job.note(f"waiting for slots: {self.describe(hosts)}{more}")
+            self._job.note(f"waiting for Spark's tasks: {self.describe(hosts)}{more}")
 
     def describe(self, hosts: Sequence[str]) -> str:
         """ "2 of 4 tasks are there (2 on h1); the cluster has ..." """

@@ -14,15 +14,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 from maypole.runner import messages
 from maypole.spark import channel, daemons
 
 _CONNECT_SECONDS = 30.0
-_KILL_SECONDS = 5.0  # from SIGTERM to SIGKILL
-_TERM_SECONDS = 2.0  # the same, when the job is over
+_TERM_SECONDS = 2.0  # from SIGTERM to SIGKILL, when the job is over
 _POLL_SECONDS = 0.05
 _PACKAGE_DIRECTORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _GPUS = "MAYPOLE_SPARK_GPUS"
@@ -98,7 +96,6 @@ class _Task:
         self._process: Optional[subprocess.Popen] = None
         self._streams: Dict[int, str] = {}  # open pipes of the process
         self._answer = bytearray()
-        self._kill_at: Optional[float] = None
         self._agent: Optional[daemons.Daemon] = None
         self._memory = [_memory("function", _call_with_paths(plan.call)), _memory("secret", plan.secret.encode())]
 
@@ -118,7 +115,7 @@ class _Task:
 
     def _serve_once(self) -> bool:
         """Returns whether the driver has said "end"."""
-        timeout = _POLL_SECONDS if self._process is not None and (not self._streams or self._kill_at) else 1.0
+        timeout = _POLL_SECONDS if self._process is not None and not self._streams else 1.0
         for key, _ in self._selector.select(timeout):
             if key.data == "driver":
                 for kind, *rest in self._link.receive():
@@ -127,9 +124,6 @@ class _Task:
                     self._obey(kind, *rest)
             elif key.fd in self._streams:
                 self._forward(key.fd)
-        if self._kill_at is not None and time.monotonic() >= self._kill_at:
-            self._signal(signal.SIGKILL)
-            self._kill_at = None
         if self._process is not None:
             self._reap()
         return False
@@ -141,9 +135,6 @@ class _Task:
             except Exception as error:  # pylint: disable=broad-except  # the driver shows it
                 self._kill()
                 self._link.send("ended", None, b"", f"it could not be started: {type(error).__name__}: {error}")
-        elif kind == "signal":
-            self._signal(value)
-            self._kill_at = time.monotonic() + _KILL_SECONDS if value == signal.SIGTERM else None
         elif kind == "leave":
             self._signal(signal.SIGTERM, group=False)  # its helpers are needed until it has left
 
@@ -237,7 +228,7 @@ class _Task:
     def _kill(self) -> None:
         """Ends the process and what it has started."""
         self._signal(signal.SIGTERM)
-        process, self._process, self._kill_at = self._process, None, None
+        process, self._process = self._process, None
         if process is None:
             return
         try:

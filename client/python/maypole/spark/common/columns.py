@@ -8,7 +8,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy
 
-_SCALARS = {
+SCALARS = {
     "BooleanType": "bool",
     "ByteType": "int8",
     "ShortType": "int16",
@@ -41,12 +41,12 @@ def of_schema(schema: Any, names: Sequence[str]) -> Dict[str, Column]:
 
 def _of_type(name: str, data_type: Any) -> Column:
     kind = type(data_type).__name__
-    if kind in _SCALARS:
-        return Column("scalar", _SCALARS[kind], kind, 1)
+    if kind in SCALARS:
+        return Column("scalar", SCALARS[kind], kind, 1)
     if kind == "VectorUDT":
         return Column("vector", "float64", kind)
-    if kind == "ArrayType" and type(data_type.elementType).__name__ in _SCALARS:
-        return Column("array", _SCALARS[type(data_type.elementType).__name__], kind)
+    if kind == "ArrayType" and type(data_type.elementType).__name__ in SCALARS:
+        return Column("array", SCALARS[type(data_type.elementType).__name__], kind)
     raise TypeError(f"column {name!r} has the type {data_type.simpleString()}: expected numbers, arrays of numbers or "
                     "vectors; index or assemble it first (pyspark.ml.feature)")
 

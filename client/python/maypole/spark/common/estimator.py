@@ -184,9 +184,9 @@ def _metadata_of(work: Work) -> Dict[str, columns.Column]:
     }
     out = {}
     for name in work.train.names:
-        kind = str(schema.field(name).type)
-        is_scalar = kind in spark_types
-        out[name] = columns.Column("scalar" if is_scalar else "array", "float64", spark_types.get(kind, "ArrayType"))
+        spark_type = spark_types.get(str(schema.field(name).type))
+        out[name] = (columns.Column("array", "float64", "ArrayType") if spark_type is None else columns.Column(
+            "scalar", columns.SCALARS[spark_type], spark_type))
     return out
 
 

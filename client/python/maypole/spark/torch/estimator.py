@@ -2,7 +2,7 @@
 
 import copy
 import io
-from typing import Any, Dict, List, Optional
+from typing import Any, List
 
 import numpy
 import torch
@@ -119,7 +119,7 @@ class TorchEstimator(HorovodEstimator):
                                     self.getLossConstructors() is not None,
                                     self.getLossWeights() or [1.0 / len(losses)] * len(losses), self.getMetrics(),
                                     shapes, self.getLabelShapes(), self.getGradientCompression(),
-                                    self.getTrainMinibatchFn(), checkpoint is None)
+                                    self.getTrainMinibatchFn())
         return trainer.train, (work, training)
 
     def _trained(self, work: Work, result: Any, metadata: Any) -> Any:
@@ -210,9 +210,3 @@ class TorchModel(HorovodModel):
             return predict
 
         return make
-
-    def _pack(self, values: Dict[str, Any]) -> Dict[str, Any]:
-        return values
-
-    def _history(self) -> Optional[List[Any]]:
-        return self.getHistory()

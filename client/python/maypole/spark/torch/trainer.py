@@ -12,9 +12,9 @@ from maypole.common import objects
 
 
 class Training(NamedTuple):
-    """model: pickled. state: of model and optimizer, by torch.save. losses: or functions that make them.
+    """model: pickled. state: of model and optimizer, by torch.save, with the learning rate for one rank.
 
-    scale_rate: whether the learning rate is not multiplied by the number of ranks yet."""
+    losses: or functions that make them."""
 
     model: bytearray
     optimizer_class: Any
@@ -27,7 +27,6 @@ class Training(NamedTuple):
     label_shapes: Optional[List[Any]]
     compression: Any
     train_minibatch_fn: Any
-    scale_rate: bool
 
 
 def make_optimizer(kind: Any, model: Any, state: Any) -> Any:
@@ -42,7 +41,7 @@ def make_optimizer(kind: Any, model: Any, state: Any) -> Any:
 def inputs_of(arrays: Sequence[numpy.ndarray],
               shapes: Optional[Sequence[Any]],
               device: Any = None) -> List[torch.Tensor]:
-    """The model's inputs: floats in float32, as torch's layers have them; integers stay what embeddings need, int64."""
+    """The model's inputs, in float32. shapes: of a batch; None: rows as vectors."""
     out = []
     for i, array in enumerate(arrays):
         tensor = torch.tensor(array).float()
