@@ -40,6 +40,11 @@ def living_nodes() -> List[RayNode]:
             for node in get_ray().nodes() if node["Alive"]]
 
 
+def this_node() -> str:
+    """Ray's id of the node that this process runs on."""
+    return get_ray().get_runtime_context().get_node_id()
+
+
 def on_node(node_id: str) -> Any:
     """The scheduling strategy of actors that must run on this Ray node."""
     strategies = importlib.import_module("ray.util.scheduling_strategies")

@@ -117,7 +117,7 @@ class _Run:
     def results(self) -> List[Any]:
         """Of the ranks that were there at the end, by rank."""
         try:
-            here = cluster.get_ray().get_runtime_context().get_node_id()
+            here = cluster.this_node()
             (address,) = [node.address for node in cluster.living_nodes() if node.node_id == here]
             self._daemons.open_here(address)
             while not (self._plan.finishing() and self._plan.running() == 0):

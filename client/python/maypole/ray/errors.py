@@ -22,6 +22,11 @@ class Rank(NamedTuple):
         return f"rank {self.rank} (node {self.node}, pid {self.pid})"
 
 
+def several(ranks: List[int]) -> str:
+    """For messages: rank 3, or ranks 0,1."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {','.join(map(str, sorted(ranks)))}"
+
+
 def describe(error: BaseException) -> str:
     """What Ray's error of a rank says, in one line."""
     ray = get_ray()
@@ -46,8 +51,7 @@ def rank_error(failures: List[Tuple[Rank, BaseException]], also: str = "") -> Ra
     for other, failure in failures:
         if other is not rank:
             others.setdefault(describe(failure), []).append(other.rank)
-    lines += [f"rank{'s' if len(ranks) > 1 else ''} {','.join(map(str, sorted(ranks)))}: {text}"
-              for text, ranks in others.items()]
+    lines += [f"{several(ranks)}: {text}" for text, ranks in others.items()]
     lines += [also] if also else []
     return _instance("\n".join(lines), rank.rank, "" if _died(error) else str(error), error)
 

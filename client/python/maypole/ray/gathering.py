@@ -4,8 +4,8 @@ import importlib
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from maypole.ray.cluster import get_ray
-from maypole.ray.errors import Rank, rank_error
+from maypole.ray.cluster import get_ray, on_node, this_node
+from maypole.ray.errors import Rank, rank_error, several
 
 # How long the other ranks may take to end when one has failed: they get an
 # error at once, but may do something else before they look at it.
@@ -20,7 +20,9 @@ class Callbacks:
         self._functions = list(functions or ())
         self.queue: Any = None
         if self._functions:
-            self.queue = importlib.import_module("ray.util.queue").Queue(actor_options={"num_cpus": 0})
+            # On the driver's node, because others may go.
+            self.queue = importlib.import_module("ray.util.queue").Queue(
+                actor_options={"num_cpus": 0, "scheduling_strategy": on_node(this_node())})
 
     def poll_seconds(self) -> Optional[float]:
         """How long a wait may take before call_all(); None: for ever."""
@@ -125,4 +127,4 @@ class Gathering:
     def _still_running(self) -> str:
         failed = {rank.rank for rank, _ in self._failures}
         ranks = [rank.rank for rank in self._ranks if rank.rank not in self._results and rank.rank not in failed]
-        return f"still running: ranks {','.join(map(str, ranks))} (shutdown() ends them)" if ranks else ""
+        return f"still running: {several(ranks)} (shutdown() ends them)" if ranks else ""

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 from maypole import _native
 from maypole.common import basics
 from maypole.ray import ray_logger, shim
-from maypole.ray.cluster import get_ray
+from maypole.ray.cluster import get_ray, this_node
 
 
 class Ended(NamedTuple):
@@ -32,7 +32,7 @@ class BaseHorovodWorker:
         del world_rank, world_size  # which rank it is, is decided when the nodes of all are known
 
     def node_id(self) -> str:
-        return get_ray().get_runtime_context().get_node_id()
+        return this_node()
 
     def hostname(self) -> str:
         return socket.gethostname()
