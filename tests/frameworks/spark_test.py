@@ -189,6 +189,7 @@ class EstimatorTest(SparkTest):
         self.assertTrue(found["saved"])
         self.assertAlmostEqual(found["rate"], 0.05)
         self.assertLess(found["continued"][0]["train"]["loss"], losses[1])
+        self.assertLess(found["parquet"][0]["train"]["loss"], found["continued"][0]["train"]["loss"])
         self.assertEqual(found["files"], ["checkpoint", "logs"])
         self.assertLess(said["torch_columns"]["difference"], 1e-5)
         self.assertEqual(said["torch_columns"]["types"], {"y__output": "double", "kind__output": "vector"})

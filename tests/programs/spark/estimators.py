@@ -55,12 +55,16 @@ def torch(spark, directory):
     again = TorchModel.load(directory + "/saved").transform(frame).collect()
     same = [row.scores for row in again] == [row.scores for row in rows]
     more = estimator.copy().setEpochs(1).fit(frame)  # continues from the checkpoint
+    written = Store.create(directory, train_path=directory + "/intermediate_train_data.0",
+                           val_path=directory + "/intermediate_val_data.0")
+    parquet = estimator.copy().setEpochs(1).setStore(written).fit_on_parquet()
     return {
         "history": trained.getHistory(),
         "difference": difference,
         "columns": predicted.columns,
         "saved": same,
         "rate": trained.getOptimizer().param_groups[0]["lr"],
+        "parquet": parquet.getHistory(),
         "continued": more.getHistory(),
         "files": sorted(os.listdir(directory + "/runs/a run"))
     }
