@@ -82,7 +82,7 @@ class DebTest(unittest.TestCase):
         for link in (path for path in everything if os.path.islink(self.path(path))):
             self.assertTrue(os.path.exists(self.path(link)), link)
         programs = [os.path.basename(path) for path in everything if re.match("/usr/bin/.", path)]
-        self.assertEqual(sorted(programs), sorted(wheel.PROGRAMS + ("maypole-timeline",)))
+        self.assertEqual(sorted(programs), sorted(man.SECTIONS))
         with gzip.open(self.path("/usr/share/doc/maypole/changelog.Debian.gz"), "rt") as f:
             self.assertIn("Tue, 14 Nov 2023 22:13:20 +0000", f.read())
 
@@ -98,7 +98,7 @@ class DebTest(unittest.TestCase):
             for heading in ("SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXIT STATUS", "EXAMPLES", "SEE ALSO"):
                 self.assertRegex(text, "(?m)^%s$" % heading, program)
             options = re.findall(r"^ {2,4}(-[-\w]+)", self.run_program(program, "--help"), re.M)
-            self.assertGreater(len(options), 2)
+            self.assertGreaterEqual(len(options), 2)
             for option in options:
                 self.assertRegex(text, r"(?m)^ +(-[-\w]+(=\S+| \S+)?, )*%s\b" % option, program)
             self.assertIn("Maypole " + metadata.version(ROOT), text)

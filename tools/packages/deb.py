@@ -27,7 +27,6 @@ REVISION = "1"  # of the packages of one version
 _PREFIX = "usr/lib/maypole"
 _DIST_PACKAGES = "usr/lib/python3/dist-packages"
 _PYTHON = "/usr/bin/python3"
-_TIMELINE = "maypole-timeline"
 _DEBIAN = os.path.join("deploy", "debian")
 # Of each service: the other one, and what its upgrade says.
 _SERVICES = {
@@ -96,18 +95,19 @@ def _time(root):
 
 
 def _commands(paths, root):
-    """How to start each program that has a manual page."""
+    """How to start each program, for its manual page."""
     client = os.path.join(root, "client", "python")
-    timeline = ["env", "PYTHONPATH=" + client, "PYTHONDONTWRITEBYTECODE=1", "MAYPOLE_LIBRARY=" + paths[wheel.LIBRARY],
-                _PYTHON, os.path.join(client, "scripts", _TIMELINE)]
-    return {**{name: [paths[name]] for name in wheel.PROGRAMS}, _TIMELINE: timeline}
+    python = ["env", "PYTHONPATH=" + client, "PYTHONDONTWRITEBYTECODE=1", "MAYPOLE_LIBRARY=" + paths[wheel.LIBRARY],
+              _PYTHON]
+    commands = {name: python + [os.path.join(client, "scripts", name)] for name in wheel.python_programs(root)}
+    return {**commands, **{name: [paths[name]] for name in wheel.PROGRAMS}}
 
 
 # --- The files of each package: {path: bytes or dpkg.Link} --------------------
 
 
 def _programs(stripped, paths, pages, root):
-    files = _manual(pages, [name for name in man.SECTIONS if name != _TIMELINE])
+    files = _manual(pages, wheel.PROGRAMS)
     for name in wheel.PROGRAMS:
         files["%s/bin/%s" % (_PREFIX, name)] = wheel.read(stripped[name])
         files["usr/bin/" + name] = dpkg.Link("../lib/maypole/bin/" + name)
@@ -146,9 +146,9 @@ def _python(pages, root):
     info = "%s/%s-%s.dist-info/" % (_DIST_PACKAGES, metadata.NAME, metadata.version(root))
     files[info + "METADATA"] = metadata.core_metadata(root).encode()
     files[info + "INSTALLER"] = b"dpkg\n"  # so pip does not uninstall it
-    script = wheel.read(os.path.join(root, "client", "python", "scripts", _TIMELINE))
-    files["usr/bin/" + _TIMELINE] = b"#!%s\n%s" % (_PYTHON.encode(), script.partition(b"\n")[2])
-    files.update(_manual(pages, [_TIMELINE]))
+    programs = wheel.python_programs(root)
+    files.update({"usr/bin/" + name: b"#!%s\n%s" % (_PYTHON.encode(), rest) for name, rest in programs.items()})
+    files.update(_manual(pages, programs))
     files.update(_examples("python3-maypole", [os.path.join(root, "examples", name)
                                                for name in os.listdir(os.path.join(root, "examples"))
                                                if name.endswith(".py") and not name.endswith("_test.py")]))

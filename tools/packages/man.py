@@ -13,7 +13,8 @@ import tempfile
 import metadata
 
 # Section 8 is that of daemons.
-SECTIONS = {"maypolerun": 1, "maypolectl": 1, "maypole-timeline": 1, "maypole-coordinator": 8, "maypole-worker": 8}
+SECTIONS = {"maypolerun": 1, "maypolectl": 1, "maypole-node-ranks": 1, "maypole-timeline": 1,
+            "maypole-coordinator": 8, "maypole-worker": 8}
 _MANUALS = {1: "User Commands", 8: "System Administration"}
 
 
@@ -53,8 +54,8 @@ def help2man_text(name, text):
             options_seen = True
         elif head in ("Commands:", "positional arguments:"):
             parts.append("*%s*\n\n%s" % (head.split()[-1].rstrip(":").title(), rest))
-        elif block.startswith(name + ": "):
-            text = block[len(name) + 2:]
+        elif not parts:
+            text = block[len(name) + 2:] if block.startswith(name + ": ") else block
             parts.append(text[0].upper() + text[1:])
         else:
             parts.append(_section(block) if options_seen else block)

@@ -110,14 +110,19 @@ def scripts(base, names):
     return {_script(base, name): launch for name in names}
 
 
-def _python_scripts(base, root):
-    """Programs in Python: the installer writes the interpreter into their first line."""
+def python_programs(root=metadata.ROOT):
+    """{name: text after the first line, which names the interpreter} of the programs in Python."""
     found = {}
     for name in os.listdir(os.path.join(root, _PYTHON_PROGRAMS)):
         first, _, rest = read(os.path.join(root, _PYTHON_PROGRAMS, name)).partition(b"\n")
         assert first == b"#!/usr/bin/env python3", name
-        found[_script(base, name)] = b"#!python\n" + rest
+        found[name] = rest
     return found
+
+
+def _python_scripts(base, root):
+    """The installer writes the interpreter into their first line."""
+    return {_script(base, name): b"#!python\n" + rest for name, rest in python_programs(root).items()}
 
 
 def _script(base, name):
