@@ -10,6 +10,7 @@ import time
 import unittest
 from unittest import mock
 
+from maypole.common import hosts
 from maypole.ray import daemons, nodes
 
 DAEMON = "#!" + sys.executable + """
@@ -163,7 +164,7 @@ class DaemonsTest(unittest.TestCase):
         self.assertEqual(self.pids(), [])
 
     def test_the_announcement(self):
-        self.assertEqual(daemons.parse_announcement("metrics=1:2 socket=/a b/c\n"),
+        self.assertEqual(hosts.parse_announcement("metrics=1:2 socket=/a b/c\n"),
                          {"metrics": "1:2", "socket": "/a b/c"})
 
 

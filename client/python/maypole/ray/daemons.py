@@ -30,6 +30,7 @@ import tempfile
 import time
 from typing import Any, Dict, List, Optional
 
+from maypole.common.hosts import parse_announcement
 from maypole.common.program import find_program
 
 _PR_SET_PDEATHSIG = 1
@@ -176,18 +177,6 @@ class _Supervisor:
             except (KeyError, ValueError):  # it has ended before
                 pass
         os.close(daemon.exit)
-
-
-def parse_announcement(line: str) -> Dict[str, str]:
-    """{"socket": "/a path", "metrics": "127.0.0.1:1"} of "metrics=127.0.0.1:1 socket=/a path"."""
-    found = {}
-    rest = line.partition("\n")[0]
-    while rest:
-        word, _, more = (rest, "", "") if rest.startswith("socket=") else rest.partition(" ")
-        key, _, value = word.partition("=")
-        found[key] = value
-        rest = more
-    return found
 
 
 def _report(**line: Any) -> None:

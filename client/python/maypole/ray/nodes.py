@@ -9,7 +9,6 @@ As with other launchers, a job uses agents that already run on the nodes
 that already runs (MAYPOLE_COORDINATOR).
 """
 
-import fcntl
 import json
 import os
 import queue
@@ -21,11 +20,11 @@ import sys
 import threading
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional
 
+from maypole.common.hosts import address_of
 from maypole.ray import cluster, placement
 
 _PACKAGE_DIRECTORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _COORDINATOR, _AGENT = "maypole-coordinator", "maypole-worker"
-_SIOCGIFADDR = 0x8915
 # Above a program's own limit: on a busy machine its answer may be late.
 _ANSWER_SECONDS = 10.0
 _STOP_SECONDS = 15.0
@@ -168,13 +167,10 @@ def _serves_us(path: str) -> bool:
 
 def _address_of(nics: Iterable[str]) -> str:
     """The IPv4 address of the first of these network interfaces that this machine has."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        for nic in nics:
-            try:
-                found = fcntl.ioctl(asking.fileno(), _SIOCGIFADDR, struct.pack("256s", nic.encode()[:15]))
-            except OSError:
-                continue
-            return socket.inet_ntoa(found[20:24])
+    for nic in nics:
+        address = address_of(nic)
+        if address:
+            return address
     raise RuntimeError(f"{socket.gethostname()} has none of these network interfaces with an IPv4 address: "
                        f"{', '.join(nics)} (nics)")
 

@@ -14,6 +14,7 @@ import time
 from typing import Any, Dict, List, Optional
 
 from maypole.common import program
+from maypole.common.hosts import parse_announcement
 from maypole.spark import guard
 
 _READY_SECONDS = 60.0
@@ -93,13 +94,7 @@ def _announcement(pipe: int, name: str, process: Any) -> Dict[str, str]:
                     f"{name} ended with status {process.wait()} before it was ready; its message is above "
                     "(of a Spark task: in the executor's stderr)")
             line += part
-    said: Dict[str, str] = {}
-    rest = line.decode().rstrip("\n")
-    while rest:  # the value of socket= is the rest of the line
-        word, _, rest = (rest, "", "") if rest.startswith("socket=") else rest.partition(" ")
-        key, _, value = word.partition("=")
-        said[key] = value
-    return said
+    return parse_announcement(line.decode())
 
 
 def _common(start_timeout: int) -> List[str]:

@@ -3,16 +3,15 @@
 import os
 import signal
 import socket
-import struct
 import sys
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+from maypole.common.hosts import address_of
 from maypole.runner import messages
 from maypole.spark import daemons, slots, task, tasks
 from maypole.spark.output import Output
 
-_SIOCGIFADDR = 0x8915
 _NOTICE_SECONDS = 10.0
 _END_SECONDS = 6.0  # longer than a task needs to end its rank
 _POLL_SECONDS = 0.2
@@ -160,7 +159,7 @@ def addresses(context: Any, nics: Sequence[str]) -> List[str]:
 
     Raises ValueError if none of the interfaces `nics` has an IPv4 address."""
     if nics:
-        found = [address for address in map(_of_interface, nics) if address]
+        found = [address for address in map(address_of, nics) if address]
         if not found:
             there = ", ".join(name for _, name in socket.if_nameindex())
             raise ValueError(
@@ -169,19 +168,9 @@ def addresses(context: Any, nics: Sequence[str]) -> List[str]:
     if slots.is_on_this_machine(context):
         return ["127.0.0.1"]
     hosts = [context.getConf().get("spark.driver.host", ""), socket.getfqdn()]
-    hosts += filter(None, (_of_interface(name) for _, name in socket.if_nameindex() if name != "lo"))
+    hosts += filter(None, (address_of(name) for _, name in socket.if_nameindex() if name != "lo"))
     return list(dict.fromkeys(filter(None, hosts)))
 
 
 def _any(hosts: Sequence[str]) -> str:
     return "::" if all(":" in host for host in hosts) else "0.0.0.0"
-
-
-def _of_interface(name: str) -> Optional[str]:
-    import fcntl
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-        try:
-            answer = fcntl.ioctl(s.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-        except OSError:
-            return None
-    return socket.inet_ntoa(answer[20:24])
