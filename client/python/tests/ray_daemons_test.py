@@ -11,7 +11,7 @@ import unittest
 from unittest import mock
 
 from maypole.common import hosts
-from maypole.ray import daemons, nodes
+from maypole.ray import nodes
 
 DAEMON = "#!" + sys.executable + """
 import os, signal, sys, time
