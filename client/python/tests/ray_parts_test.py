@@ -30,7 +30,7 @@ class PlacementTest(unittest.TestCase):
 
     def test_the_environment_of_ranks(self):
         driver = {"MAYPOLE_CHECKSUMS": "1", "MAYPOLE_RANK": "7", "MAYPOLE_AGENT": "/other", "HOROVOD_SIZE": "9",
-                  "HOROVOD_FUSION_THRESHOLD": "0", "HOME": "/root", "MAYPOLE_JOB": "other"}
+                  "HOROVOD_FUSION_THRESHOLD": "0", "HOME": "/home/u", "MAYPOLE_JOB": "other"}
         passed = placement.settings_of(driver)
         self.assertEqual(passed, {"MAYPOLE_CHECKSUMS": "1", "HOROVOD_FUSION_THRESHOLD": "0"})
         of_job = placement.job_variables(passed, {"LR": 0.1, "MAYPOLE_CHECKSUMS": 0}, 120, "t")
