@@ -107,6 +107,9 @@ void ExecutorLogic::Do(WantCopies& a) {
 
 void ExecutorLogic::Do(SendStats& a) {
   if (transport_ == nullptr) return;
+  // Some counters are read from the board. The last regular scan is up to
+  // kBoardScanMs old, by which rates over a second would be wrong.
+  if (keeper_ != nullptr) observer_->OnScan(keeper_->TakeSnapshot(0));
   proto::ExecutorMessage message;
   proto::NodeStats* const stats = message.mutable_node_stats();
   stats->set_epoch(a.epoch);
