@@ -27,7 +27,7 @@ struct FakeClient {
   bool linked = false;
   bool welcomed = false;
   uint32_t version = 0;  // as Welcome says
-  Fd descriptor;  // comes with the next message
+  Fd descriptor;         // comes with the next message
   int states_sent = 0;
 
   template <typename Message>
@@ -264,6 +264,8 @@ class ExecutorLogicTest : public testing::Test,
   void OnClientGone(int rank, const std::string& how) override {
     gone_.push_back(std::to_string(rank) + ": " + how);
   }
+  void OnScan(const BoardSnapshot&) override { ++scans_; }
+  void FillStats(proto::NodeStats* stats) override { stats->set_steps(scans_); }
 
   int64_t now_ms_ = 1000;
   std::deque<FakeClient> clients_;
@@ -280,6 +282,7 @@ class ExecutorLogicTest : public testing::Test,
   uint64_t idle_with_ = 0;
   std::vector<std::string> refused_;
   std::vector<std::string> gone_;
+  uint64_t scans_ = 0;
   ExecutorLogic logic_;
 };
 
@@ -325,6 +328,32 @@ std::set<uint32_t> VersionsIn(const FakeClient& client) {
     versions.insert(header.version);
   }
   return versions;
+}
+
+// Else a rate over the time between two messages is that of fewer or more
+// scans.
+TEST_F(ExecutorLogicTest, StatisticsAreOfTheMomentInWhichTheyAreSent) {
+  for (int rank = 0; rank < 2; ++rank) Connect(Rank(rank, 2));
+  Hear(Start(2));
+  proto::CoordinatorMessage watch;
+  watch.mutable_watch_stats()->set_epoch(1);
+  watch.mutable_watch_stats()->set_every_ms(1000);
+  watch.mutable_watch_stats()->set_for_ms(15000);
+  Hear(watch);
+  int messages = 0;
+  for (int i = 0; i < 20; ++i) {
+    now_ms_ += 100;
+    const uint64_t before = scans_;
+    const size_t sent = to_coordinator_.size();
+    logic_.Wake({});
+    for (size_t m = sent; m < to_coordinator_.size(); ++m) {
+      if (!to_coordinator_[m].has_node_stats()) continue;
+      EXPECT_GT(to_coordinator_[m].node_stats().steps(), before);
+      EXPECT_EQ(to_coordinator_[m].node_stats().time_ms(), now_ms_);
+      ++messages;
+    }
+  }
+  EXPECT_EQ(messages, 2);
 }
 
 TEST_F(ExecutorLogicTest, RanksOfDifferentVersionsUseTheSmallestOne) {
