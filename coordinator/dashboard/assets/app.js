@@ -304,6 +304,7 @@ function show(data) {
 function listen() {
   const source = new EventSource("/stream");
   source.onopen = () => {
+    mayControl = false;  // this session may be another one; "control" follows if it may
     $("link").textContent = "live";
     $("link").className = "link";
   };
