@@ -111,6 +111,9 @@ class ExecutorLogic : private ExecutorTimeline::Shell {
   void WriteFile(std::string text) override;
   void CloseFile() override;
   void MakeFile(ClientId client, const std::string& name) override;
+  // For the file of the timeline that is on: it is complete, or has failed. May
+  // be called by any thread.
+  std::function<void(Status)> FileEnded();
   void OnTimelineFile(ClientId id, const session::TimelineFile& message);
   void StartTimeline(const CreateBoard& a);
   void RecordIssued(const RunSpec& run);

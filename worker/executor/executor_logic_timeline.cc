@@ -1,4 +1,5 @@
 // ExecutorLogic: the job's timeline.
+#include <functional>
 #include <utility>
 
 #include "worker/executor/executor_logic.h"
@@ -28,28 +29,25 @@ void ExecutorLogic::WriteFile(std::string text) {
 void ExecutorLogic::CloseFile() {
   if (timeline_file_ == nullptr) return;
   ++timeline_number_;
-  const auto post = PosterFor(&timeline_number_);
-  timeline_file_->Close([this, post](Status status) {
-    post([this, status = std::move(status)] {
-      observer_->OnTimelineClosed(status);
-      timeline_.OnFileClosed(status);
-    });
-  });
+  timeline_file_->Close(FileEnded());
 }
 
 void ExecutorLogic::MakeFile(ClientId client, const std::string& name) {
-  const auto post = PosterFor(&timeline_number_);
-  auto failed = [this, post](Status status) {
-    post([this, status = std::move(status)] {
-      observer_->OnTimelineClosed(status);
-      timeline_.OnFileClosed(status);
-    });
-  };
+  const std::function<void(Status)> failed = FileEnded();
   timeline_file_ =
       system_->MakeTimelineFile(clients_.at(client).pid, name, failed);
   if (timeline_file_ == nullptr) {
     failed(Status(Code::kUnimplemented, "there are no files here"));
   }
+}
+
+std::function<void(Status)> ExecutorLogic::FileEnded() {
+  return [this, post = PosterFor(&timeline_number_)](Status status) {
+    post([this, status = std::move(status)] {
+      observer_->OnTimelineClosed(status);
+      timeline_.OnFileClosed(status);
+    });
+  };
 }
 
 void ExecutorLogic::OnTimelineFile(ClientId id,
