@@ -202,6 +202,9 @@ absl::Status ExecutorMain(const WorkerFlags& flags, Fd stop_signals) {
   const nccl::Nccl* const nccl = FindNccl(options.core.job);
   if (nccl != nullptr) {
     options.core.nccl_version = static_cast<uint32_t>(nccl->version);
+    const char* const host = std::getenv("NCCL_HOSTID");
+    // 0 means that it is not set.
+    if (host != nullptr) options.core.nccl_host = HashBytes(host) | 1;
   }
   options.make_transport = [&](TransportCallbacks callbacks) {
     return std::make_unique<GrpcTransport>(

@@ -90,8 +90,7 @@ absl::Status CoordinatorEpoch::OnRankGpu(size_t node,
         "rank ", message.rank(), " is said to use GPU ", message.gpu(),
         ", with a UUID of ", message.uuid().size(), " bytes"));
   }
-  absl::Status status = communicators_.NoteGpu(node, message.own(),
-                                               message.gpu(), message.uuid());
+  absl::Status status = communicators_.NoteGpu(node, message);
   if (status.ok()) rank_gpus_[{message.rank(), message.uuid()}] = message;
   return status;
 }

@@ -154,7 +154,9 @@ void ExecutorCore::MakeBoard() {
   create.config.ring_depth = options_.ring_depth;
   create.config.arena_bytes = options_.arena_bytes;
   create.config.gpu_communicators = nccl_version_ != 0 ? 1 : 0;
-  if (nccl_version_ != 0) epoch_->EnableCommunicators(nccl_version_);
+  if (nccl_version_ != 0) {
+    epoch_->EnableCommunicators(nccl_version_, options_.nccl_host);
+  }
   for (const auto& [local, m] : members_.members()) {
     create.config.global_rank[local] = m.rank;
     create.clients.push_back(m.client);

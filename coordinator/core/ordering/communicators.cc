@@ -56,23 +56,23 @@ std::vector<uint32_t> MemberGpus(const NegotiatedOperation& op,
 
 }  // namespace
 
-absl::Status Communicators::NoteGpu(size_t node, bool own, uint32_t number,
-                                    const std::string& uuid) {
-  if (uuids_.try_emplace({node, own, number}, uuid).first->second == uuid)
-    return {};
+absl::Status Communicators::NoteGpu(size_t node, const proto::RankGpu& gpu) {
+  const Gpu one = {gpu.uuid(), gpu.nccl_host()};
+  const auto it = known_.try_emplace({node, gpu.own(), gpu.gpu()}, one).first;
+  if (it->second == one) return {};
   return absl::InvalidArgumentError(
-      absl::StrCat("GPU ", number, " is another one than before"));
+      absl::StrCat("GPU ", gpu.gpu(), " is another one than before"));
 }
 
 bool Communicators::AnyIsShared(bool own, const Gpus& gpus) {
-  std::map<std::string, size_t> seen;  // node by UUID
+  std::map<Gpu, size_t> seen;  // its node
   for (const auto& [node, numbers] : gpus) {
     for (const uint32_t number : numbers) {
-      const auto uuid = uuids_.find({node, own, number});
-      if (uuid == uuids_.end()) continue;
-      const auto [it, is_new] = seen.emplace(uuid->second, node);
+      const auto gpu = known_.find({node, own, number});
+      if (gpu == known_.end()) continue;
+      const auto [it, is_new] = seen.emplace(gpu->second, node);
       if (is_new) continue;
-      shared_ = {it->second, node, uuid->second};
+      shared_ = {it->second, node, gpu->second.uuid};
       return true;
     }
   }

@@ -58,16 +58,16 @@ class Communicators {
   // Nothing runs on GPUs unless it is enabled.
   void Enable() { enabled_ = true; }
 
-  // Which GPU the executor of the node means by this number. `own`: it is the
-  // rank's own (GpuSharing::kOwn); these have numbers of their own. An error if
-  // the number meant another GPU before.
-  absl::Status NoteGpu(size_t node, bool own, uint32_t number,
-                       const std::string& uuid);
+  // Which GPU the executor of the node means by its number; GPUs that are a
+  // rank's own (GpuSharing::kOwn) have numbers of their own. An error if the
+  // number meant another GPU before.
+  absl::Status NoteGpu(size_t node, const proto::RankGpu& gpu);
 
   // Sets where the operation runs, which is present on all its nodes: its
   // communicator and member_gpus, if that is on GPUs. It is not if two nodes
   // have their tensors on the same GPU, as executors of one machine may: NCCL
-  // refuses to connect a GPU with itself.
+  // refuses to connect a GPU with itself, unless its processes are on different
+  // hosts (proto::RankGpu::nccl_host).
   void Find(const NegotiatedOperation& op, ReadyOperation* ready);
   // A GPU because of which Find() has chosen the host, once.
   struct SharedGpu {
@@ -88,9 +88,15 @@ class Communicators {
   const Communicator* Of(const RankSet* ranks, const Gpus& gpus);
   bool AnyIsShared(bool own, const Gpus& gpus);
 
+  // What NCCL tells GPUs apart by.
+  struct Gpu {
+    std::string uuid;
+    uint64_t nccl_host = 0;
+    auto operator<=>(const Gpu&) const = default;
+  };
+
   bool enabled_ = false;
-  std::map<std::tuple<size_t /*node*/, bool /*own*/, uint32_t>, std::string>
-      uuids_;
+  std::map<std::tuple<size_t /*node*/, bool /*own*/, uint32_t>, Gpu> known_;
   std::optional<SharedGpu> shared_;
   bool shared_told_ = false;
   std::map<std::pair<const RankSet*, Gpus>, uint32_t> numbers_;

@@ -49,12 +49,13 @@ proto::ExecutorMessage Id(uint32_t number, const std::string& id) {
 }
 
 proto::ExecutorMessage Uses(uint32_t rank, uint32_t gpu,
-                            const std::string& uuid) {
+                            const std::string& uuid, uint64_t nccl_host = 0) {
   proto::ExecutorMessage m;
   m.mutable_rank_gpu()->set_epoch(1);
   m.mutable_rank_gpu()->set_rank(rank);
   m.mutable_rank_gpu()->set_gpu(gpu);
   m.mutable_rank_gpu()->set_uuid(uuid);
+  m.mutable_rank_gpu()->set_nccl_host(nccl_host);
   return m;
 }
 
@@ -204,6 +205,20 @@ TEST_F(CommunicatorsTest, NodesThatShareAGpuUseTheHostThereAndItIsLoggedOnce) {
                               ::testing::HasSubstr("event=shared_gpu"),
                               ::testing::HasSubstr("gpu=GPU-78787878-7878"),
                               ::testing::HasSubstr("node=n0 other=n1"))));
+}
+
+// As executors of one machine do whose ranks have set NCCL_HOSTID.
+TEST_F(CommunicatorsTest, NodesThatShareAGpuConnectItIfNcclTakesThemForTwo) {
+  Endpoints(22809, 22809);
+  const std::string shared(kGpuUuidBytes, 'x');
+  bed_.From(a_, Uses(0, 0, shared, 1));
+  bed_.From(b_, Uses(2, 0, shared, 2));
+  bed_.From(b_, Uses(3, 1, shared, 1));
+  Both("x", {0}, {0});
+  Both("y", {0}, {1});  // a host that is the other node's, too
+  ASSERT_EQ(a_.runs.size(), 2u);
+  EXPECT_EQ(a_.runs[0].communicator(), 1u);
+  EXPECT_EQ(a_.runs[1].communicator(), 0u);
 }
 
 struct WrongUse {

@@ -122,10 +122,12 @@ class ExecutorEpoch : private WaitJudge {
                                   const session::GpuMemoryRequest& request);
   void OnGpuMemoryOpened(GpuMemoryId id,
                          const absl::StatusOr<OpenedGpuMemory>& opened);
-  // All nodes have this NCCL: operations may run on several GPUs.
-  void EnableCommunicators(uint32_t nccl_version) {
+  // All nodes have this NCCL: operations may run on several GPUs. nccl_host: as
+  // in proto::RankGpu.
+  void EnableCommunicators(uint32_t nccl_version, uint64_t nccl_host) {
     communicators_enabled_ = true;
     nccl_version_ = nccl_version;
+    nccl_host_ = nccl_host;
   }
   absl::Status OnCommunicator(const proto::Communicator& message);
   absl::Status OnCommunicatorIdMade(uint32_t number,
@@ -409,6 +411,7 @@ class ExecutorEpoch : private WaitJudge {
   std::map<GpuMemoryId, GpuMemory> gpu_memories_;
   bool communicators_enabled_ = false;
   uint32_t nccl_version_ = 0;
+  uint64_t nccl_host_ = 0;
   bool gpus_lost_ = false;  // a run on GPUs has failed
   std::map<uint32_t, GpuCommunicator> communicators_;              // by number
   std::map<std::vector<uint32_t>, uint32_t> local_communicators_;  // by GPUs

@@ -82,6 +82,7 @@ void ExecutorEpoch::ReportGpu(uint32_t local, const GpuMemory& memory) {
   report.set_uuid(memory.uuid);
   report.set_bytes(bytes);
   report.set_own(memory.own);
+  report.set_nccl_host(nccl_host_);
   Send(std::move(message));
 }
 

@@ -1,0 +1,153 @@
+"""What a phase of the day works with: where the programs are, jobs on the GPU, and checks that are written at once.
+
+    def run(day):
+        with day.check("4 ranks, ipc") as values:        # an exception is a failed check; the phase goes on
+            with day.job(4, "torch_train.py", env={...}) as job:
+                job.check_ok(60)
+                values["losses"] = ...
+
+Thread contract: one thread.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from typing import Any, Dict, Iterator, List, Optional, Sequence
+
+import harness
+import results
+
+# Of the fake GPU.
+_FAKE_MEMORY = 512 << 20
+
+
+class Skip(Exception):
+    """Ends a check that cannot be made here; the text is the reason."""
+
+
+class Day:
+    """device: "cuda", or, in a rehearsal, "cpu": of torch's tensors. root: see harness.Job."""
+
+    def __init__(self, phase: str, folder: str, root: str, deadline: float, first: bool, fakes: Optional[str]):
+        self.folder, self.root, self.first = folder, root, first
+        self.rehearsal = fakes is not None
+        self.device = "cpu" if self.rehearsal else "cuda"
+        self._phase, self._deadline, self._fakes = phase, deadline, fakes
+        harness.PYTHON = sys.executable
+
+    def seconds_left(self) -> float:
+        return self._deadline - time.time()
+
+    # --- Results --------------------------------------------------------------
+
+    def _write(self, check: str, state: str, values: Dict[str, Any]) -> None:
+        more = {"rehearsal": True} if self.rehearsal else {}
+        results.write(phase=self._phase, check=check, state=state, values=values, **more)
+        print("%s: %s %s" % (check, state, values), flush=True)
+
+    @contextlib.contextmanager
+    def check(self, name: str, state: str = "passed") -> Iterator[Dict[str, Any]]:
+        """Writes the check with the values that the body has put in. state: "measured" or "noted" of what cannot fail
+        by a value."""
+        values: Dict[str, Any] = {}
+        began = time.monotonic()
+        try:
+            yield values
+        except Skip as reason:
+            self._write(name, "skipped", {"reason": str(reason)})
+        except Exception as error:  # pylint: disable=broad-except
+            traceback.print_exc()
+            self._write(name, "failed", {**values, "reason": str(error)[-1500:]})
+        else:
+            self._write(name, state, {**values, "took": round(time.monotonic() - began, 2)})
+
+    def skip(self, name: str, reason: str) -> None:
+        self._write(name, "skipped", {"reason": reason})
+
+    def some(self, all_: Sequence[Any]) -> List[Any]:
+        """All; in a rehearsal, in which they run the same code, the first one."""
+        return list(all_[:1] if self.rehearsal else all_)
+
+    # --- Programs -------------------------------------------------------------
+
+    def environment(self, more: Optional[Dict[str, str]] = None, state: Optional[str] = None,
+                    fake: str = "") -> Dict[str, str]:
+        """The variables that a process needs for the GPU: none on a real one. state: what fake processes share.
+        fake: more of MAYPOLE_FAKE_CUDA."""
+        env: Dict[str, str] = {}
+        if self._fakes is not None:
+            settings = ["memory=%d" % _FAKE_MEMORY] + (["state=" + state] if state else []) + ([fake] if fake else [])
+            env = {"MAYPOLE_FAKE_CUDA": ",".join(settings),
+                   "LD_LIBRARY_PATH": os.path.join(self._fakes, "fake"),
+                   "MAYPOLE_NCCL_LIBRARY": os.path.join(self._fakes, "fake_nccl", "libnccl.so.2")}
+        env.update(more or {})
+        return env
+
+    def program(self, name: str) -> str:
+        """The path of a program of the folder `programs` here, or of tests/gpu/programs."""
+        here, others = (os.path.join(self.folder, "tests", "gpu", folder, name) for folder in ("day/programs", "programs"))
+        return here if os.path.exists(here) else others
+
+    def job(self, np: int, program: str, args: Sequence[Any] = (), env: Optional[Dict[str, str]] = None, fake: str = "",
+            **options: Any) -> "GpuJob":
+        """A job of program(); options: as for harness.Job."""
+        command = [sys.executable, "-B", self.program(program)] + [str(a) for a in args]
+        return GpuJob(self, np, command, env or {}, fake, options)
+
+    def run(self, argv: Sequence[str], seconds: float, env: Optional[Dict[str, str]] = None,
+            expect: Optional[int] = 0) -> "subprocess.CompletedProcess[str]":
+        """Runs a program to its end; its output goes to the log, too. expect: its status; None: any."""
+        with tempfile.TemporaryDirectory(prefix="mpg", dir="/tmp") as state:
+            done = subprocess.run(argv, env=harness.environment(self.environment(env, state), self.root), text=True,
+                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                  timeout=max(1.0, min(seconds, self.seconds_left())))
+        print("$ %s\n%s" % (" ".join(argv), done.stdout), flush=True)
+        if expect is not None and done.returncode != expect:
+            raise RuntimeError("%s ended with status %d: %s" % (argv[0], done.returncode, done.stdout[-1000:]))
+        return done
+
+    def free_bytes(self, state: Optional[str] = None) -> int:
+        """Free memory of GPU 0, as another process sees it."""
+        code = ("import sys; sys.path.insert(0, %r)\nimport device\nprint(device.Gpu().free_bytes())" %
+                os.path.join(self.folder, "tests", "gpu", "programs"))
+        env = harness.environment(self.environment(state=state), self.root)
+        return int(subprocess.check_output([sys.executable, "-B", "-c", code], env=env, text=True, timeout=30))
+
+    def module(self, name: str) -> bool:
+        """Whether the Python here has this module."""
+        return subprocess.run([sys.executable, "-c", "import " + name], stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL, timeout=60).returncode == 0
+
+
+class GpuJob(harness.Job):
+    """A harness.Job whose processes share one GPU; a fake one has its state as long as the job."""
+
+    def __init__(self, day: Day, np: int, command: List[str], env: Dict[str, str], fake: str, options: Dict[str, Any]):
+        self.day = day
+        self.state = tempfile.mkdtemp(prefix="mpg", dir="/tmp")
+        paths = [os.path.join(day.folder, "tests", part) for part in ("testing", "bench", "gpu/programs", "gpu/day")]
+        extra = day.environment({
+            "PYTHONPATH": os.pathsep.join([os.path.join(day.root, "client", "python")] + paths),
+            "DAY_DEVICE": day.device,
+            **env
+        }, self.state, fake)
+        super().__init__(np, command=command, env=extra, root=day.root, **options)
+
+    def stop(self) -> None:
+        super().stop()
+        shutil.rmtree(self.state, ignore_errors=True)
+
+    def check_ok(self, seconds: float = 60) -> None:
+        """Waits for the end, not longer than the phase has; fails with what the job has written."""
+        try:
+            super().check_ok(max(1.0, min(seconds, self.day.seconds_left() - 1)))
+        except AssertionError as error:
+            raise AssertionError("%s; its last lines: %s" % (error, self.stderr()[-800:])) from None
+
+    def free_bytes(self) -> int:
+        return self.day.free_bytes(self.state)

@@ -1,0 +1,36 @@
+"""The facts of docs/gpu-facts.md, and allreduces of CUDA tensors beside torch.distributed's Gloo."""
+
+import json
+import os
+import tempfile
+
+import bench
+
+_SIZES = "4KiB,64KiB,1MiB,16MiB,64MiB,256MiB"
+_FEW = "64KiB,1MiB,64MiB"
+
+
+def _facts(day, values):
+    with tempfile.TemporaryDirectory() as work:
+        path = os.path.join(work, "figures.json")
+        quick = ["--quick"] * day.rehearsal
+        day.run([os.path.join(day.folder, "figures"), "--json=" + path] + quick, 60)
+        with open(path, encoding="utf-8") as f:
+            values.update(json.load(f))
+
+
+def run(day):
+    agent, host = {"MAYPOLE_GPU_SITE": "agent"}, {"MAYPOLE_GPU_SITE": "host"}
+    sizes = "4KiB,1MiB" if day.rehearsal else _FEW if day.first else _SIZES
+    seconds = 0.5 if day.rehearsal else 5 if day.first else 8
+    resnet = not day.first and not day.rehearsal
+    with day.check("facts", "measured") as values:
+        _facts(day, values)
+    libraries = "staged,arena,gloo" + ",buckets" * resnet
+    for ranks in day.some([2] if day.first else [2, 4]):
+        with day.check("allreduce, %d ranks, agent" % ranks, "measured") as values:
+            bench.measure(day, values, ranks, libraries, sizes, seconds, agent, resnet)
+    with day.check("allreduce, 2 ranks, host", "measured") as values:
+        bench.measure(day, values, 2, "staged,gloo", sizes, seconds / 2, host, resnet)
+    with day.check("allreduce, 2 ranks, agent, beside a busy kernel", "measured") as values, bench.busy(day):
+        bench.measure(day, values, 2, "staged,arena,gloo", "4KiB" if day.rehearsal else _FEW, seconds / 2, agent)

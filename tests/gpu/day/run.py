@@ -1,0 +1,186 @@
+"""Runs the phases of a day on a real GPU, each with a limit of its own; day.sh says how it is started.
+
+    run.py [--first | --rehearse=FAKES] [PHASE ...]
+
+A phase is a process: one that crashes, hangs or is out of time ends alone, with all that it has started, and the next
+one begins. FAKES: the directory with fake/libcuda.so.1 and fake_nccl/libnccl.so.2.
+
+Ends with status 1 if a check has failed or a phase has not ended well, with 2 if the arguments are wrong.
+"""
+
+import argparse
+import ctypes
+import importlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from typing import Dict, List, NamedTuple, Optional
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
+sys.path[:0] = [HERE] + [os.path.join(FOLDER, "tests", part) for part in ("testing", "bench", "gpu/programs")]
+
+import harness  # noqa: E402
+import results  # noqa: E402
+from day import Day  # noqa: E402
+
+
+class Phase(NamedTuple):
+    """seconds: its limit. first: its limit with --first; None: left out there. what: for the table."""
+
+    name: str
+    seconds: float
+    first: Optional[float]
+    what: str
+
+
+# The most valuable ones first.
+PHASES = [
+    Phase("there", 20, 15, "driver, GPU, what it offers, NCCL"),
+    Phase("conformance", 50, 45, "the driver does what Maypole relies on"),
+    Phase("training", 120, 80, "trainings and values on CUDA tensors"),
+    Phase("figures", 110, 50, "rates, latencies, allreduce beside Gloo"),
+    Phase("nodes", 70, 30, "NCCL between executors and between ranks"),
+    Phase("deaths", 60, 20, "kill -9 of ranks and executors, memory after it"),
+    Phase("allocators", 35, None, "torch's allocators, graphs, streams, no memory"),
+    Phase("sanitizer", 30, None, "compute-sanitizer on the kernels"),
+    Phase("arrays", 20, None, "JAX, CuPy"),
+    Phase("cores", 25, None, "the CPU path on all cores"),
+]
+# The limits of a rehearsal, on few cores beside other work, are so many times longer.
+_REHEARSAL_FACTOR = 4
+# Of a phase that is out of time: until it is killed.
+_GRACE_SECONDS = 1.0
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def parse(arguments: List[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Runs the phases of a day on a real GPU.", allow_abbrev=False)
+    parser.add_argument("--first", action="store_true", help="the most valuable phases, shorter")
+    parser.add_argument("--rehearse", metavar="FAKES", help="without a GPU: on the fake driver and CPU tensors")
+    parser.add_argument("--phase", help=argparse.SUPPRESS)  # in this process
+    parser.add_argument("--root", help=argparse.SUPPRESS)  # what unpack() has made
+    parser.add_argument("--deadline", type=float, help=argparse.SUPPRESS)
+    parser.add_argument("phases", nargs="*", metavar="PHASE", help="; ".join(f"{p.name}: {p.what}" for p in PHASES))
+    options = parser.parse_args(arguments)
+    unknown = set(options.phases) - {phase.name for phase in PHASES}
+    if unknown:
+        parser.error("no phase %s; there are %s" % (", ".join(unknown), ", ".join(p.name for p in PHASES)))
+    return options
+
+
+def unpack(root: str) -> None:
+    """Unpacks the wheel in `root`, with links to its files where harness.py expects a build's."""
+    (wheel,) = [name for name in os.listdir(FOLDER) if name.endswith(".whl")]
+    site = os.path.join(root, "client", "python")
+    with zipfile.ZipFile(os.path.join(FOLDER, wheel)) as archive:
+        archive.extractall(site)
+    for path in harness.PROGRAMS:
+        program = os.path.join(site, "maypole", "bin", os.path.basename(path))
+        os.chmod(program, 0o755)
+        os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
+        os.symlink(program, os.path.join(root, path))
+    os.symlink(os.path.join(site, "maypole", "lib", "libmaypole.so"), os.path.join(root, "client", "libmaypole.so"))
+    os.symlink(os.path.join(FOLDER, "tests"), os.path.join(root, "tests"))
+
+
+def kill_descendants() -> None:
+    """Ends all that phases have started, also what has left their sessions: this process is their reaper."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        left = harness.descendants(os.getpid())
+        for pid in left:
+            harness.kill(pid, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0] != 0:
+                pass
+        except ChildProcessError:
+            pass
+        if not left:
+            return
+        time.sleep(0.05)
+
+
+def run_phase(phase: Phase, seconds: float, options: argparse.Namespace, root: str, log) -> str:
+    """How the phase has ended."""
+    argv = [sys.executable, "-B", os.path.abspath(__file__), "--phase=" + phase.name, "--root=" + root,
+            "--deadline=%f" % (time.time() + seconds)]
+    argv += ["--first"] * options.first + (["--rehearse=" + options.rehearse] if options.rehearse else [])
+    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        status = process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        harness.kill(process.pid, signal.SIGTERM)
+        try:
+            process.wait(_GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            pass
+        return "out of time"
+    finally:
+        kill_descendants()
+    if status == 0:
+        return "ended"
+    return "signal %d" % -status if status < 0 else "status %d" % status
+
+
+def limits(options: argparse.Namespace) -> Dict[Phase, float]:
+    """The phases to run and the seconds that each has."""
+    chosen = {}
+    for phase in PHASES:
+        named = phase.name in options.phases
+        seconds = phase.first if options.first and phase.first is not None else phase.seconds
+        seconds *= _REHEARSAL_FACTOR if options.rehearse else 1
+        if named or not options.phases and not (options.first and phase.first is None):
+            chosen[phase] = seconds
+    return chosen
+
+
+def run_all(options: argparse.Namespace) -> int:
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    out = os.path.abspath(os.environ.get("OUT", os.getcwd()))
+    os.makedirs(out, exist_ok=True)
+    table = results.Table()
+    # Short: unix sockets lie below it.
+    work = tempfile.mkdtemp(prefix="mpd", dir="/tmp")
+    os.environ["MAYPOLE_DAY_RESULTS"] = os.path.join(out, "results.jsonl")
+    try:
+        unpack(os.path.join(work, "root"))
+        with open(os.path.join(out, "day.log"), "ab", buffering=0) as log:
+            for phase, seconds in limits(options).items():
+                log.write(f"=== {phase.name}: {phase.what}; {seconds:g} s at most\n".encode())
+                began, before = time.monotonic(), results.size()
+                ended = run_phase(phase, seconds, options, os.path.join(work, "root"), log)
+                took = time.monotonic() - began
+                results.write(phase=phase.name, check="(whole)", state="ended" if ended == "ended" else "failed",
+                              values={"end": ended, "seconds": round(took, 1), "limit": seconds})
+                row = table.add(phase.name, phase.what, results.read_from(before), took, seconds, ended)
+                log.write((row + "\n").encode())
+                print(row, flush=True)
+    finally:
+        kill_descendants()
+        shutil.rmtree(work, ignore_errors=True)
+    text = table.text(bool(options.rehearse))
+    with open(os.path.join(out, "day.log"), "a", encoding="utf-8") as log:
+        log.write(text)
+    print(text, end="", flush=True)
+    return 0 if table.good else 1
+
+
+def main() -> int:
+    options = parse(sys.argv[1:])
+    if options.phase is None:
+        return run_all(options)
+    day = Day(options.phase, FOLDER, options.root, options.deadline, options.first, options.rehearse)
+    # A phase that is out of time must end what it has started, as `finally` does.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    importlib.import_module("phases." + options.phase).run(day)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
