@@ -1,5 +1,7 @@
 #!/bin/sh
 # Builds Maypole and installs the programs in out/bin, the libraries in out/lib.
+# With CUDA kernels if nvcc is in $CUDA_HOME/bin (/usr/local/cuda by default);
+# CUDA_HOME=none leaves them out.
 # All arguments are passed to bazel build, for example: deploy/build.sh --config=static
 set -eu
 cd "$(dirname "$0")/.."
@@ -27,7 +29,9 @@ for file in $programs $libraries; do
 done
 bazel build -c opt "$@" $targets
 # With other options, info would name the directory of another configuration.
-bin="$(bazel info -c opt "$@" bazel-bin 2>/dev/null)"
+info="$(bazel info -c opt "$@" bazel-bin output_base 2>/dev/null)"
+bin="$(echo "$info" | sed -n 's/^bazel-bin: //p')"
+base="$(echo "$info" | sed -n 's/^output_base: //p')"
 
 # Moves the new file over the old one, so that running programs keep the old file.
 install_file() {
@@ -45,4 +49,5 @@ done
 for file in client/python/scripts/*; do
   install_file "$file" "out/bin/$(basename "$file")" 755
 done
+echo "build: $(cat "$base/external/local_cuda/summary")"
 echo "build: programs are in $(pwd)/out/bin, the libraries in $(pwd)/out/lib"

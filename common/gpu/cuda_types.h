@@ -3,7 +3,7 @@
 // Purpose: one build runs with and without a GPU, and is made on machines that
 // have no CUDA toolkit: so cuda.h is not included. The names and values are
 // those of cuda.h; cuda_types_test.cc compares them with it where there is a
-// toolkit (--config=cuda).
+// toolkit.
 //
 // Source: CUDA Driver API reference,
 // https://docs.nvidia.com/cuda/cuda-driver-api

@@ -8,6 +8,7 @@ import tempfile
 import time
 import unittest
 
+import cubins
 import fake_gpu
 import harness
 
@@ -70,6 +71,14 @@ class CheckBuildTest(unittest.TestCase):
         text = self.said(path=self.dir)
         self.assertLess(time.monotonic() - since, 20)
         self.assertIn("[ ] NCCL (of python3): python3 on PATH has no package nvidia-nccl\n", text)
+
+    def test_kernels_are_those_of_the_programs(self):
+        text = self.said(driver=False)
+        for program in ("worker/maypole-worker", "client/libmaypole.so"):
+            cubins.check(self, os.path.join(harness.ROOT, program))
+        names = ", ".join("sm_%d" % architecture for architecture in sorted(cubins.expected()))
+        self.assertIn("    [X] kernels: code for %s; for other GPUs the driver compiles PTX for sm_80, sm_70\n" % names if
+                      names else "    [ ] kernels: this build has none, because there was no nvcc: ", text)
 
     def test_no_driver(self):
         text = self.said(driver=False)

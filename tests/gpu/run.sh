@@ -33,7 +33,7 @@ bundle() {
     root="$here/../.."
     cd "$root"
     . tools/ci/bazel.sh
-    bazel build -c opt --config=cuda //tests/gpu/conformance //tests/gpu/figures
+    bazel build -c opt //tests/gpu/conformance //tests/gpu/figures
     set -- "$directory" bazel-bin/tests/gpu/conformance/conformance bazel-bin/tests/gpu/figures/figures
   fi
   [ $# = 3 ] || usage

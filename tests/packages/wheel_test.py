@@ -8,6 +8,8 @@ import subprocess
 import tempfile
 import unittest
 
+import cubins
+import elf
 import environments
 import installed
 from installed import HOROVOD, PYTHON, ROOT
@@ -95,6 +97,19 @@ class WheelTest(unittest.TestCase):
         done = subprocess.run([self.env + "/bin/python", "-c", code], env={"PYTHONPATH": package + "/horovod_shim"},
                               cwd="/", capture_output=True, text=True, timeout=120)
         self.assertEqual((done.returncode, done.stdout), (0, "['3145728!', '3145728!']\n['2', '2']\n"), done.stderr)
+
+    def test_has_kernels_and_links_no_cuda(self):
+        (package,) = glob.glob(self.env + "/lib/python3*/site-packages/maypole")
+        for name in ("bin/maypole-worker", "lib/libmaypole.so"):
+            cubins.check(self, os.path.join(package, name))
+        binaries = [os.path.join(package, name) for name in files(package)
+                    if name.startswith(("bin/", "lib/")) and not name.endswith(".py")]
+        self.assertGreater(len(binaries), len(wheel.PROGRAMS) + len(wheel.libraries(ROOT)))
+        for path in binaries:
+            self.assertFalse([name for name in elf.needed(path) if re.match(r"lib(cu|nv|nccl)", name)], path)
+        said = self.environment.run("bin/maypolerun", "--check-build").stdout
+        for architecture in cubins.expected():
+            self.assertRegex(said, r"\[X\] kernels: code for .*\bsm_%d\b" % architecture)
 
     def test_other_versions_of_python(self):
         code = ("import maypole as hvd, sys; from maypole import _native; hvd.init(); "

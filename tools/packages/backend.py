@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 
+import cuda_toolkit
 import horovod_wheel
 import metadata
 import sdist
@@ -57,7 +58,8 @@ def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     del config_settings, metadata_directory
     _check_tools()
-    subprocess.run([os.path.join(metadata.ROOT, "deploy", "build.sh")], check=True, stdout=sys.stderr)
+    env = dict(os.environ, CUDA_HOME=cuda_toolkit.home())
+    subprocess.run([os.path.join(metadata.ROOT, "deploy", "build.sh")], check=True, stdout=sys.stderr, env=env)
     out = os.path.join(metadata.ROOT, "out")
     built = {name: os.path.join(out, "bin", name) for name in wheel.PROGRAMS}
     built.update({name: os.path.join(out, "lib", name) for name in wheel.libraries()})

@@ -88,7 +88,9 @@ NcclFacts AskPython() {
 GpuFacts FindGpuFacts() {
   GpuFacts facts;
   AskDriver(&facts);
-  facts.kernels = cuda::kKernelsAreBuilt;
+  const auto code = cuda::CodeArchitectures(), ptx = cuda::PtxArchitectures();
+  facts.code.assign(code.begin(), code.end());
+  facts.ptx.assign(ptx.begin(), ptx.end());
   if (const char* const library = std::getenv(session::kNcclLibraryVariable)) {
     facts.library = library;
     if (facts.library != "none") facts.named = AskNccl(library);

@@ -29,6 +29,27 @@ std::string Nccl(const NcclFacts& f, const std::string& whose) {
   return Line(true, "NCCL " + f.version + " (" + whose + "): " + f.path);
 }
 
+// sm_80, sm_90
+std::string Names(const std::vector<int>& architectures) {
+  std::string names;
+  for (const int architecture : architectures) {
+    names += (names.empty() ? "sm_" : ", sm_") + std::to_string(architecture);
+  }
+  return names;
+}
+
+std::string Kernels(const GpuFacts& f) {
+  if (f.code.empty()) {
+    return Line(false,
+                "kernels: this build has none, because there was no nvcc: "
+                "tensors of ranks that share a GPU, and operations with "
+                "factors, are reduced on the host");
+  }
+  return Line(true, "kernels: code for " + Names(f.code) +
+                        "; for other GPUs the driver compiles PTX for " +
+                        Names(f.ptx));
+}
+
 // Whether ranks name an NCCL to the executor, instead of the one they load.
 bool NamesNccl(const GpuFacts& f) {
   return f.library.has_value() && !f.library->empty();
@@ -50,8 +71,8 @@ std::string WhyNoGpu(const GpuFacts& f) {
 
 std::string WhyNotOneGpu(const GpuFacts& f) {
   const std::string why = WhyNoGpu(f);
-  if (!why.empty() || f.kernels) return why;
-  return "this build has no kernels (--config=cuda)";
+  if (!why.empty() || !f.code.empty()) return why;
+  return "this build has no kernels";
 }
 
 // `why` or, if it is empty, why there is no NCCL.
@@ -88,9 +109,7 @@ std::string DescribeGpus(const GpuFacts& f) {
   for (size_t i = 0; i < f.gpus.size(); ++i) {
     text += Line(true, "GPU " + std::to_string(i) + ": " + f.gpus[i]);
   }
-  text += Line(f.kernels, f.kernels
-                              ? "kernels"
-                              : "kernels: this build has none (--config=cuda)");
+  text += Kernels(f);
   text += NamedNccl(f);
   text += Nccl(f.linkers, "libnccl.so.2 of the dynamic linker");
   text += Nccl(f.pythons, "of python3");

@@ -29,7 +29,9 @@ struct GpuFacts {
   std::string cuda_version;       // that the driver supports: "12.8"
   std::string driver_version;     // "570.86.10"; empty: unknown
   std::vector<std::string> gpus;  // "NVIDIA H200, GPU-..."
-  bool kernels = false;           // this build has kernels
+  // The architectures for which this build has kernels (common/gpu/kernels):
+  // code and PTX. Empty: it has none.
+  std::vector<int> code, ptx;
   // MAYPOLE_NCCL_LIBRARY, and the NCCL that it names.
   std::optional<std::string> library;
   NcclFacts named;

@@ -15,7 +15,8 @@ GpuFacts TwoGpus() {
   f.cuda_version = "12.8";
   f.driver_version = "570.86.10";
   f.gpus = {"NVIDIA H200, GPU-a", "NVIDIA H200, GPU-b"};
-  f.kernels = true;
+  f.code = {75, 90};
+  f.ptx = {80, 70};
   f.linkers = {.path = "/usr/lib/libnccl.so.2", .version = "2.28.9"};
   f.pythons.status = Missing("python3 on PATH has no package nvidia-nccl");
   return f;
@@ -27,7 +28,8 @@ TEST(GpuInfoTest, AMachineThatHasEverything) {
             "    [X] NVIDIA driver 570.86.10: CUDA 12.8, 2 GPU(s)\n"
             "    [X] GPU 0: NVIDIA H200, GPU-a\n"
             "    [X] GPU 1: NVIDIA H200, GPU-b\n"
-            "    [X] kernels\n"
+            "    [X] kernels: code for sm_75, sm_90; for other GPUs the "
+            "driver compiles PTX for sm_80, sm_70\n"
             "    [X] NCCL 2.28.9 (libnccl.so.2 of the dynamic linker): "
             "/usr/lib/libnccl.so.2\n"
             "    [ ] NCCL (of python3): python3 on PATH has no package "
@@ -92,7 +94,10 @@ TEST(GpuInfoTest, TheVariableSaysNone) {
 
 TEST(GpuInfoTest, WhatIsMissingIsSaid) {
   GpuFacts f = TwoGpus();
-  f.kernels = false;
+  f.code = f.ptx = {};
+  EXPECT_THAT(DescribeGpus(f),
+              HasSubstr("[ ] kernels: this build has none, because there was "
+                        "no nvcc: "));
   EXPECT_THAT(DescribeGpus(f), HasSubstr("[ ] agent, ranks on one GPU: this "
                                          "build has no kernels"));
   f.driver = Missing("there is no NVIDIA driver");

@@ -14,6 +14,9 @@
 #ifndef MAYPOLE_COMMON_GPU_KERNELS_ELEMENTS_H_
 #define MAYPOLE_COMMON_GPU_KERNELS_ELEMENTS_H_
 
+#ifndef __CUDACC__
+#include <bit>
+#endif
 #include <cstdint>
 #include <type_traits>
 
@@ -60,14 +63,24 @@ struct Brain {
     return __uint_as_float(static_cast<uint32_t>(v) << 16);
   }
   static MAYPOLE_DEVICE uint16_t Store(float v) {
+#if __CUDA_ARCH__ >= 800
     uint16_t b;
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(b) : "f"(v));
     return b;
+#else
+    return Rounded(__float_as_uint(v));
+#endif
   }
 #else
   static float Load(uint16_t v) { return Bfloat16ToFloat(v); }
-  static uint16_t Store(float v) { return FloatToBfloat16(v); }
+  static uint16_t Store(float v) { return Rounded(std::bit_cast<uint32_t>(v)); }
 #endif
+  // The upper half of a float's bits, rounded to nearest, ties to even: no
+  // instruction before 8.0 does it. A NaN stays one.
+  static MAYPOLE_DEVICE uint16_t Rounded(uint32_t bits) {
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
+    return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+  }
 };
 
 // Any byte but 0 is true.

@@ -18,7 +18,7 @@
 //
 // Thread contract: constants and pure functions.
 //
-// Invariants: without --config=cuda there are images too, which load, but they
+// Invariants: a build without CUDA's nvcc has images too, which load, but they
 // contain no kernel (cuModuleGetFunction: CUDA_ERROR_NOT_FOUND).
 #ifndef MAYPOLE_COMMON_GPU_KERNELS_KERNELS_H_
 #define MAYPOLE_COMMON_GPU_KERNELS_KERNELS_H_
@@ -47,8 +47,8 @@ using KernelImage = std::span<const std::byte>;
 
 // The images of a group, best first. If the driver refuses one, load the next:
 // the first is code for some architectures, which older drivers and other
-// architectures do not know; the last is PTX, which drivers from CUDA 12.0 on
-// compile for every architecture from 8.0 on.
+// architectures do not know; then comes PTX, which drivers from CUDA 12.0 on
+// compile, for every architecture from 8.0 on and for every one from 7.0 on.
 std::span<const KernelImage> KernelImages(KernelGroup group);
 
 inline constexpr char kCopyKernel[] = "maypole_copy_pieces";

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/gpu/kernels/built.h"
 #include "common/gpu/kernels/testing/host_kernels.h"
 
 namespace maypole::cuda {
@@ -44,14 +45,24 @@ TEST(KernelsTest, NamesOfReductions) {
 }
 
 // The driver reads it up to the byte 0.
-TEST(KernelsTest, TheLastImageIsPtxForOldDrivers) {
+TEST(KernelsTest, TheLastImagesArePtxForOldDriversAndGpus) {
   for (int group = 0; group < kKernelGroups; ++group) {
-    const auto images = KernelImages(static_cast<KernelGroup>(group));
-    ASSERT_FALSE(images.empty());
-    const std::string_view ptx = Text(images.back());
-    EXPECT_EQ(ptx.find('\0'), ptx.size() - 1);
-    EXPECT_NE(ptx.find(".version 8.0\n.target sm_80\n.address_size 64\n"),
-              ptx.npos);
+    auto images = KernelImages(static_cast<KernelGroup>(group));
+    std::vector<int> targets = {70};
+    if (images.size() > 1) {
+      const auto built = PtxArchitectures();
+      targets.assign(built.begin(), built.end());
+      images = images.subspan(1);
+    }
+    ASSERT_EQ(images.size(), targets.size());
+    for (size_t i = 0; i < images.size(); ++i) {
+      const std::string_view ptx = Text(images[i]);
+      EXPECT_EQ(ptx.find('\0'), ptx.size() - 1);
+      EXPECT_NE(ptx.find(".version 8.0\n.target sm_" +
+                         std::to_string(targets[i]) + "\n.address_size 64\n"),
+                ptx.npos);
+    }
+    EXPECT_EQ(targets.back(), 70);
   }
 }
 

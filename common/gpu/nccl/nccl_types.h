@@ -3,8 +3,7 @@
 // Purpose: NCCL is opened at run time (nccl.h), and Maypole is built on
 // machines that have none: so NCCL's header is not included. The names and
 // values are those of NCCL's nccl.h, in the forms that every version from 2.18
-// on has; nccl_types_test.cc compares them with it where there is one
-// (--config=cuda).
+// on has; nccl_types_test.cc compares them with it where there is one.
 //
 // Source: NCCL's API reference,
 // https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api.html

@@ -210,7 +210,7 @@ TEST_F(GpuErrorsTest, ABuildWithoutKernels) {
   EXPECT_EQ(
       Refusal(RequestOf(GpuSharing::kIpcHandle, kGranularity, 1, UuidOf(1))),
       "GPU memory 1 of local rank 3: this build has no GPU kernels (it "
-      "was built without --config=cuda)");
+      "was built without CUDA's nvcc)");
   EXPECT_EQ(hooks().allocated, 0);
 }
 

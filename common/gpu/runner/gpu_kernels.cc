@@ -48,7 +48,7 @@ StatusOr<CUfunction> GpuKernels::Find(CUfunction& known,
   if (result == cuda::CUDA_ERROR_NOT_FOUND) {
     return Status(
         Code::kNotFound,
-        "this build has no GPU kernels (it was built without --config=cuda)");
+        "this build has no GPU kernels (it was built without CUDA's nvcc)");
   }
   if (result != cuda::CUDA_SUCCESS) {
     return gpu_.Check(result, "cuModuleGetFunction");

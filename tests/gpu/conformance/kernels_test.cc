@@ -57,7 +57,7 @@ class KernelTest : public ConformanceTest {
  protected:
   void SetUp() override {
     if (device().Kernel(KernelGroup::kCopy, kCopyKernel) == nullptr) {
-      GTEST_SKIP() << "built without kernels (--config=cuda)";
+      GTEST_SKIP() << "built without kernels (nvcc)";
     }
     // Inputs, then outputs, each with room for an address that is not aligned.
     memory_ = device().Alloc(2 * kMostInputs * kStride);

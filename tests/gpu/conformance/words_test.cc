@@ -22,7 +22,7 @@ class SignalTest : public ConformanceTest,
     }
     if (GetParam() == Way::kKernelWrites &&
         device().Kernel(KernelGroup::kCopy, kWriteWordKernel) == nullptr) {
-      GTEST_SKIP() << "built without kernels (--config=cuda)";
+      GTEST_SKIP() << "built without kernels (nvcc)";
     }
     host_ = std::make_unique<PinnedMemory>(device(), kSignalBytes);
     words_ = std::make_unique<PinnedMemory>(device(), 4096);

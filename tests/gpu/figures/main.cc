@@ -32,7 +32,7 @@ std::string About(const Device& device, bool quick) {
 int Measure(const Driver& driver, bool quick, const std::string& json) {
   Device device(driver);
   if (device.Kernel(KernelGroup::kCopy, kCopyKernel) == nullptr) {
-    return End(kNoGpu, "built without kernels; build with --config=cuda");
+    return End(kNoGpu, "built without kernels; build with CUDA's nvcc");
   }
   Report report;
   Run run = {device, report, quick};

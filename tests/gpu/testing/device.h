@@ -70,7 +70,7 @@ class Device {
   CUstream NewStream(unsigned flags = CU_STREAM_NON_BLOCKING) const;
   CUevent NewEvent(unsigned flags = CU_EVENT_DISABLE_TIMING) const;
 
-  // Null if the program was built without kernels (--config=cuda).
+  // Null if the program was built without kernels (nvcc).
   CUfunction Kernel(KernelGroup group, const std::string& name);
   // These need their kernel. `blocks`: 0 for as many as the device runs at
   // once.

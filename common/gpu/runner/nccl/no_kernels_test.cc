@@ -1,4 +1,4 @@
-// A build without kernels (--config=cuda): memory of this process, one rank on
+// A build without kernels: memory of this process, one rank on
 // each GPU. What needs no kernel runs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -65,7 +65,7 @@ TEST_F(NoKernelsTest, WhatNeedsOneSaysSo) {
   k.c = {.elements = 100, .prescale = 0.5};
   EXPECT_EQ(Run(k, 0).message(),
             "this build has no GPU kernels (it was built without "
-            "--config=cuda)");
+            "CUDA's nvcc)");
   k.c = {.elements = 100};
   EXPECT_TRUE(Run(k, 1).ok());
   ExpectResults(k, 1);
