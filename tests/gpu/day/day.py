@@ -22,6 +22,8 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence
 import harness
 import results
 
+# The limits of a rehearsal, on few cores beside other work, are so many times longer.
+REHEARSAL_FACTOR = 4
 # Of the fake GPU.
 _FAKE_MEMORY = 512 << 20
 
@@ -42,6 +44,10 @@ class Day:
 
     def seconds_left(self) -> float:
         return self._deadline - time.time()
+
+    def bounded(self, seconds: float) -> float:
+        """How long to wait for what should take so long at most."""
+        return max(1.0, min(seconds * (REHEARSAL_FACTOR if self.rehearsal else 1), self.seconds_left() - 1))
 
     # --- Results --------------------------------------------------------------
 
@@ -105,7 +111,7 @@ class Day:
         with tempfile.TemporaryDirectory(prefix="mpg", dir="/tmp") as state:
             done = subprocess.run(argv, env=harness.environment(self.environment(env, state), self.root), text=True,
                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                  timeout=max(1.0, min(seconds, self.seconds_left())))
+                                  timeout=self.bounded(seconds))
         print("$ %s\n%s" % (" ".join(argv), done.stdout), flush=True)
         if expect is not None and done.returncode != expect:
             raise RuntimeError("%s ended with status %d: %s" % (argv[0], done.returncode, done.stdout[-1000:]))
@@ -142,10 +148,18 @@ class GpuJob(harness.Job):
         super().stop()
         shutil.rmtree(self.state, ignore_errors=True)
 
+    # Waits are not longer than the phase has.
+
+    def wait(self, seconds: float) -> int:
+        return super().wait(self.day.bounded(seconds))
+
+    def await_file(self, name: str, seconds: float = 60) -> str:
+        return super().await_file(name, self.day.bounded(seconds))
+
     def check_ok(self, seconds: float = 60) -> None:
-        """Waits for the end, not longer than the phase has; fails with what the job has written."""
+        """Waits for the end; fails with what the job has written."""
         try:
-            super().check_ok(max(1.0, min(seconds, self.day.seconds_left() - 1)))
+            super().check_ok(seconds)
         except AssertionError as error:
             raise AssertionError("%s; its last lines: %s" % (error, self.stderr()[-800:])) from None
 

@@ -5,9 +5,11 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 
+import environments
 import installed
 
 HERE = os.path.join(installed.ROOT, "tests", "gpu", "day")
@@ -15,8 +17,6 @@ SCRIPT = os.path.join(HERE, "day.sh")
 NOBODY = 65534
 # Phases that have nothing that a machine without a GPU could run, and the words of the reason.
 NOT_REHEARSED = {"sanitizer": "a fake driver has no code of a GPU"}
-
-import sys  # noqa: E402
 
 sys.path.insert(0, HERE)
 import results  # noqa: E402
@@ -39,11 +39,12 @@ class DayTest(unittest.TestCase):
         os.unlink(wheel)
         cls.environment = installed.Environment(os.path.join(cls.dir, "env"))
 
-    def rehearse(self, *phases):
-        """The lines of the results and what was printed, by another user, in a folder that he cannot write to."""
+    def rehearse(self, *phases, python=None):
+        """The process, the lines of the results and the log of a rehearsal by another user; by this one with an
+        interpreter that only this user may read."""
         out = tempfile.mkdtemp(dir=self.dir)
         as_user = []
-        if os.geteuid() == 0:
+        if os.geteuid() == 0 and python is None:
             os.chown(out, NOBODY, NOBODY)
             as_user = ["setpriv", "--reuid=%d" % NOBODY, "--regid=%d" % NOBODY, "--clear-groups"]
         # The fakes must be readable for that user, too.
@@ -51,7 +52,7 @@ class DayTest(unittest.TestCase):
         for name in ("fake/libcuda.so.1", "fake_nccl/libnccl.so.2"):
             os.makedirs(os.path.dirname(os.path.join(fakes, name)), exist_ok=True)
             shutil.copy(os.path.join(installed.ROOT, "tests/gpu", name), os.path.join(fakes, name))
-        env = {"PATH": "/usr/bin:/bin", "OUT": out, "HOME": "/nonexistent", "PYTHON": self.environment.path + "/bin/python",
+        env = {"PATH": "/usr/bin:/bin", "OUT": out, "HOME": "/nonexistent", "PYTHON": python or self.environment.path + "/bin/python",
                "MAYPOLE_DAY_FAKES": fakes, "MAYPOLE_DAY_FOLDER": self.folder}
         done = subprocess.run(as_user + [os.path.join(self.folder, "day.sh"), "rehearse", *phases], env=env, cwd="/",
                               text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=500)
@@ -79,6 +80,11 @@ class DayTest(unittest.TestCase):
         with self.assertRaises(tables.Rehearsed):
             tables.find(lines)
         self.assertEqual(os.listdir(os.path.dirname(self.folder)).count("__pycache__"), 0)
+
+    def test_jax_is_rehearsed(self):
+        done, lines, log = self.rehearse("arrays", python=environments.python("jax-0.4.38"))
+        self.assertEqual(done.returncode, 0, done.stdout + log[-4000:])
+        self.assertEqual([line["state"] for line in lines if line["check"].startswith("maypole.jax")], ["passed"])
 
     def test_the_folder_is_small_and_has_nothing_of_cuda(self):
         size = int(re.search(r"has (\d+) bytes", self.said).group(1))

@@ -27,7 +27,7 @@ sys.path[:0] = [HERE] + [os.path.join(FOLDER, "tests", part) for part in ("testi
 
 import harness  # noqa: E402
 import results  # noqa: E402
-from day import Day  # noqa: E402
+from day import REHEARSAL_FACTOR, Day  # noqa: E402
 
 
 class Phase(NamedTuple):
@@ -52,8 +52,6 @@ PHASES = [
     Phase("arrays", 20, None, "JAX, CuPy"),
     Phase("cores", 25, None, "the CPU path on all cores"),
 ]
-# The limits of a rehearsal, on few cores beside other work, are so many times longer.
-_REHEARSAL_FACTOR = 4
 # Of a phase that is out of time: until it is killed.
 _GRACE_SECONDS = 1.0
 _PR_SET_CHILD_SUBREAPER = 36
@@ -134,7 +132,7 @@ def limits(options: argparse.Namespace) -> Dict[Phase, float]:
     for phase in PHASES:
         named = phase.name in options.phases
         seconds = phase.first if options.first and phase.first is not None else phase.seconds
-        seconds *= _REHEARSAL_FACTOR if options.rehearse else 1
+        seconds *= REHEARSAL_FACTOR if options.rehearse else 1
         if named or not options.phases and not (options.first and phase.first is None):
             chosen[phase] = seconds
     return chosen
