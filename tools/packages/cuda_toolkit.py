@@ -53,8 +53,8 @@ def home(environ=None):
     try:
         found = pypi()
     except NotFound as e:
-        print("maypole: the wheel %s: %s; and PyPI's toolkit cannot be had: %s" %
-              ("has fewer kernels than others" if architectures else "is built without kernels", summary, e),
+        print("maypole: the wheel %s, because nvcc of PyPI cannot be had (%s), and the toolkit here makes %s" %
+              ("has fewer kernels than others" if architectures else "is built without kernels", e, summary),
               file=sys.stderr)
         return own
     print("maypole: the wheel's kernels are compiled by nvcc of PyPI, because the toolkit here makes %s" % summary,
