@@ -49,5 +49,9 @@ done
 for file in client/python/scripts/*; do
   install_file "$file" "out/bin/$(basename "$file")" 755
 done
-echo "build: $(cat "$base/external/local_cuda/summary")"
+kernels="$(cat "$base/external/local_cuda/summary")"
+case "$kernels" in
+  "no "*) kernels="$kernels; tensors of ranks that share a GPU, and operations with factors, are reduced on the host" ;;
+esac
+echo "build: $kernels"
 echo "build: programs are in $(pwd)/out/bin, the libraries in $(pwd)/out/lib"

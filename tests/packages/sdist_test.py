@@ -1,4 +1,7 @@
-"""pip builds the sdist where a compiler is; the wheel that it makes is the one that Bazel's programs make, and trains."""
+"""pip builds the sdist where a compiler is; the wheel that it makes is the one that Bazel's programs make, and trains.
+
+No CUDA toolkit is there, so that the kernels' compilers come from PyPI.
+"""
 
 import glob
 import os
@@ -8,7 +11,9 @@ import subprocess
 import unittest
 import zipfile
 
+import cubins
 import installed
+import cuda_toolkit
 import sdist
 
 
@@ -24,17 +29,29 @@ class SdistTest(unittest.TestCase):
         source = os.path.join(directory, sdist.make_sdist(directory, installed.source_tree()))
         # Bazel's server and its cache are this user's.
         home = pwd.getpwuid(os.getuid()).pw_dir
-        env = {"PATH": os.environ["PATH"], "HOME": home, "PIP_CONFIG_FILE": "/dev/null", "TMPDIR": directory}
+        env = {"PATH": os.environ["PATH"], "HOME": home, "PIP_CONFIG_FILE": "/dev/null", "TMPDIR": directory,
+               "CUDA_HOME": "/nowhere"}
         done = subprocess.run([installed.PYTHON, "-m", "pip", "wheel", "--no-deps", "--no-index", "--no-cache-dir", "-w",
-                               directory, source], env=env, cwd=directory, capture_output=True, text=True)
+                               directory, "-v", source], env=env, cwd=directory, capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         (built,) = glob.glob(directory + "/*.whl")
+        self.check_kernels(built, done.stdout + done.stderr)
         other = os.path.join(directory, "other")
         os.mkdir(other)
         self.assertEqual(names(built), names(installed.make_wheel(other)))
         environment = installed.Environment(os.path.join(directory, "env"))
         environment.pip("install", "--no-index", "--no-deps", built)
         environment.check_training(self)
+
+    def check_kernels(self, built, said):
+        from_pypi = "maypole: the wheel's kernels are compiled by nvcc of PyPI" in said
+        self.assertNotEqual(from_pypi, "maypole: the wheel is built without kernels" in said, said)
+        wanted = {int(name): cubins.IMAGES for name in cuda_toolkit.wanted_architectures()} if from_pypi else {}
+        with zipfile.ZipFile(built) as archive:
+            for name in ("maypole/bin/maypole-worker", "maypole/lib/libmaypole.so"):
+                data = archive.read(name)
+                self.assertEqual(cubins.code(data), wanted, name)
+                self.assertEqual(set(cubins.ptx(data)), cubins.PTX if from_pypi else set(), name)
 
 
 if __name__ == "__main__":

@@ -10,12 +10,12 @@ home="$1"
 
 none() {
   echo
-  echo "no CUDA kernels ($1): ranks that share a GPU, and operations with factors, are reduced on the host"
+  echo "no CUDA kernels: $1"
   exit 0
 }
 
 [ "$home" != none ] || none "CUDA_HOME=none"
-[ -x "$home/bin/nvcc" ] || none "no nvcc in $home/bin; CUDA_HOME names another toolkit"
+[ -x "$home/bin/nvcc" ] || none "there is no nvcc in $home/bin (CUDA_HOME)"
 version="$("$home/bin/nvcc" --version | sed -n 's/^.*release \([0-9]*\.[0-9]*\).*$/\1/p')"
 [ "${version%%.*}" -ge 12 ] 2>/dev/null || none "nvcc ${version:-of unknown version} in $home/bin is older than 12.0"
 

@@ -41,7 +41,7 @@ def cache_directory():
 
 
 def home(environ=None):
-    """CUDA_HOME for the build of a wheel; says on standard error which one, and why, if it is not the machine's."""
+    """CUDA_HOME for the build of a wheel; a line on standard error says why it is not the machine's, or not complete."""
     environ = os.environ if environ is None else environ
     own = environ.get("CUDA_HOME") or "/usr/local/cuda"
     if own == "none":
@@ -53,11 +53,12 @@ def home(environ=None):
     try:
         found = pypi()
     except NotFound as e:
-        consequence = "is built without kernels" if not architectures else "has fewer kernels than others"
-        print("maypole: the wheel %s: %s; and PyPI's toolkit cannot be had: %s" % (consequence, summary, e),
+        print("maypole: the wheel %s, because nvcc of PyPI cannot be had (%s), and the toolkit here makes %s" %
+              ("has fewer kernels than others" if architectures else "is built without kernels", e, summary),
               file=sys.stderr)
         return own
-    print("maypole: kernels by PyPI's nvcc, because here are %s" % summary, file=sys.stderr)
+    print("maypole: the wheel's kernels are compiled by nvcc of PyPI, because the toolkit here makes %s" % summary,
+          file=sys.stderr)
     return found
 
 
