@@ -11,7 +11,6 @@ Thread contract: one thread.
 
 import contextlib
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -40,6 +39,8 @@ class Day:
         self.rehearsal = fakes is not None
         self.device = "cpu" if self.rehearsal else "cuda"
         self._phase, self._deadline, self._fakes = phase, deadline, fakes
+        # What the processes of the fake GPU share; as long as the phase.
+        self._state = None if fakes is None else tempfile.TemporaryDirectory(prefix="mpg", dir="/tmp")
         harness.PYTHON = sys.executable
 
     def seconds_left(self) -> float:
@@ -52,8 +53,7 @@ class Day:
     # --- Results --------------------------------------------------------------
 
     def _write(self, check: str, state: str, values: Dict[str, Any]) -> None:
-        more = {"rehearsal": True} if self.rehearsal else {}
-        results.write(phase=self._phase, check=check, state=state, values=values, **more)
+        results.write(phase=self._phase, check=check, state=state, values=values, **results.mark(self.rehearsal))
         print("%s: %s %s" % (check, state, values), flush=True)
 
     @contextlib.contextmanager
@@ -81,16 +81,15 @@ class Day:
 
     # --- Programs -------------------------------------------------------------
 
-    def environment(self, more: Optional[Dict[str, str]] = None, state: Optional[str] = None,
-                    fake: str = "") -> Dict[str, str]:
-        """The variables that a process needs for the GPU: none on a real one. state: what fake processes share.
-        fake: more of MAYPOLE_FAKE_CUDA."""
-        env: Dict[str, str] = {}
-        if self._fakes is not None:
-            settings = ["memory=%d" % _FAKE_MEMORY] + (["state=" + state] if state else []) + ([fake] if fake else [])
-            env = {"MAYPOLE_FAKE_CUDA": ",".join(settings),
-                   "LD_LIBRARY_PATH": os.path.join(self._fakes, "fake"),
-                   "MAYPOLE_NCCL_LIBRARY": os.path.join(self._fakes, "fake_nccl", "libnccl.so.2")}
+    def environment(self, more: Optional[Dict[str, str]] = None) -> Dict[str, str]:
+        """More variables than harness.environment() has: this Python's programs are found (and so is its NCCL), and
+        those of PATH; in a rehearsal, the fake GPU."""
+        paths = [os.path.dirname(sys.executable), harness.environment(root=self.root)["PATH"], os.environ["PATH"]]
+        env = {"PATH": os.pathsep.join(paths)}
+        if self._state is not None:
+            env.update({"MAYPOLE_FAKE_CUDA": "memory=%d,state=%s" % (_FAKE_MEMORY, self._state.name),
+                        "LD_LIBRARY_PATH": os.path.join(self._fakes, "fake"),
+                        "MAYPOLE_NCCL_LIBRARY": os.path.join(self._fakes, "fake_nccl", "libnccl.so.2")})
         env.update(more or {})
         return env
 
@@ -99,29 +98,28 @@ class Day:
         here, others = (os.path.join(self.folder, "tests", "gpu", folder, name) for folder in ("day/programs", "programs"))
         return here if os.path.exists(here) else others
 
-    def job(self, np: int, program: str, args: Sequence[Any] = (), env: Optional[Dict[str, str]] = None, fake: str = "",
+    def job(self, np: int, program: str, args: Sequence[Any] = (), env: Optional[Dict[str, str]] = None,
             **options: Any) -> "GpuJob":
         """A job of program(); options: as for harness.Job."""
         command = [sys.executable, "-B", self.program(program)] + [str(a) for a in args]
-        return GpuJob(self, np, command, env or {}, fake, options)
+        return GpuJob(self, np, command, env or {}, options)
 
     def run(self, argv: Sequence[str], seconds: float, env: Optional[Dict[str, str]] = None,
             expect: Optional[int] = 0) -> "subprocess.CompletedProcess[str]":
         """Runs a program to its end; its output goes to the log, too. expect: its status; None: any."""
-        with tempfile.TemporaryDirectory(prefix="mpg", dir="/tmp") as state:
-            done = subprocess.run(argv, env=harness.environment(self.environment(env, state), self.root), text=True,
-                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                  timeout=self.bounded(seconds))
+        done = subprocess.run(argv, env=harness.environment(self.environment(env), self.root), text=True,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              timeout=self.bounded(seconds))
         print("$ %s\n%s" % (" ".join(argv), done.stdout), flush=True)
         if expect is not None and done.returncode != expect:
             raise RuntimeError("%s ended with status %d: %s" % (argv[0], done.returncode, done.stdout[-1000:]))
         return done
 
-    def free_bytes(self, state: Optional[str] = None) -> int:
+    def free_bytes(self) -> int:
         """Free memory of GPU 0, as another process sees it."""
         code = ("import sys; sys.path.insert(0, %r)\nimport device\nprint(device.Gpu().free_bytes())" %
                 os.path.join(self.folder, "tests", "gpu", "programs"))
-        env = harness.environment(self.environment(state=state), self.root)
+        env = harness.environment(self.environment(), self.root)
         return int(subprocess.check_output([sys.executable, "-B", "-c", code], env=env, text=True, timeout=30))
 
     def module(self, name: str) -> bool:
@@ -131,22 +129,17 @@ class Day:
 
 
 class GpuJob(harness.Job):
-    """A harness.Job whose processes share one GPU; a fake one has its state as long as the job."""
+    """A harness.Job whose processes share one GPU."""
 
-    def __init__(self, day: Day, np: int, command: List[str], env: Dict[str, str], fake: str, options: Dict[str, Any]):
+    def __init__(self, day: Day, np: int, command: List[str], env: Dict[str, str], options: Dict[str, Any]):
         self.day = day
-        self.state = tempfile.mkdtemp(prefix="mpg", dir="/tmp")
-        paths = [os.path.join(day.folder, "tests", part) for part in ("testing", "bench", "gpu/programs", "gpu/day")]
+        paths = [os.path.join(day.folder, "tests", part) for part in ("testing", "bench", "gpu/programs")]
         extra = day.environment({
             "PYTHONPATH": os.pathsep.join([os.path.join(day.root, "client", "python")] + paths),
             "DAY_DEVICE": day.device,
             **env
-        }, self.state, fake)
+        })
         super().__init__(np, command=command, env=extra, root=day.root, **options)
-
-    def stop(self) -> None:
-        super().stop()
-        shutil.rmtree(self.state, ignore_errors=True)
 
     # Waits are not longer than the phase has.
 
@@ -162,6 +155,3 @@ class GpuJob(harness.Job):
             super().check_ok(seconds)
         except AssertionError as error:
             raise AssertionError("%s; its last lines: %s" % (error, self.stderr()[-800:])) from None
-
-    def free_bytes(self) -> int:
-        return self.day.free_bytes(self.state)

@@ -24,6 +24,11 @@ def size() -> int:
     return os.path.getsize(_path()) if os.path.exists(_path()) else 0
 
 
+def mark(rehearsal: bool) -> Dict[str, bool]:
+    """What each line of a rehearsal has."""
+    return {"rehearsal": True} if rehearsal else {}
+
+
 def write(**line: Any) -> None:
     data = (json.dumps(line) + "\n").encode()
     descriptor = os.open(_path(), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
