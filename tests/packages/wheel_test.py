@@ -9,10 +9,10 @@ import tempfile
 import unittest
 
 import cubins
-import elf
 import environments
 import installed
 from installed import HOROVOD, PYTHON, ROOT
+import elf
 import metadata
 import sdist
 import wheel
