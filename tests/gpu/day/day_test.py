@@ -1,4 +1,7 @@
-"""A day on a real GPU can be carried, rehearses well from a read-only folder as another user, and its tables are true."""
+"""A day on a real GPU can be carried, rehearses well from a read-only folder as another user, and its tables are true.
+
+With DAY_TORCH=pypi in the environment it is rehearsed with the newest torch of PyPI, by this user.
+"""
 
 import json
 import os
@@ -11,6 +14,7 @@ import unittest
 
 import environments
 import installed
+import pypi_torch
 
 HERE = os.path.join(installed.ROOT, "tests", "gpu", "day")
 SCRIPT = os.path.join(HERE, "day.sh")
@@ -37,6 +41,9 @@ class DayTest(unittest.TestCase):
         cls.said = subprocess.run([SCRIPT, "gather", cls.folder, wheel, *programs], check=True, text=True,
                                   stdout=subprocess.PIPE).stdout
         os.unlink(wheel)
+        cls.python = None
+        if os.environ.get("DAY_TORCH") == "pypi":
+            cls.python = pypi_torch.environment(os.path.join(cls.dir, "env"))
         cls.environment = installed.Environment(os.path.join(cls.dir, "env"))
 
     def rehearse(self, *phases, python=None):
@@ -64,7 +71,7 @@ class DayTest(unittest.TestCase):
 
     def test_all_phases_are_rehearsed(self):
         subprocess.run(["chmod", "-R", "a-w", self.folder], check=True)
-        done, lines, log = self.rehearse()
+        done, lines, log = self.rehearse(python=self.python)
         self.assertEqual(done.returncode, 0, done.stdout + log[-8000:])
         self.assertIn("A REHEARSAL", done.stdout)
         for phase in run.PHASES:
