@@ -106,7 +106,7 @@ class WheelTest(unittest.TestCase):
                     if name.startswith(("bin/", "lib/")) and not name.endswith(".py")]
         self.assertGreater(len(binaries), len(wheel.PROGRAMS) + len(wheel.libraries(ROOT)))
         for path in binaries:
-            self.assertFalse([name for name in elf.needed(path) if re.match(r"lib(cu|nv|nccl)", name)], path)
+            self.assertFalse([name for name in elf.needed(path) if re.match(r"lib(cuda|nccl|nv)", name)], path)
         said = self.environment.run("bin/maypolerun", "--check-build").stdout
         for architecture in cubins.expected():
             self.assertRegex(said, r"\[X\] kernels: code for .*\bsm_%d\b" % architecture)

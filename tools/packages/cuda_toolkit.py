@@ -35,7 +35,7 @@ def probe(home):
 def cache_directory():
     """Where PyPI's toolkit is, or will be; another one for other packages."""
     with open(_PACKAGES, "rb") as f:
-        version = hashlib.sha256(f.read()).hexdigest()[:12]
+        version = hashlib.sha256(b"".join(line for line in f if not line.startswith(b"#"))).hexdigest()[:12]
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return os.path.join(cache, "maypole", "cuda-" + version)
 
