@@ -51,7 +51,7 @@
 extern "C" {
 #endif
 
-#define MAYPOLE_ABI_VERSION 9
+#define MAYPOLE_ABI_VERSION 10
 #define MAYPOLE_MAX_DIMS 8
 
 /* The values are gRPC's status codes. */
@@ -241,6 +241,14 @@ int maypole_is_initialized(void);
  * ranks behind those that have got the state since, or as a new process. */
 maypole_status maypole_leave_epoch(void);
 maypole_status maypole_abandon_epoch(void);
+
+/* Elastic jobs: this process has trained to the end (1), or begins another
+ * training (0). When a process that has finished leaves for good, the training
+ * is over: nobody begins it again. maypole_init() of a process that comes later
+ * returns MAYPOLE_OUT_OF_RANGE, and that process should end. Processes of the
+ * last epoch that have not finished may still go on. Does nothing when not
+ * initialized, or if the job is not elastic. */
+void maypole_set_finished(int finished);
 
 /* How many ranks want to enter or leave the job; 0 if the job is not elastic,
  * -1 when not initialized. While it is not 0, all ranks should leave the epoch

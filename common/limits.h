@@ -13,7 +13,7 @@ namespace maypole {
 // The newest version of the protocol (session structs, the board's layout,
 // messages between executors and coordinators), and the oldest that this build
 // still speaks. How sides of different versions agree: common/wire/versions.h.
-inline constexpr uint32_t kProtocolVersion = 14;
+inline constexpr uint32_t kProtocolVersion = 15;
 inline constexpr uint32_t kOldestProtocolVersion = 10;
 
 inline constexpr int kMaxDims = 8;            // dimensions of a tensor

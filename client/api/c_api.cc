@@ -1,6 +1,8 @@
 // The C ABI: translates calls to maypole::Client, and handles fork() and
 // handles that outlive their job.
+#include <fcntl.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <condition_variable>
@@ -19,6 +21,8 @@
 #include "client/maypole.h"
 #include "client/memory/copy_digest.h"
 #include "client/session/rank_session.h"
+#include "common/finished_file.h"
+#include "common/system/fd.h"
 #include "common/version.h"
 
 namespace {
@@ -344,6 +348,21 @@ maypole_status maypole_abandon_epoch(void) {
   }
   ForgetRetired();
   return MAYPOLE_OK;
+}
+
+void maypole_set_finished(int finished) {
+  const auto client = Current();
+  if (client == nullptr || !client->options().elastic) return;
+  client->SetFinished(finished != 0);
+  // The launcher that has set it looks for the file when this process has
+  // ended. If it cannot be made, the launcher judges by the exit status alone.
+  const char* const file = getenv(maypole::kFinishedFileVariable);
+  if (file == nullptr || file[0] == '\0') return;
+  if (finished == 0) {
+    (void)unlink(file);
+  } else {
+    (void)maypole::Fd(open(file, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  }
 }
 
 int maypole_change_wanted(void) {

@@ -212,6 +212,8 @@ class Client {
     communicator_->AnnounceReturn();
     Leave();
   }
+  // In an elastic job: see maypole_set_finished() in client/maypole.h.
+  void SetFinished(bool finished) { communicator_->AnnounceFinished(finished); }
   int64_t pending() const;
   size_t handles() const;  // number of handles that are not released
   bool Knows(int64_t handle) const { return Find(handle) != nullptr; }

@@ -43,7 +43,7 @@ TEST(BootstrapMessagesTest, OtherVersionsAreNamed) {
   EXPECT_EQ(s.code(), Code::kFailedPrecondition);
   EXPECT_EQ(
       s.message(),
-      "the maypolerun that it found speaks protocol versions 10 to 14, but "
+      "the maypolerun that it found speaks protocol versions 10 to 15, but "
       "libmaypole speaks protocol versions 15 to 16; upgrade the "
       "maypolerun that it found, or set MAYPOLE_BIN to the directory of "
       "the right programs");

@@ -7,8 +7,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <vector>
 
@@ -25,6 +23,7 @@
 #include "client/launcher/service/service.h"
 #include "common/command_line/command_line.h"
 #include "common/fusion_threshold.h"
+#include "common/system/text_file.h"
 
 namespace {
 
@@ -35,11 +34,9 @@ constexpr int kCannotRun = 126;  // exit statuses that shells use
 constexpr int kNotFound = 127;
 
 Status ReadFile(const std::string& path, std::string* out) {
-  std::ifstream file(path);
-  out->assign(std::istreambuf_iterator<char>(file), {});
-  // A directory can be opened, but not read.
-  if (file.is_open() && !file.bad()) return Status();
-  return maypole::ErrnoStatus(errno, "cannot read " + path);
+  const Status status = maypole::ReadTextFile(path, out);
+  if (status.ok()) return status;
+  return Status(status.code(), "cannot read " + status.message());
 }
 
 std::string OwnPath() {

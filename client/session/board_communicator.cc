@@ -346,6 +346,11 @@ void BoardCommunicator::Break(Status status) {
                                    status.message());
 }
 
+void BoardCommunicator::AnnounceFinished(bool finished) {
+  std::lock_guard lock(left_mutex_);
+  if (!left_ && options_.elastic) session_->SayFinished(finished);
+}
+
 // --- Leaving ----------------------------------------------------------------
 
 void BoardCommunicator::Leave() {

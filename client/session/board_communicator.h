@@ -75,6 +75,7 @@ class BoardCommunicator : public Communicator, private RankShell {
   }
   Status StopTimeline() override { return timeline_.Stop(); }
   void AnnounceReturn() override { returns_.store(true); }
+  void AnnounceFinished(bool finished) override;
   void Leave() override;
   bool homogeneous() const override { return homogeneous_; }
   // The options given to Join(), with this rank's places in the epoch.

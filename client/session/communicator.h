@@ -136,6 +136,8 @@ class Communicator {
   // In an elastic job: Leave() will say that this process joins the next epoch,
   // so that the others wait for it.
   virtual void AnnounceReturn() {}
+  // In an elastic job: this rank has trained to the end, or goes on.
+  virtual void AnnounceFinished(bool /*finished*/) {}
   // Starts the job's timeline, which one rank's executor writes to a file:
   // this rank's to `path`, if no timeline was on. See maypole_start_timeline()
   // in client/maypole.h.

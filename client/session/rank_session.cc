@@ -257,10 +257,19 @@ void RankSession::SayGoodbye(uint32_t pending, bool returns) {
   auto m = session::Make<session::Goodbye>();
   m.pending = pending;
   m.returns = returns ? 1 : 0;
-  // If the executor has gone, nobody needs the goodbye. If the socket is full,
-  // the executor reads it soon.
+  SendSoon(&m, sizeof(m));
+}
+
+void RankSession::SayFinished(bool finished) {
+  if (version_ < kFinished) return;
+  auto m = session::Make<session::Finished>();
+  m.finished = finished ? 1 : 0;
+  SendSoon(&m, sizeof(m));
+}
+
+void RankSession::SendSoon(const void* message, size_t bytes) {
   const auto deadline = Clock::now() + std::chrono::seconds(1);
-  while (Send(&m, sizeof(m)).code() == Code::kResourceExhausted &&
+  while (Send(message, bytes).code() == Code::kResourceExhausted &&
          Clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }

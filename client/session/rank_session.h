@@ -42,6 +42,9 @@ class RankSession {
   // pending: operations that this rank leaves unfinished. returns: the process
   // continues and may join the job's next epoch.
   void SayGoodbye(uint32_t pending, bool returns);
+  // This rank has trained to the end, or goes on. To an executor that does not
+  // know the message nothing is sent.
+  void SayFinished(bool finished);
   void WakeExecutor();
   // Closes the socket; the board stays mapped.
   void Close() { socket_.Reset(); }
@@ -55,6 +58,9 @@ class RankSession {
   void Abandon();
 
  private:
+  // Sends the message although the socket may be full: the executor reads it
+  // soon. If the executor has gone, nobody needs the message.
+  void SendSoon(const void* message, size_t bytes);
   Status AwaitWelcome(const RankOptions& options, int timeout_ms);
 
   Fd socket_;

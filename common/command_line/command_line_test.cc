@@ -278,6 +278,15 @@ TEST_F(FlagFileTest, ItsLinesStandInItsPlace) {
 TEST_F(FlagFileTest, ErrorsNameTheFile) {
   EXPECT_THAT(Refused<Daemon>({"--flagfile=/nowhere"}),
               HasSubstr("--flagfile: /nowhere: No such file"));
+  EXPECT_THAT(Refused<Daemon>({"--flagfile=/usr"}),
+              HasSubstr("--flagfile: /usr: Is a directory"));
+  EXPECT_THAT(Refused<Daemon>({"--flagfile=/dev/zero"}),
+              HasSubstr("/dev/zero: longer than 16 MiB"));
+  EXPECT_THAT(
+      Refused<Daemon>({"--flagfile=" + Write("wide", "\xff\xfe-\0-\0")}),
+      HasSubstr("is UTF-16 text: save it as UTF-8"));
+  const std::string marked = Write("marked", "\xef\xbb\xbf--slots=256\r\n");
+  EXPECT_EQ(Parsed<Daemon>({"--flagfile=" + marked}).slots, 256);
   const std::string words = Write("words", "stray\n");
   EXPECT_THAT(Refused<Daemon>({"--flagfile=" + words}),
               AllOf(HasSubstr(words), HasSubstr("'stray' is not an option")));

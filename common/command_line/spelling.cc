@@ -1,10 +1,10 @@
 #include "common/command_line/spelling.h"
 
-#include <errno.h>
-
 #include <algorithm>
-#include <fstream>
+#include <sstream>
 #include <utility>
+
+#include "common/system/text_file.h"
 
 namespace maypole {
 namespace {
@@ -205,10 +205,11 @@ void Respeller::ReadFlagFiles(const std::string& paths, int depth) {
   std::vector<std::string> files;
   ListValue(&files, "").store(paths);
   for (const std::string& path : files) {
-    std::ifstream file(path);
-    if (!file.is_open()) {
-      return Fail(ErrnoStatus(errno, "--flagfile: " + path).message());
+    std::string text;
+    if (const Status s = ReadTextFile(path, &text); !s.ok()) {
+      return Fail("--flagfile: " + s.message());
     }
+    std::istringstream file(text);
     std::vector<std::string> args;
     for (std::string line; std::getline(file, line);) {
       const size_t begin = line.find_first_not_of(" \t\r");

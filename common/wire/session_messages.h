@@ -27,6 +27,7 @@
 //     |-- TimelineRecords ------------------------------------------>|
 //     |<-- Notice (a line for the user) -----------------------------|
 //     |-- ResultRecords (if checksums are on) --------------------->|
+//     |-- Finished (ranks of elastic jobs) ------------------------->|
 //     |-- Goodbye -------------------------------------------------->|
 //
 // After Welcome everything else goes through the board. If the connection
@@ -91,6 +92,7 @@ enum class Type : uint32_t {
   kTimelineReply = 21,
   kTimelineFile = 22,
   kTimelineRecords = 23,
+  kFinished = 24,  // from version kFinished (versions.h) on
 };
 
 struct Header {
@@ -395,6 +397,15 @@ struct TimelineRecords {
   uint32_t dropped = 0;  // records lost since the last message
   uint32_t bytes = 0;    // a multiple of 8
   uint8_t data[2016] = {};
+};
+
+// A rank of an elastic job has trained to the end, or begins another training
+// after that. What it has said last counts when it leaves.
+struct Finished {
+  static constexpr Type kType = Type::kFinished;
+  Header header;
+  uint32_t finished = 1;
+  uint32_t reserved = 0;
 };
 
 struct Goodbye {

@@ -38,7 +38,7 @@ TEST(SessionTest, AnotherVersionIsRefusedWithBothNamed) {
   const Status s = session::CheckHeader(&m, sizeof(m), "client");
   EXPECT_EQ(s.code(), Code::kFailedPrecondition);
   EXPECT_EQ(s.message(),
-            "this executor speaks protocol versions 10 to 14, but the client "
+            "this executor speaks protocol versions 10 to 15, but the client "
             "speaks protocol version 15; upgrade this executor");
 }
 
@@ -72,10 +72,10 @@ TEST(SessionTest, AHelloSaysARangeAndIsRefusedWithBothNamed) {
   EXPECT_EQ(HelloError({9, 15}, kBytes), "");
   EXPECT_EQ(HelloError({9, 0}, kBytes),
             "libmaypole of rank 3 speaks protocol version 9, but the agent of "
-            "node n1 speaks protocol versions 10 to 14; upgrade libmaypole of "
+            "node n1 speaks protocol versions 10 to 15; upgrade libmaypole of "
             "rank 3");
   const std::string newer =
-      "the agent of node n1 speaks protocol versions 10 to 14, but libmaypole "
+      "the agent of node n1 speaks protocol versions 10 to 15, but libmaypole "
       "of rank 3 speaks protocol versions 15 to 16; upgrade the agent of node "
       "n1";
   EXPECT_EQ(HelloError({15, 16}, kBytes), newer);

@@ -70,6 +70,10 @@ inline constexpr uint32_t kEagerInputs = 14;
 // Executors send their statistics when the coordinator asks for them.
 inline constexpr uint32_t kNodeStats = 14;
 
+// Ranks of elastic jobs say that they have finished their training
+// (session::Finished, RankGone.finished).
+inline constexpr uint32_t kFinished = 15;
+
 // --- The choice -------------------------------------------------------------
 
 struct Speaker {

@@ -46,14 +46,14 @@ TEST(CoordinatorCoreTest, RefusesOtherProtocolVersionsNamingBoth) {
   ASSERT_TRUE(e.refused);
   EXPECT_EQ(e.refused->code(), Code(absl::StatusCode::kFailedPrecondition));
   EXPECT_EQ(e.refused->message(),
-            "this coordinator speaks protocol versions 10 to 14, but "
+            "this coordinator speaks protocol versions 10 to 15, but "
             "maypole-worker on node 'n0' speaks protocol version 77; upgrade "
             "this coordinator");
   hello.set_protocol_version(8);
   hello.set_newest_version(9);
   EXPECT_EQ(bed.Hello(hello).refused->message(),
             "maypole-worker on node 'n0' speaks protocol versions 8 to 9, but "
-            "this coordinator speaks protocol versions 10 to 14; upgrade "
+            "this coordinator speaks protocol versions 10 to 15; upgrade "
             "maypole-worker on node 'n0'");
   EXPECT_TRUE(e.closed);
   EXPECT_EQ(bed.core().totals().jobs, 0u);

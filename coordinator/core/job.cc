@@ -143,7 +143,7 @@ absl::Status Job::OnGone(SessionId session, const proto::RankGone& gone,
                          JobOutput* out) {
   absl::Status status = CheckEpoch(gone.epoch());
   if (!status.ok()) return status;
-  elastic_.OnLeft(session, gone.epoch(), gone.rank(), gone.returns());
+  elastic_.OnLeft(session, gone);
   const NodeMember* waiting = gathering_.Find(session);
   // Epoch 0: the executor knew of no epoch when it sent this message.
   if (gone.epoch() == 0 && waiting != nullptr) {

@@ -182,7 +182,7 @@ class TorchElasticTest(unittest.TestCase):
         self.some_steps(ranks)
         leaver = ranks.pop(self.random.randrange(3))
         leaver.process.send_signal(signal.SIGTERM)
-        self.assertEqual(leaver.finish(), 0, self.log())
+        self.assertEqual(leaver.finish(), 143, self.log())
         self.assertIsNone(leaver.end)
         self.all_of_size(ranks, 2)
         self.finish(ranks)
@@ -302,7 +302,7 @@ class TorchElasticTest(unittest.TestCase):
         ranks.pop(0).process.kill()
         harness.wait_until(lambda: self.log().count("continuing from the last commit") == 2, 30, "the other to notice")
         ranks[0].process.send_signal(signal.SIGTERM)
-        self.assertEqual(ranks[0].finish(10), 0, self.log())
+        self.assertEqual(ranks[0].finish(10), 143, self.log())
 
 
 if __name__ == "__main__":

@@ -51,6 +51,7 @@ void ParseAll(const std::string& raw) {
   ParseAs<session::Welcome>(raw);
   ParseAs<session::SlotRequest>(raw);
   ParseAs<session::SlotReply>(raw);
+  ParseAs<session::Finished>(raw);
   ParseAs<session::Goodbye>(raw);
   ParseAs<session::SetRequest>(raw);
   ParseAs<session::SetReply>(raw);

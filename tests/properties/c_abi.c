@@ -358,6 +358,7 @@ int main(void) {
         rank);
   CHECK(maypole_is_homogeneous() == 1 && maypole_is_initialized() == 1);
   CHECK(maypole_change_wanted() == 0);  // the job is not elastic
+  maypole_set_finished(1);
   CHECK(strlen(maypole_version()) > 0);
   Allreduce();
   Group();

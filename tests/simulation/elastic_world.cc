@@ -166,6 +166,12 @@ void ElasticWorld::MakeFaults() {
     if (number >= 0) ranks_.at(number)->Fail();
     return number >= 0;
   };
+  // Not by maypolerun: a scheduler, or somebody.
+  const Fault terminate = [this] {
+    const int number = SomeNumber();
+    if (number >= 0) ranks_.at(number)->Sigterm();
+    return number >= 0;
+  };
   const Fault kill_agent = [this] { return KillAgent(); };
   const Fault change = [this] { return ChangeHosts(); };
   const auto at_some_node = [this](bool (ElasticWorld::*fault)(size_t)) {
@@ -173,7 +179,7 @@ void ElasticWorld::MakeFaults() {
         [this, fault] { return !nodes_.empty() && (this->*fault)(SomeNode()); };
   };
   ScheduleFaults(
-      {kill, kill, kill_in_turn, kill_in_turn, fail,
+      {kill, kill, kill_in_turn, kill_in_turn, fail, terminate,
        at_some_node(&ElasticWorld::KillExecutor), kill_agent, kill_agent,
        [this] { return LoseHost(); }, at_some_node(&ElasticWorld::CutLink),
        [this] { return KillCoordinator(); },
@@ -491,7 +497,8 @@ RunResult ElasticWorld::Play() {
       Hangs("the run does not end");
     }
     LookAround();
-    if (!launcher_->over() && !launcher_->finishing() && BringFault()) {
+    // What has been finished is known as long as the executors live.
+    if (!launcher_->over() && !training_->finished() && BringFault()) {
       training_->OnDisturbed(calm_at_);
     }
   }

@@ -60,6 +60,7 @@ constexpr Counter kCounters[] = {
     {"elastic: commits of ranks", &Counts::commits},
     {"elastic:   that changed the job", &Counts::changes},
     {"elastic: SIGTERMs", &Counts::sigterms},
+    {"elastic: processes that came too late", &Counts::came_too_late},
     {"elastic: ranks that left then", &Counts::asked_to_leave},
     {"elastic: agents killed", &Counts::agents_killed},
     {"elastic: hosts lost", &Counts::hosts_lost},

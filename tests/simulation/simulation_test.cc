@@ -166,6 +166,7 @@ TEST(SimulationTest, NoSeedOfAnElasticJobBreaksAPromise) {
   EXPECT_GT(report.counts().commits, 20 * seeds);
   EXPECT_GT(report.counts().changes, seeds / 4);
   EXPECT_GT(report.counts().asked_to_leave, seeds / 20);
+  EXPECT_GT(report.counts().came_too_late, seeds / 20);
   EXPECT_GT(report.counts().ranks_killed, seeds / 2);
   EXPECT_GT(report.counts().ranks_killed_within_a_step, seeds / 20);
   EXPECT_GT(report.counts().executors_killed, seeds / 20);

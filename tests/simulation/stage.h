@@ -64,9 +64,10 @@ struct Counts {
   // Elastic jobs:
   uint64_t processes_started = 0;
   uint64_t elastic_epochs = 0;
-  uint64_t commits = 0;   // by rank
-  uint64_t changes = 0;   // commits at which a rank has left the epoch
-  uint64_t sigterms = 0;  // by maypolerun
+  uint64_t commits = 0;        // by rank
+  uint64_t changes = 0;        // commits at which a rank has left the epoch
+  uint64_t sigterms = 0;       // by maypolerun
+  uint64_t came_too_late = 0;  // after the end of the training
   uint64_t asked_to_leave =
       0;  // ranks that have left at a commit because of it
   uint64_t agents_killed = 0;

@@ -69,6 +69,11 @@ void Training::OnSynced(const std::string& key, int rank, int64_t step) {
                   epoch.offered);
   }
   const Entrant& first = epoch.entrants.at(0);
+  // Those that have the state may go on, and repeat the last step.
+  if (finished() && !first.synced) {
+    stage_->Found("epoch ", key, " begins the training again, which pid ",
+                  *finished_.begin(), " has finished");
+  }
   for (const auto& [other, entrant] : epoch.entrants) {
     if (!entrant.synced) continue;
     if (!first.synced) {
@@ -112,7 +117,14 @@ void Training::OnAgreed(const std::string& key, size_t number, int rank,
   }
 }
 
+void Training::OnCameTooLate(int pid, const std::string& why) {
+  if (!finished()) {
+    stage_->Found("pid ", pid, " is refused before the end: ", why);
+  }
+}
+
 void Training::OnFinished(int pid, int64_t step) {
+  finished_.insert(pid);
   if (step == terms_.last_step) return;
   stage_->Found("pid ", pid, " ends at step ", step, " of ", terms_.last_step);
 }

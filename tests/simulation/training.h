@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 
 #include "common/board/board.h"
@@ -60,8 +61,11 @@ class Training {
   // could enter.
   void CheckNobodyWaits(const std::string& key, int rank);
   void OnAgreed(const std::string& key, size_t number, int rank, bool wanted);
-  // A process ends well that nobody has asked to leave.
+  // A process has trained to the end.
   void OnFinished(int pid, int64_t step);
+  bool finished() const { return !finished_.empty(); }
+  // The coordinator has refused the process because the training is over.
+  void OnCameTooLate(int pid, const std::string& why);
 
  private:
   struct Epoch {
@@ -78,6 +82,7 @@ class Training {
   std::map<std::string, Epoch> epochs_;
   std::map<int, int64_t> waits_since_;  // by pid
   int64_t disturbed_until_ = 0;
+  std::set<int> finished_;  // pids
 };
 
 }  // namespace maypole::simulation

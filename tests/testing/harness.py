@@ -25,6 +25,11 @@ import urllib.request
 
 PYTHON = "/usr/bin/python3"
 
+# What is ignored stays ignored in maypolerun, and shells ignore these for what they start in the background.
+for _sig in (signal.SIGINT, signal.SIGQUIT):
+    if signal.getsignal(_sig) == signal.SIG_IGN:
+        signal.signal(_sig, signal.SIG_DFL)
+
 
 def _root():
     """Bazel's runfiles of this test: the repository's tree with built files.

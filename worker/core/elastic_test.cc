@@ -223,6 +223,34 @@ TEST_F(ElasticCoreTest, WhoMeansToReturnIsWatchedUntilItDoes) {
   EXPECT_EQ(core_.clients(), 1u);
 }
 
+TEST_F(ElasticCoreTest, WhoHasFinishedIsSaidAndKeepsTheJobKnownWhileItLives) {
+  for (const int i : {1, 2, 3, 4}) Come(static_cast<ClientId>(i), 10 + i);
+  Run(1, {1, 2, 3, 4});
+  core_.OnFinished(1, true);
+  core_.OnFinished(2, true);
+  core_.OnFinished(3, true);
+  core_.OnFinished(3, false);  // it trains again
+  core_.OnGoodbye(1, 0);
+  core_.OnClientGone(2, "its connection closed");
+  core_.OnGoodbye(3, 0);
+  core_.OnGoodbye(4, 0, true);
+  const auto gone = Gone();
+  ASSERT_EQ(gone.size(), 4u);
+  EXPECT_TRUE(gone[0].finished() && gone[0].clean());
+  EXPECT_TRUE(gone[1].finished() && !gone[1].clean());
+  EXPECT_FALSE(gone[2].finished());
+  EXPECT_FALSE(gone[3].finished());
+  core_.OnProcessEnded(4);
+  EXPECT_EQ(Gone().size(), 1u);
+  EXPECT_EQ(core_.clients(), 1u);
+  core_.OnTime(3600 * 1000);  // it evaluates
+  EXPECT_TRUE(Take<StopWatching>().empty());
+  EXPECT_EQ(core_.clients(), 1u);
+  core_.OnProcessEnded(1);
+  EXPECT_TRUE(Gone().empty());
+  EXPECT_EQ(core_.clients(), 0u);
+}
+
 TEST_F(ElasticCoreTest, TheMostImpatientSaysHowLongAStartIsWaitedFor) {
   Come(1, 11);
   EXPECT_EQ(Said().start_timeout_ms(), 0);  // none says anything

@@ -28,15 +28,16 @@ void ExecutorCore::Send(proto::ExecutorMessage message) {
   actions_.push_back(SendToCoordinator{std::move(message)});
 }
 
-void ExecutorCore::SendRankGone(int rank, bool clean, const std::string& how,
-                                bool returns) {
+void ExecutorCore::SendRankGone(const LocalMember& m, bool clean,
+                                const std::string& how, bool returns) {
   proto::ExecutorMessage message;
   proto::RankGone* gone = message.mutable_rank_gone();
   gone->set_epoch(epoch_number());
-  gone->set_rank(static_cast<uint32_t>(rank));
+  gone->set_rank(static_cast<uint32_t>(m.rank));
   gone->set_clean(clean);
   gone->set_how(how);
   gone->set_returns(returns);
+  gone->set_finished(m.finished && !returns);
   SendGone(std::move(message));
 }
 
@@ -85,7 +86,8 @@ void ExecutorCore::OnTime(int64_t now_ms) {
                         " (host ", options_.host, ") within ",
                         static_cast<double>(start_timeout_ms) / 1000, " s"));
   }
-  EndWatches([&](const Returning& r) { return now_ms >= r.until_ms; });
+  EndWatches(
+      [&](const Returning& r) { return r.until_ms && now_ms >= *r.until_ms; });
   if (clients() > 0 || epoch_) {  // other nodes use an epoch that drains
     idle_since_ms_ = idle_told_ms_ = now_ms;
     return;
@@ -210,9 +212,10 @@ void ExecutorCore::OnResultRecords(ClientId client,
 void ExecutorCore::OnGoodbye(ClientId client, uint32_t pending, bool returns) {
   const LocalMember* found = members_.Find(client);
   // A process that cannot be watched is not expected back.
-  returns = returns && found != nullptr && found->elastic &&
-            found->visible_pid > 0 && epoch_number() > 0;
-  if (returns) KeepWatch(*found);
+  const bool watched = found != nullptr && found->elastic &&
+                       found->visible_pid > 0 && epoch_number() > 0;
+  returns = returns && watched;
+  if (returns || (watched && found->finished)) KeepWatch(*found, returns);
   actions_.push_back(CloseClient{client});
   if (found != nullptr) {
     const LocalMember m = *found;
@@ -248,28 +251,28 @@ void ExecutorCore::MemberGone(const LocalMember& m, bool clean,
                               const std::string& what, const std::string& how,
                               bool returns) {
   if (starting() && m.elastic) {
-    SendRankGone(m.rank, false, how);
+    SendRankGone(m, false, how);
     return WaitAgain();
   }
   if (starting()) {
-    SendRankGone(m.rank, false, how);
+    SendRankGone(m, false, how);
     FailStart(Code::kAborted,
               absl::StrCat("the job cannot start: ", RankText(m), " ", what));
   } else if (phase_ == Phase::kRunning && clean) {
     // Before the coordinator ends an epoch that all ranks have left.
     epoch_->OnNoMoreResults(static_cast<uint32_t>(m.local_rank));
-    SendRankGone(m.rank, true, "has shut down", returns);
+    SendRankGone(m, true, "has shut down", returns);
     const absl::Status s = epoch_->OnRankLeft(
         m.rank, m.local_rank,
         absl::StrCat(RankText(m),
                      " has shut down; operations that need it cannot run"));
     if (!s.ok()) FailEpochHere(s);
   } else if (phase_ == Phase::kRunning) {
-    SendRankGone(m.rank, false, how, returns);
+    SendRankGone(m, false, how, returns);
     FailEpoch(Code::kAborted, absl::StrCat(RankText(m), " ", what));
   } else if (phase_ == Phase::kEnded && m.elastic) {
     // The coordinator needs this to decide when the next epoch starts.
-    SendRankGone(m.rank, clean, how, returns);
+    SendRankGone(m, clean, how, returns);
   }
   if (phase_ != Phase::kRunning && !members_.empty()) {
     actions_.push_back(MarkGone{m.local_rank});
@@ -334,7 +337,7 @@ void ExecutorCore::Expel(const ExecutorEpoch::Frozen& frozen) {
   const LocalMember m = it->second;
   members_.Remove(m.client);
   actions_.push_back(CloseClient{m.client});
-  SendRankGone(m.rank, false, absl::StrCat("it ", frozen.what));
+  SendRankGone(m, false, absl::StrCat("it ", frozen.what));
   FailEpoch(Code::kAborted, absl::StrCat(RankText(m), " ", frozen.what));
   AfterMemberGone();
 }

@@ -101,6 +101,9 @@ class ExecutorCore {
   void OnGpuMemoryRequest(ClientId client,
                           const session::GpuMemoryRequest& request);
   void OnResultRecords(ClientId client, const session::ResultRecords& records);
+  void OnFinished(ClientId client, bool finished) {
+    members_.SetFinished(client, finished);
+  }
   void OnGoodbye(ClientId client, uint32_t pending, bool returns = false);
   // The client has gone without Goodbye; `how` completes "rank 3 died: ".
   void OnClientGone(ClientId client, const std::string& how);
@@ -184,7 +187,8 @@ class ExecutorCore {
   // Of the epoch that starts or runs, by index.
   std::vector<std::string> NodeNames() const;
 
-  // Clients that are connected or expected to return.
+  // Clients that are connected or expected to return, and processes that live
+  // on after their training.
   size_t clients() const {
     return members_.members().size() + gathering_.members().size() +
            returning_.size();
@@ -273,8 +277,8 @@ class ExecutorCore {
   void Expel(const ExecutorEpoch::Frozen& frozen);
   void LeaveGathering(ClientId client);
   void Send(proto::ExecutorMessage message);
-  void SendRankGone(int rank, bool clean, const std::string& how,
-                    bool returns = false);
+  void SendRankGone(const LocalMember& member, bool clean,
+                    const std::string& how, bool returns = false);
   void SendGone(proto::ExecutorMessage message);
   void SendFailed(uint64_t epoch, const absl::Status& status);
   void Refuse(Membership* membership, Code code, const std::string& text);
@@ -293,8 +297,10 @@ class ExecutorCore {
   // The backend has failed to start: elastic members wait again, up to
   // kMaxFailedStarts times in a row.
   void StartFailedHere(const absl::Status& status);
-  // Watches the process of a leaving member that intends to return.
-  void KeepWatch(const LocalMember& member);
+  // Watches the process of a leaving member that intends to return, or that has
+  // finished: as long as it lives, the job is known, so that nobody begins its
+  // training again.
+  void KeepWatch(const LocalMember& member, bool returns);
   // Stops watching the processes for which `over` is true.
   template <typename Over>
   void EndWatches(Over over) {
@@ -324,7 +330,7 @@ class ExecutorCore {
     uint64_t epoch = 0;
     int rank = 0;
     int visible_pid = 0;
-    int64_t until_ms = 0;
+    std::optional<int64_t> until_ms;  // absent: it has finished
   };
   std::map<ClientId, Returning> returning_;  // elastic; bounded by processes
   uint64_t round_ = 0;            // of this session; see proto RanksReady

@@ -135,18 +135,25 @@ void ExecutorCore::StartFailedHere(const absl::Status& status) {
   FailStart(Code::kUnavailable, std::string(status.message()));
 }
 
-void ExecutorCore::KeepWatch(const LocalMember& m) {
+void ExecutorCore::KeepWatch(const LocalMember& m, bool returns) {
+  Returning& watch = returning_[m.client];
+  watch = {epoch_number(), m.rank, m.visible_pid, {}};
   // Other ranks may wait longer for this one than its own start timeout.
-  const int64_t wait_ms =
-      std::max(m.start_timeout_ms, options_.start_timeout_ms);
-  returning_[m.client] = {epoch_number(), m.rank, m.visible_pid,
-                          now_ms_ + wait_ms};
+  if (returns) {
+    watch.until_ms =
+        now_ms_ + std::max(m.start_timeout_ms, options_.start_timeout_ms);
+  }
   actions_.push_back(KeepWatching{m.client});
 }
 
 void ExecutorCore::OnProcessEnded(ClientId client) {
   const auto it = returning_.find(client);
   if (it == returning_.end()) return;
+  const bool has_finished = !it->second.until_ms;
+  if (has_finished) {
+    returning_.erase(it);
+    return;
+  }
   proto::ExecutorMessage message;
   proto::RankGone* gone = message.mutable_rank_gone();
   gone->set_epoch(it->second.epoch);

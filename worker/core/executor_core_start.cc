@@ -185,7 +185,7 @@ bool ExecutorCore::OnBoardCreated(const absl::Status& status) {
 void ExecutorCore::FailStart(Code code, const std::string& text) {
   if (members_.elastic() && epoch_number() > 0) {
     for (const auto& [local, m] : members_.members()) {
-      SendRankGone(m.rank, false, "it was refused");
+      SendRankGone(m, false, "it was refused");
     }
   }
   if (phase_ != Phase::kReady) NoteEnd(code, text);

@@ -240,6 +240,12 @@ const LocalMember* Membership::FindRank(int rank) const {
   return nullptr;
 }
 
+void Membership::SetFinished(ClientId client, bool finished) {
+  for (auto& [local, m] : members_) {
+    if (m.client == client) m.finished = finished;
+  }
+}
+
 void Membership::Remove(ClientId client) {
   if (const LocalMember* m = Find(client)) members_.erase(m->local_rank);
 }

@@ -38,6 +38,7 @@ struct LocalMember {
   uint64_t last_epoch = 0;  // elastic; 0 if the rank is new
   int last_rank = -1;       // its rank in last_epoch
   VersionRange versions;    // that its libmaypole speaks
+  bool finished = false;    // elastic: it says that it has trained to the end
 };
 
 class Membership {
@@ -50,6 +51,8 @@ class Membership {
   const LocalMember* Find(ClientId client) const;
   const LocalMember* FindRank(int rank) const;
   void Remove(ClientId client);
+  // Does nothing if there is no such member.
+  void SetFinished(ClientId client, bool finished);
 
   bool empty() const { return members_.empty(); }
   // True if all local ranks are there; always true for elastic ranks.

@@ -57,7 +57,8 @@ void DefineElastic(ElasticGiven* given, CommandLine* line) {
             "an elastic job with at most so many ranks");
   line->Add({"--host-discovery-script"}, FileValue(&e.discovery_script),
             "an elastic job on the hosts that this program prints, one "
-            "\"HOST\" or \"HOST:SLOTS\" per line; it runs once a second");
+            "\"HOST\" or \"HOST:SLOTS\" per line; it runs once a second, and "
+            "may have arguments: \"./hosts.sh --zone a\"");
   line->Add({"--slots-per-host"},
             IntegerValue(&e.slots_per_host, 1, kMaxLocalRanks),
             "slots of hosts that the script prints without a number");

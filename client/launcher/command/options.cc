@@ -97,6 +97,12 @@ void DefineJob(Given* given, LauncherOptions* o, CommandLine* line) {
                              "$HOROVOD_START_TIMEOUT, else 120"),
             "how long to wait until all ranks have started");
   line->Add(
+      {"--stop-timeout"},
+      IntegerValue(&o->stop_timeout_s, 0, kMaxStartTimeout).WithName("SECONDS"),
+      "how long ranks may take to end when maypolerun gets SIGTERM, "
+      "which it passes on to them, for a checkpoint say; then they are "
+      "killed");
+  line->Add(
       {"--gpu-site"},
       TextValue(&o->gpu_site, "SITE")
           .WithDefault("$MAYPOLE_GPU_SITE, else auto"),

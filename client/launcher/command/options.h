@@ -52,6 +52,7 @@ struct LauncherOptions {
   std::string coordinator;    // HOST:PORT; empty: start one for this job
   std::string secret_file;    // of that coordinator; empty: it needs no secret
   int start_timeout_s = 120;  // from the option or the environment
+  int stop_timeout_s = 30;    // for the ranks after SIGTERM
   int64_t fusion_threshold = -1;  // from the environment; -1: not set
   bool verbose = false;
   bool prefix = true;

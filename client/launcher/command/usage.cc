@@ -52,10 +52,17 @@ HOROVOD_FUSION_THRESHOLD): how many bytes of operations between nodes may be
 fused, 0 for no fusion (default 64 MiB).
 
 Exit status: 0 if all ranks exited with 0; else that of the rank that failed
-first (128 + signal number if a signal killed it). When a rank fails, maypolerun
-waits 5 s for the others to end, then stops them. Ctrl-C stops all ranks within
-2 s (exit status 130). 1: the job could not be started. 2: wrong usage. 126 or
-127: the command cannot be run, or is not found (1 if it is missing on other
+first (128 + signal number if a signal killed it). When a rank fails,
+maypolerun waits 5 s for the others to end, then stops them. Ctrl-C stops all
+ranks within 2 s (exit status 130). SIGTERM goes to the ranks, which have
+--stop-timeout to end (exit status 143); SIGUSR1 and SIGUSR2 go to the ranks
+and change nothing else. A signal goes to each rank's program alone if it
+handles the signal, and not to the processes that it has started; otherwise to
+all of them. Signals that are ignored when maypolerun starts stay ignored. 1,
+too, if all ranks exited with 0 but lines of theirs could not be written to
+standard output or error (a full disk, a reader that is gone): a line on the
+other of the two says so. 1: the job could not be started. 2: wrong usage. 126
+or 127: the command cannot be run, or is not found (1 if it is missing on other
 hosts only).)";
 
 }  // namespace maypole::launcher

@@ -85,13 +85,14 @@ ElasticDriver::Actions ElasticDriver::OnProcessEnd(int number, const Exit& exit,
   processes_.erase(it);
   if (process.asked_to_leave) return Decide(now);
   if (finishing()) {
-    const bool by_sigterm = exit.signaled && exit.value == SIGTERM;
-    *failed = !exit.clean() && !(told_to_finish_ && by_sigterm);
-  } else if (exit.clean()) {
+    *failed = !exit.clean() && !(told_to_finish_ && exit.by_sigterm());
+  } else if (exit.clean() || exit.finished) {
     finished_at_ = now;
+    *failed = !exit.clean();
   } else {
-    // SIGKILL comes from outside and says nothing about the program.
-    const bool killed = exit.signaled && exit.value == SIGKILL;
+    // These come from outside and say nothing about the program.
+    const bool killed =
+        (exit.signaled && exit.value == SIGKILL) || exit.by_sigterm();
     Fail(process.host, &hosts_.at(process.host),
          !killed && now - process.started < kShortLife,
          "process " + std::to_string(number) + " (host " + process.host + ") " +

@@ -25,14 +25,18 @@
 // flaps is put aside, also if it is not listed in between, and none for ever.
 //
 // The job ends
-//   well    when a process has ended with code 0 and all others have, too.
+//   well    when a process has ended with code 0 and all others have, too. (A
+//           process that was asked to leave, by us or by others, has not ended
+//           with code 0 but with that of SIGTERM.)
 //           kFinishGrace after the first one, those that still run get SIGTERM
 //           once: they may wait for an epoch that nobody starts any more. Those
 //           that have finished training ignore it (maypole/common/elastic.py)
 //   badly   when fewer than min_size processes could run for `patience`; when
 //           there were more than reset_limit changes; when each host has failed
-//           kHopeless times in a row within kShortLife and not by SIGKILL;
-//           when the caller says so (OnJobLost)
+//           kHopeless times in a row within kShortLife and not by SIGKILL or
+//           SIGTERM; when a process fails that has trained to the end, because
+//           nobody begins the training again; when the caller says so
+//           (OnJobLost)
 // How a process ends that was asked to leave has no consequences.
 //
 // Thread contract: a value; not synchronized. Times are the caller's.
@@ -118,7 +122,8 @@ class ElasticDriver {
   Actions OnTime(Time now);
   std::optional<Time> deadline() const;
 
-  // Whether some process has ended well: then no process is started any more.
+  // Whether some process has ended that had trained to the end: then no process
+  // is started any more.
   bool finishing() const { return finished_at_.has_value(); }
   bool over() const { return over_; }
   int running() const { return static_cast<int>(processes_.size()); }
@@ -172,7 +177,7 @@ class ElasticDriver {
   int last_process_ = -1;
   int changes_ = 0;
   bool begun_ = false;               // the first processes were started
-  std::optional<Time> finished_at_;  // when the first process ended well
+  std::optional<Time> finished_at_;  // when the first process ended so
   bool told_to_finish_ = false;
   bool over_ = false;
   std::optional<Time> too_few_since_;

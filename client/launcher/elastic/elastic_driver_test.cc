@@ -15,6 +15,8 @@ using D = ElasticDriver;
 constexpr Exit kClean{};
 constexpr Exit kFailed{.value = 1};
 constexpr Exit kKilled{.signaled = true, .value = SIGKILL};
+constexpr Exit kTerminated{.signaled = true, .value = SIGTERM};
+constexpr Exit kAskedToLeave{.value = 128 + SIGTERM};
 
 Time At(int s) { return Time() + std::chrono::hours(1) + seconds(s); }
 
@@ -344,6 +346,52 @@ TEST(ElasticDriverTest, RandomEventsKeepTheRules) {
       ASSERT_EQ(d.running(), static_cast<int>(processes.size())) << seed;
     }
   }
+}
+
+// SIGTERM from elsewhere, a scheduler or a person.
+TEST(ElasticDriverTest, AProcessThatLeavesHasNotFinished) {
+  for (const Exit exit : {kAskedToLeave, kTerminated}) {
+    D d = TwoHosts(Sizes(4, 2, 4));
+    bool failed = false;
+    End(&d, 1, exit, At(10), &failed);
+    EXPECT_FALSE(failed);
+    EXPECT_FALSE(d.finishing());
+    const auto started = Of<D::StartProcess>(d.OnTime(At(11)));
+    ASSERT_EQ(started.size(), 1u);
+    EXPECT_EQ(started[0].node, 0);
+    // However often: it says nothing about the program.
+    for (int process = 4; process < 4 + 2 * kHopeless; ++process) {
+      End(&d, process, exit, At(100 * process), &failed);
+      EXPECT_FALSE(d.over());
+      ASSERT_EQ(Of<D::StartProcess>(d.OnTime(At(100 * process + 70))).size(),
+                1u);
+    }
+  }
+}
+
+TEST(ElasticDriverTest, TheOthersMayEndBySigtermOnceOneHasFinished) {
+  D d = TwoHosts(Sizes(4, 2, 4));
+  End(&d, 0, kClean, At(10));
+  EXPECT_EQ(Of<D::SignalProcess>(d.OnTime(At(15))).size(), 3u);
+  bool failed = true;
+  End(&d, 1, kAskedToLeave, At(16), &failed);
+  EXPECT_FALSE(failed);
+  End(&d, 2, kTerminated, At(16), &failed);
+  EXPECT_FALSE(failed);
+  End(&d, 3, kFailed, At(16), &failed);
+  EXPECT_TRUE(failed);
+}
+
+// Nobody begins its training again, so its failure is the job's.
+TEST(ElasticDriverTest, AProcessThatFailsAfterItsTrainingIsNotReplaced) {
+  D d = TwoHosts(Sizes(4, 2, 4));
+  Exit exit = kFailed;
+  exit.finished = true;
+  bool failed = false;
+  End(&d, 2, exit, At(10), &failed);
+  EXPECT_TRUE(failed);
+  EXPECT_TRUE(d.finishing());
+  EXPECT_TRUE(Of<D::StartProcess>(d.OnTime(At(100))).empty());
 }
 
 }  // namespace

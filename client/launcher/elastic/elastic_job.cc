@@ -29,7 +29,7 @@ ElasticJob::ElasticJob(const ElasticOptions& options, int first_size,
       fixed_hosts_(options.hosts) {
   if (options.discovery_script.empty()) return;
   discovery_.emplace(loop, HostDiscovery::Settings{
-                               .program = options.discovery_script,
+                               .script = options.discovery_script,
                                .slots_per_host = options.slots_per_host,
                                .is_here = AskedOnce(std::move(is_here)),
                                .on_hosts =

@@ -96,6 +96,15 @@ class ElasticJobTest(LauncherTest):
         _, err = self.finish(job)
         self.assertIn("maypolerun: host localhost is not listed any more", err)
 
+    def test_a_command_with_arguments_finds_the_hosts(self):
+        self.write("hosts of zone a", "localhost:2\n")
+        script = self.write("discover", "#!/bin/sh\n[ $# = 2 ] && cat \"$2\"\n")
+        for command in ("%s --zone '%s/hosts of zone a'", "ZONE='%s/hosts of zone a' && %s --zone \"$ZONE\""):
+            paths = (script, self.dir) if command.startswith("%") else (self.dir, script)
+            job = self.start_job("--min-np", "2", "--host-discovery-script", command % paths)
+            self.wait_for_processes(2)
+            self.finish(job)
+
     def test_a_script_that_fails_changes_nothing(self):
         hosts = self.write("hosts", "localhost:1\n")
         script = self.write("discover", "#!/bin/sh\n[ -e %s ] || { echo no list >&2; exit 3; }; cat %s\n" % (hosts, hosts))
@@ -268,9 +277,11 @@ class ElasticJobTest(LauncherTest):
                          "stopping the job\n")
 
     def test_a_script_that_cannot_run(self):
-        rc, _, err = self.run_job("--min-np", "1", "--host-discovery-script", self.dir + "/nowhere", "true")
-        self.assertEqual((rc, err), (1, "maypolerun: cannot run --host-discovery-script %s/nowhere: No such file or "
-                                     "directory\n" % self.dir))
+        for arguments in ("", " --zone a"):
+            rc, _, err = self.run_job("--min-np", "1", "--host-discovery-script", self.dir + "/nowhere" + arguments,
+                                      "true")
+            self.assertEqual((rc, err), (1, "maypolerun: cannot run --host-discovery-script %s/nowhere: No such file or "
+                                         "directory\n" % self.dir))
 
     def test_too_few_hosts(self):
         script = self.write("discover", "#!/bin/sh\necho localhost:1\n")

@@ -1,5 +1,6 @@
 #include "client/launcher/elastic/host_discovery.h"
 
+#include <algorithm>
 #include <csignal>
 #include <string_view>
 #include <utility>
@@ -15,7 +16,30 @@ void Append(std::string_view bytes, size_t most, std::string* out) {
   out->append(bytes.substr(0, most - std::min(most, out->size())));
 }
 
+// Whether the shell may understand the word as something else than a program.
+bool IsShellSyntax(std::string_view word) {
+  return word.find_first_of("=$`\"'\\(){}<>|&;!~*?[") != word.npos;
+}
+
 }  // namespace
+
+Status FindDiscovery(const std::string& script, std::string* program,
+                     std::vector<std::string>* arguments) {
+  *arguments = {script};
+  const Status status = FindProgram(script, program);
+  constexpr char kBlank[] = " \t\n";
+  if (status.ok() || script.find_first_of(kBlank) == script.npos) return status;
+  const size_t begin =
+      std::min(script.find_first_not_of(kBlank), script.size());
+  const std::string word =
+      script.substr(begin, script.find_first_of(kBlank, begin) - begin);
+  if (!IsShellSyntax(word)) {
+    if (Status s = FindProgram(word, program); !s.ok()) return s;
+  }
+  *program = "/bin/sh";
+  *arguments = {"sh", "-c", script};
+  return Status();
+}
 
 Time HostDiscovery::deadline() const { return next_; }
 
@@ -48,11 +72,12 @@ void HostDiscovery::Start(Time now) {
   errors_.clear();
   next_ = now + kDiscoveryLimit;
   std::string program;
-  Status status = FindProgram(settings_.program, &program);
+  std::vector<std::string> arguments;
+  Status status = FindDiscovery(settings_.script, &program, &arguments);
   if (status.ok()) {
     process_ = std::make_unique<ChildProcess>(
         loop_, ChildProcess::Settings{
-                   .spawn = {.arguments = {settings_.program},
+                   .spawn = {.arguments = arguments,
                              .process_group = ProcessGroup::kNew,
                              .death_signal = SIGKILL},
                    .out =
@@ -96,7 +121,7 @@ void HostDiscovery::TakeHosts() {
 
 void HostDiscovery::Complain(const std::string& what) {
   if (std::exchange(complained_, true)) return;
-  settings_.say("--host-discovery-script " + settings_.program + ": " + what +
+  settings_.say("--host-discovery-script " + settings_.script + ": " + what +
                 "; the hosts stay as they are");
 }
 

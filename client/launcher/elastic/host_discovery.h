@@ -29,10 +29,16 @@ inline constexpr std::chrono::seconds kDiscoveryInterval{1};
 inline constexpr std::chrono::seconds kDiscoveryLimit{30};
 inline constexpr size_t kMaxDiscoveryBytes = 1 << 20;  // of its output
 
+// What runs for --host-discovery-script: a program by its path or name or, if
+// there is none of that name, a command of the shell, "./hosts.sh --zone a".
+// *arguments begins with the program's name. An error if there is neither.
+Status FindDiscovery(const std::string& script, std::string* program,
+                     std::vector<std::string>* arguments);
+
 class HostDiscovery {
  public:
   struct Settings {
-    std::string program;  // a path, or a name that is on PATH
+    std::string script;  // see FindDiscovery()
     int slots_per_host = 1;
     IsHere is_here;
     std::function<void(const std::vector<Host>&)> on_hosts;

@@ -1,6 +1,7 @@
 #include "client/launcher/hosts/hosts.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <map>
 #include <utility>
 
@@ -12,7 +13,6 @@ namespace maypole::launcher {
 namespace {
 
 constexpr std::string_view kBlank = " \t\r";
-constexpr std::string_view kSlots = "slots=";
 constexpr size_t kMaxName = 320;  // bytes; longer than USER@HOST can be
 
 Status Invalid(std::string message) {
@@ -89,40 +89,101 @@ Status Add(const std::string& where, std::string_view name,
   return Status();
 }
 
-// "h1 slots=2", "h1:2".
+// "h1:2,h2"
+Status AddList(const std::string& where, std::string_view text,
+               int default_slots, const IsHere& is_here,
+               std::vector<Host>* out) {
+  while (true) {
+    const size_t comma = text.find(',');
+    std::string_view name, slots;
+    SplitHost(Trimmed(text.substr(0, comma)), &name, &slots);
+    Status status = Add(where, name, slots, default_slots, is_here, out);
+    if (!status.ok() || comma == text.npos) return status;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+constexpr char kExpected[] =
+    "expected 'HOST slots=N', 'HOST:N', or several of the latter with commas";
+
+// Splits "slots = 2 max_slots=4" into key and value pairs.
+bool SplitSettings(
+    std::string_view text,
+    std::vector<std::pair<std::string_view, std::string_view>>* out) {
+  while (!(text = Trimmed(text)).empty()) {
+    const size_t equals = text.find('=');
+    if (equals == text.npos) return false;
+    const std::string_view key = Trimmed(text.substr(0, equals));
+    text = Trimmed(text.substr(equals + 1));
+    const size_t end = std::min(text.find_first_of(kBlank), text.size());
+    if (key.empty() || key.find_first_of(kBlank) != key.npos || end == 0) {
+      return false;
+    }
+    out->emplace_back(key, text.substr(0, end));
+    text.remove_prefix(end);
+  }
+  return true;
+}
+
+bool IsOneOf(std::string_view key,
+             std::initializer_list<std::string_view> names) {
+  return std::find(names.begin(), names.end(), key) != names.end();
+}
+
+// The words behind a host, as Open MPI and LAM write them.
+Status ReadSettings(const std::string& where, std::string_view line,
+                    std::string_view text, std::string_view* slots,
+                    std::string_view* user) {
+  std::vector<std::pair<std::string_view, std::string_view>> settings;
+  if (!SplitSettings(text, &settings)) {
+    return Invalid(where + ": " + Quoted(line) + ": " + kExpected);
+  }
+  for (const auto& [key, value] : settings) {
+    if (IsOneOf(key, {"slots", "count", "cpu", "cpus"})) {
+      *slots = value;
+    } else if (IsOneOf(key, {"user", "username", "user-name", "user_name"})) {
+      *user = value;
+    } else if (!IsOneOf(key,
+                        // Limits of what may be started beyond the slots, and
+                        // facts from which Open MPI guesses the slots.
+                        {"max_slots", "max-slots", "max_count", "max-count",
+                         "sockets", "boards", "cores", "sockets_per_board",
+                         "sockets-per-board", "cores_per_socket",
+                         "cores-per-socket"})) {
+      return Invalid(where + ": " + Quoted(line) + ": unknown word " +
+                     Quoted(key) + "; " + kExpected);
+    }
+  }
+  if (!slots->empty()) return Status();
+  return Invalid(where + ": " + Quoted(line) +
+                 " does not say how many slots: " + kExpected);
+}
+
+// "h1 slots=2", "h1:2", "h1:2,h2:2".
 Status AddLine(const std::string& where, std::string_view line,
                int default_slots, const IsHere& is_here,
                std::vector<Host>* out) {
-  size_t blank = line.find_first_of(kBlank);
-  std::string_view name, slots;
-  if (blank == line.npos) {
-    SplitHost(line, &name, &slots);
-    return Add(where, name, slots, default_slots, is_here, out);
+  const size_t blank = line.find_first_of(kBlank);
+  if (line.find(',') != line.npos || blank == line.npos) {
+    return AddList(where, line, default_slots, is_here, out);
   }
-  std::string_view rest = Trimmed(line.substr(blank));
-  std::string_view nothing;
-  SplitHost(line.substr(0, blank), &name, &nothing);
-  if (!rest.starts_with(kSlots) || rest.size() == kSlots.size() ||
-      !nothing.empty()) {
-    return Invalid(where + ": " + Quoted(line) +
-                   " is neither 'HOST slots=N' nor 'HOST:N'");
+  std::string_view name, slots, user;
+  SplitHost(line.substr(0, blank), &name, &slots);
+  if (!slots.empty()) {
+    return Invalid(where + ": " + Quoted(line) + ": " + kExpected);
   }
-  return Add(where, name, rest.substr(kSlots.size()), default_slots, is_here,
-             out);
+  Status status = ReadSettings(where, line, line.substr(blank), &slots, &user);
+  if (!status.ok()) return status;
+  std::string host(name);
+  if (!user.empty()) host = std::string(user) + "@" + host;
+  return Add(where, host, slots, default_slots, is_here, out);
 }
 
 }  // namespace
 
 Status ParseHosts(std::string_view text, const IsHere& is_here,
                   std::vector<Host>* out) {
-  while (true) {
-    size_t comma = text.find(',');
-    std::string_view name, slots;
-    SplitHost(Trimmed(text.substr(0, comma)), &name, &slots);
-    Status status = Add("-H", name, slots, 1, is_here, out);
-    if (!status.ok() || comma == text.npos) return status;
-    text.remove_prefix(comma + 1);
-  }
+  return AddList("-H", text, 1, is_here, out);
 }
 
 Status ParseHostFile(const std::string& path, std::string_view text,

@@ -2,8 +2,9 @@
 //
 //   -H h1:2,user@h2:4,[fe80::1]:2        one slot if no number is given
 //   # a file                             comments, empty lines
-//   h1 slots=2
+//   h1 slots=2                           max_slots and the like have no effect
 //   h2:4
+//   h3:2,h4:2
 //
 // Thread contract: values and functions; not synchronized.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_HOSTS_HOSTS_H_

@@ -70,14 +70,29 @@ TEST(HostsTest, Files) {
   EXPECT_EQ(File("[fd00::3] slots=2"), "fd00::3:2");
 }
 
+TEST(HostsTest, FilesOfOtherTools) {
+  EXPECT_EQ(File("a slots=2 max_slots=4\nb max-slots=9 slots = 3\n"),
+            "a:2 b:3");
+  EXPECT_EQ(File("a sockets=1 slots=2"), "a:2");
+  EXPECT_EQ(File("a cpu=2 user=me\nb\tslots=2\t# LAM\r\n"), "me@a:2 b:2");
+  EXPECT_EQ(File("a:1,b:1\nc, d:2\n"), "a:1 b:1 c:1 d:2");
+  EXPECT_EQ(File("a\na\nb\n"), "a:2 b:1");
+}
+
 TEST(HostsTest, FilesNameTheLineThatIsWrong) {
-  EXPECT_EQ(File("a slots=2\nb cores=3\n"),
-            "f:2: 'b cores=3' is neither 'HOST slots=N' nor 'HOST:N'");
-  EXPECT_EQ(File("a slots=\n"),
-            "f:1: 'a slots=' is neither 'HOST slots=N' nor 'HOST:N'");
-  EXPECT_EQ(File("a:2 slots=2\n").substr(0, 18), "f:1: 'a:2 slots=2'");
-  EXPECT_EQ(File("a slots=2 max_slots=4").substr(0, 20),
-            "f:1: the slots of a ");
+  const std::string expected =
+      "expected 'HOST slots=N', 'HOST:N', or several of the latter with commas";
+  EXPECT_EQ(File("a slots=2\nb colours=3\n"),
+            "f:2: 'b colours=3': unknown word 'colours'; " + expected);
+  EXPECT_EQ(File("a slots=\n"), "f:1: 'a slots=': " + expected);
+  EXPECT_EQ(File("a slots\n"), "f:1: 'a slots': " + expected);
+  EXPECT_EQ(File("a =2\n"), "f:1: 'a =2': " + expected);
+  EXPECT_EQ(File("a max_slots=2\n"),
+            "f:1: 'a max_slots=2' does not say how many slots: " + expected);
+  EXPECT_EQ(File("a:2 slots=2\n"), "f:1: 'a:2 slots=2': " + expected);
+  EXPECT_EQ(File("a slots=two"),
+            "f:1: the slots of a must be a number from 1 to 16384, not 'two'");
+  EXPECT_EQ(File("a:1,,b:1").substr(0, 27), "f:1: '' is not a hostname; ");
   EXPECT_EQ(File("# nothing\n"),
             "f: lists no host; expected lines 'HOST slots=N'");
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "client/launcher/process/announcement.h"
+#include "common/finished_file.h"
 
 namespace maypole::launcher {
 
@@ -33,6 +34,10 @@ std::string JobId(const std::string& name, const std::string& random) {
   return name.empty() ? random.substr(0, 16) : name + "-" + random.substr(0, 8);
 }
 
+std::string FinishedFile(const std::string& directory, int process) {
+  return directory + "/finished." + std::to_string(process);
+}
+
 namespace {
 
 // Scripts for Horovod may read these before init().
@@ -59,7 +64,8 @@ Variables PlaceVariables(const JobEnvironment& job, const Place& place) {
   if (job.elastic) {
     return {{"MAYPOLE_ELASTIC", "1"},
             {"MAYPOLE_MIN_SIZE", std::to_string(job.min_size)},
-            {"MAYPOLE_MAX_SIZE", std::to_string(job.max_size)}};
+            {"MAYPOLE_MAX_SIZE", std::to_string(job.max_size)},
+            {kFinishedFileVariable, FinishedFile(job.directory, place.rank)}};
   }
   return {{"MAYPOLE_RANK", std::to_string(place.rank)},
           {"MAYPOLE_SIZE", std::to_string(job.ranks)},

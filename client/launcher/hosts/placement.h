@@ -50,6 +50,7 @@ struct JobEnvironment {
   // number of the process. Then `ranks` and `nodes` are not used.
   bool elastic = false;
   int min_size = 1, max_size = 1;
+  std::string directory;  // private, for files of processes; elastic
   // File with the function that ranks run; they write their results to
   // kAnnounceFd. Empty: they run programs.
   std::string function;
@@ -61,6 +62,9 @@ using IsSet = std::function<bool(const std::string& name)>;
 // The unique id of a new job. It starts with the job's name, if it has one.
 // random: at least 16 random digits.
 std::string JobId(const std::string& name, const std::string& random);
+
+// Of a process of an elastic job: common/finished_file.h.
+std::string FinishedFile(const std::string& directory, int process);
 
 // The variables to set for one rank. is_set says whether the user has set a
 // variable: PYTHONUNBUFFERED and OMP_NUM_THREADS then keep the user's value.

@@ -221,10 +221,62 @@ class SignalTest(LauncherTest):
         self.assertEqual(rc, 130)
         self.assertLess(took, 2.0)
 
-    def test_term(self):
-        rc, took = self.stop(self.start_stubborn(), signal.SIGTERM)
+    def test_term_ends_stubborn_ranks_after_the_stop_timeout(self):
+        job = self.start("-np", "2", "--nodes", "2", "--stop-timeout", "1", "sh", "-c",
+                         self.STUBBORN % {"m": self.marker})
+        self.wait_for_ranks(2)
+        rc, took = self.stop(job, signal.SIGTERM)
         self.assertEqual(rc, 143)
-        self.assertLess(took, 2.0)
+        self.assertTrue(1.0 <= took < 3.0, took)
+
+    # A checkpoint at SIGTERM takes longer than Ctrl-C leaves, and needs a helper: it ends only when that has answered.
+    # Both are /bin/sh, as a DataLoader's worker is the same Python as its rank.
+    SAVES = """
+trap 'echo $1 >"$FAKE_DIR/asked.$MAYPOLE_RANK"' %s
+sh -c 'while [ ! -e "$FAKE_DIR/asked.$MAYPOLE_RANK" ]; do sleep 0.02; done; sleep 2; : >"$FAKE_DIR/helped.$MAYPOLE_RANK"' & h=$!
+: >"$FAKE_DIR/rank.$MAYPOLE_RANK"
+while [ ! -e "$FAKE_DIR/helped.$MAYPOLE_RANK" ]; do kill -0 $h || exit 9; sleep 0.02; done
+echo saved
+"""
+
+    def save(self, sig, name, command):
+        job = self.start("-np", "2", *command(self.write("saves.sh", self.SAVES % name)))
+        self.wait_for_ranks(2)
+        os.kill(job.pid, sig)
+        if sig == signal.SIGTERM:
+            time.sleep(0.5)
+            os.kill(job.pid, sig)  # as some schedulers do
+        out, err = job.communicate(timeout=60)
+        self.assertEqual(sorted(out.splitlines()), ["[0]<stdout>:saved", "[1]<stdout>:saved"], err)
+        return job.returncode, err
+
+    def test_term_leaves_ranks_time_and_their_helpers(self):
+        # Directly, and below a shell without a handler.
+        for command in (lambda path: ("sh", path),
+                        lambda path: ("bash", "-c", "sh %s; exit $?" % path)):
+            for name in os.listdir(self.dir):
+                if name.startswith(("rank.", "asked.", "helped.")):
+                    os.unlink(os.path.join(self.dir, name))
+            rc, err = self.save(signal.SIGTERM, "TERM", command)
+            self.assertEqual((rc, err), (143, "maypolerun: got signal 15 (Terminated): stopping the job; ranks have 30 s "
+                                         "to end (--stop-timeout)\n"))
+
+    def test_usr1_and_usr2_go_to_the_ranks(self):
+        for sig, name in ((signal.SIGUSR1, "USR1"), (signal.SIGUSR2, "USR2")):
+            self.assertEqual(self.save(sig, name, lambda path: ("sh", path)), (0, ""))
+            for file in os.listdir(self.dir):
+                if file.startswith(("rank.", "asked.", "helped.")):
+                    os.unlink(os.path.join(self.dir, file))
+
+    def test_ranks_that_are_killed_at_once_are_all_named(self):
+        script = RANK_IS_UP + 'while [ ! -e "$FAKE_DIR/go" ]; do sleep 0.01; done; [ $MAYPOLE_RANK = 1 ] || kill -9 $$; exit 1'
+        job = self.start("-np", "3", "sh", "-c", script)
+        self.wait_for_ranks(3)
+        self.write("go", "")
+        _, err = job.communicate(timeout=60)
+        self.assertEqual(job.returncode, 137)
+        self.assertRegex(err.splitlines()[-1], r"^maypolerun: rank (0|2) \(pid \d+, node0\) was killed by signal 9 "
+                         r"\(Killed\); rank (?!\1)[02] \(pid \d+, node0\) was killed by signal 9 \(Killed\)$")
 
     def test_ctrl_c_lets_ranks_clean_up(self):
         job = self.start("-np", "2", "sh", "-c", "trap 'echo cleaned; exit 0' INT; " + RANK_IS_UP +
@@ -286,13 +338,22 @@ class SignalTest(LauncherTest):
         self.write("go", "")
         self.assertEqual(job.wait(timeout=60), 0)
 
-    def test_ctrl_c_works_where_a_shell_ignored_it(self):
-        job = self.start("-np", "2", "sh", "-c", RANK_IS_UP + "exec sleep %s" % self.marker,
-                         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+    def test_what_is_ignored_stays_ignored(self):
+        ignored = (signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1)
+
+        def ignore():
+            for sig in ignored:
+                signal.signal(sig, signal.SIG_IGN)
+
+        job = self.start("-np", "2", "sh", "-c", RANK_IS_UP + "exec sleep %s" % self.marker, preexec_fn=ignore)
         self.wait_for_ranks(2)
-        rc, took = self.stop(job, signal.SIGINT)
-        self.assertEqual(rc, 130)
-        self.assertLess(took, 1.0)  # by the signal, not by the kill after 1.5 s
+        for sig in ignored:
+            os.kill(job.pid, sig)
+        with self.assertRaises(subprocess.TimeoutExpired):
+            job.wait(timeout=0.5)
+        rc, took = self.stop(job, signal.SIGTERM)
+        self.assertEqual(rc, 143)
+        self.assertLess(took, 2.0)  # the ranks have no handler
 
     def test_kill_9_of_maypolerun(self):
         job = self.start_stubborn()

@@ -24,6 +24,8 @@ constexpr EndLimit kAnswerLimit{milliseconds(5000), milliseconds(150)};
 // For the rest of the output, which a pager may read slowly.
 constexpr EndLimit kFinishLimit{std::chrono::hours(24), milliseconds(50)};
 constexpr size_t kMaxSuspects = 4;  // named in the last line
+// Of a job that went well, but whose output is incomplete.
+constexpr int kLostOutputCode = 1;
 // Smaller ids belong to ranks.
 constexpr int kFirstDaemonStream = 1 << 29;
 
@@ -63,7 +65,8 @@ JobLauncher::JobLauncher(Settings settings)
                          },
                      .others_ended = [this] { return !AwaitsHosts(); },
                      .events = EventsOf("")}),
-      supervision_(options_.elastic ? 0 : options_.ranks),
+      supervision_(options_.elastic ? 0 : options_.ranks,
+                   std::chrono::seconds(options_.stop_timeout_s)),
       leavers_(options_.elastic ? 0 : options_.ranks),
       start_(TerminalWidth(2)) {}
 
@@ -93,7 +96,9 @@ int JobLauncher::Run() {
   WriteOutcome(status);
   ShowRest();
   if (!status.ok() && !supervision_.interrupted()) return 1;
-  return supervision_.exit_code();
+  const int code = supervision_.exit_code();
+  const bool lost = !out_.lost().empty() || !err_.lost().empty();
+  return code == 0 && lost ? kLostOutputCode : code;
 }
 
 std::vector<RemoteNode*> JobLauncher::Remotes() const {
@@ -130,6 +135,7 @@ void JobLauncher::Round(std::optional<Time> deadline) {
   if (signal == SIGTERM) Say("the other ranks did not end: sending SIGTERM");
   SignalRanks(signal, false);
   GiveUpSilentHosts(now);
+  TellLostOutput();
   ShowStart(now);
   if (std::string line = leavers_.TakeLine(now); !line.empty()) Say(line);
 }
@@ -139,11 +145,12 @@ void JobLauncher::OnSignal(const signalfd_siginfo& info) {
     here_.Hurry();
     return SignalRanks(supervision_.OnLauncherLost(), false);
   }
+  const int number = static_cast<int>(info.ssi_signo);
+  if (IsPassedOn(number)) return SignalRanks(number, false);
   const bool first = !supervision_.interrupted();
   leavers_.Stop();
   StopStart();
   if (elastic_) elastic_->Stop();
-  const int number = static_cast<int>(info.ssi_signo);
   const int signal = supervision_.OnSignal(number, Now());
   if (first) {
     here_.Hurry();
@@ -151,8 +158,13 @@ void JobLauncher::OnSignal(const signalfd_siginfo& info) {
       if (!options_.verbose) remote->Mute();
       remote->Hurry();
     }
+    const std::string grace =
+        number == SIGTERM && !supervision_.ranks_ended()
+            ? "; ranks have " + std::to_string(options_.stop_timeout_s) +
+                  " s to end (--stop-timeout)"
+            : "";
     Say("got signal " + std::to_string(number) + " (" + strsignal(number) +
-        "): stopping the job");
+        "): stopping the job" + grace);
   }
   // The guard sets the value if the signal came from the terminal.
   SignalRanks(signal, info.ssi_int == 1);
@@ -284,6 +296,21 @@ void JobLauncher::OnFileLost(const std::string& what) {
   Say(what + "; nothing more goes there, and the job goes on");
 }
 
+// Once, on the other of the two; if both are one file or lost, the exit status
+// must do.
+void JobLauncher::TellLostOutput() {
+  if (told_lost_output_ || (out_.lost().empty() && err_.lost().empty())) return;
+  told_lost_output_ = true;
+  const bool is_out = !out_.lost().empty();
+  Sink* const other = is_out ? &err_ : &out_;
+  if (!other->lost().empty() || err_sink_ == &out_) return;
+  other->screen().WriteLine(
+      kOwnStream, "maypolerun: ",
+      std::string("cannot write to standard ") + (is_out ? "output" : "error") +
+          ": " + (is_out ? out_ : err_).lost() +
+          "; lines of ranks are missing there, and the job goes on");
+}
+
 void JobLauncher::SignalRanks(int signal, bool from_terminal) {
   if (signal == 0) return;
   here_.SignalRanks(signal, from_terminal);
@@ -331,6 +358,7 @@ void JobLauncher::ShowRest() {
   auto deadline = [&] { return since + here_.core().Within(kFinishLimit); };
   do {
     out_.Flush();
+    TellLostOutput();
     err_.Flush();
     if (out_.idle() && err_.idle()) return;
     loop_.Poll(deadline());
@@ -353,8 +381,22 @@ void JobLauncher::Report() {
 std::string JobLauncher::Cause() const {
   const auto& failure = supervision_.first_failure();
   if (!failure || supervision_.interrupted()) return {};
-  return Who(failure->rank) + " " + Describe(failure->exit) +
+  return Who(failure->rank) + " " + Describe(failure->exit) + AlsoKilled() +
          (failure->maypole_error ? Suspects() : Leavers());
+}
+
+// Of several ranks that were killed at once, each may be the one to look at.
+std::string JobLauncher::AlsoKilled() const {
+  std::string text;
+  const std::vector<Supervision::Failure> killed = supervision_.also_killed();
+  for (size_t i = 0; i < killed.size(); ++i) {
+    if (i == kMaxSuspects) {
+      return text + "; " + std::to_string(killed.size() - i) +
+             " more were killed by signals";
+    }
+    text += "; " + Who(killed[i].rank) + " " + Describe(killed[i].exit);
+  }
+  return text;
 }
 
 void JobLauncher::WriteOutcome(const Status& start) {

@@ -114,6 +114,7 @@ class JobLauncher {
   void Report();
   void WriteOutcome(const Status& start);
   void ShowLastWords(int rank);
+  std::string AlsoKilled() const;
   std::string Suspects() const;
   std::string Leavers() const;
 
@@ -133,6 +134,7 @@ class JobLauncher {
   void OnDaemonLost(const std::string& what);
   void OnElasticDaemonLost(const std::string& what);
   void OnFileLost(const std::string& what);
+  void TellLostOutput();
   void SignalRanks(int signal, bool from_terminal);
   void ForEachStream(const std::function<void(OutputStream&)>& f);
   bool RawOutput() const;
@@ -162,6 +164,7 @@ class JobLauncher {
   std::optional<ElasticJob> elastic_;
   std::string lost_daemon_;  // how the first lost daemon ended; empty: none
   size_t lost_files_ = 0;    // files of --output-filename that end early
+  bool told_lost_output_ = false;
 };
 
 }  // namespace maypole::launcher

@@ -3,9 +3,9 @@
 #include <chrono>
 #include <csignal>
 
+#include "client/launcher/elastic/host_discovery.h"
 #include "client/launcher/hosts/own_addresses.h"
 #include "client/launcher/job/job_launcher.h"
-#include "client/launcher/process/process.h"
 
 namespace maypole::launcher {
 namespace {
@@ -18,8 +18,10 @@ Time Now() { return std::chrono::steady_clock::now(); }
 // At the start a script that cannot run is an error of the command line; later
 // its hosts stay as they are.
 Status CheckScript(const std::string& script) {
-  std::string path;
-  const Status status = script.empty() ? Status() : FindProgram(script, &path);
+  std::string program;
+  std::vector<std::string> arguments;
+  const Status status =
+      script.empty() ? Status() : FindDiscovery(script, &program, &arguments);
   if (status.ok()) return status;
   return Status(status.code(),
                 "cannot run --host-discovery-script " + status.message());

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include <algorithm>
 #include <csignal>
 
 namespace maypole::launcher {
@@ -60,19 +61,23 @@ int Supervision::OnRankExit(int rank, Exit exit, Time now, const Clues& clues) {
                   .maypole_error = clues.maypole_error,
                   .when = TimeOfFailure(exit, now, clues)};
   if (!first_ || IsBefore(failure, *first_)) first_ = failure;
+  if (exit.signaled && !failure.maypole_error) killed_.push_back(failure);
   if (phase_ != Phase::kRunning) return 0;
   return Enter(Phase::kGrace, now + kFailureGrace, 0);
 }
 
 int Supervision::OnSignal(int signal, Time now) {
   if (signal_ != 0) {
+    if (signal_ == SIGTERM && signal == SIGTERM) return 0;
     bool impatient = now - signal_time_ > kImpatience;
     return impatient ? Enter(Phase::kKilling, std::nullopt, SIGKILL) : 0;
   }
   signal_ = signal;
   signal_time_ = now;
   if (phase_ == Phase::kKilling) return 0;
-  return Enter(Phase::kInterrupted, now + kInterruptGrace, signal);
+  const std::chrono::milliseconds grace =
+      signal == SIGTERM ? stop_timeout_ : kInterruptGrace;
+  return Enter(Phase::kInterrupted, now + grace, signal);
 }
 
 int Supervision::OnLauncherLost() {
@@ -93,6 +98,15 @@ int Supervision::OnTime(Time now) {
     return Enter(Phase::kTerminating, now + kTermGrace, SIGTERM);
   }
   return Enter(Phase::kKilling, std::nullopt, SIGKILL);
+}
+
+std::vector<Supervision::Failure> Supervision::also_killed() const {
+  std::vector<Failure> others = killed_;
+  std::erase_if(others,
+                [this](const Failure& f) { return f.rank == first_->rank; });
+  std::sort(others.begin(), others.end(),
+            [](const Failure& a, const Failure& b) { return a.rank < b.rank; });
+  return others;
 }
 
 std::vector<Supervision::Suspect> Supervision::suspects() const {

@@ -6,8 +6,14 @@
 //   kRunning      the ranks were started                   -
 //   kGrace        a rank failed                            kFailureGrace
 //   kTerminating  grace is over (SIGTERM to the ranks)     kTermGrace
-//   kInterrupted  maypolerun got a signal (forwarded)      kInterruptGrace
+//   kInterrupted  maypolerun got a signal (forwarded)      kInterruptGrace;
+//   after
+//                                                          SIGTERM stop_timeout
 //   kKilling      the phase before is over (SIGKILL)       -
+//
+// SIGTERM is how schedulers announce that they take a machine back, so ranks
+// get time for a checkpoint. A second SIGTERM changes nothing, since schedulers
+// send several; any other second signal kills the ranks.
 //
 // kGrace exists because the other ranks get an error from Maypole that names
 // the lost rank, and usually end because of it. A lost daemon is not an event
@@ -36,6 +42,7 @@
 #define MAYPOLE_CLIENT_LAUNCHER_JOB_SUPERVISION_H_
 
 #include <chrono>
+#include <csignal>
 #include <optional>
 #include <string>
 #include <vector>
@@ -47,6 +54,7 @@ namespace maypole::launcher {
 inline constexpr std::chrono::milliseconds kFailureGrace{5000};
 inline constexpr std::chrono::milliseconds kTermGrace{2000};
 inline constexpr std::chrono::milliseconds kInterruptGrace{1500};
+inline constexpr std::chrono::seconds kStopTimeout{30};  // --stop-timeout
 // A second Ctrl-C that comes later than this after the first kills all ranks.
 inline constexpr std::chrono::milliseconds kImpatience{300};
 // A traceback that is older than this when its rank ends is not the reason.
@@ -61,9 +69,13 @@ struct Exit {
   bool signaled = false;
   int value = 0;      // the exit code, or the signal
   bool lost = false;  // unknown: we have lost the process's host
+  // Of an elastic job: it had trained to the end (common/finished_file.h).
+  bool finished = false;
 
   bool clean() const { return !lost && !signaled && value == 0; }
   int code() const { return lost ? kLostCode : signaled ? 128 + value : value; }
+  // SIGTERM has ended it, or asked it to leave its elastic job.
+  bool by_sigterm() const { return code() == 128 + SIGTERM; }
 };
 
 // Of a process that could not be started; as shells have it.
@@ -93,7 +105,9 @@ class Supervision {
     bool exited_well = false;  // with code 0; false: it had to be stopped
   };
 
-  explicit Supervision(int ranks) : alive_(ranks) {}
+  explicit Supervision(int ranks,
+                       std::chrono::seconds stop_timeout = kStopTimeout)
+      : alive_(ranks), stop_timeout_(stop_timeout) {}
 
   // One more rank runs, of an elastic job.
   void OnRankStart() { ++alive_; }
@@ -112,6 +126,8 @@ class Supervision {
   bool ranks_ended() const { return alive_ == 0; }
   bool interrupted() const { return signal_ != 0; }
   const std::optional<Failure>& first_failure() const { return first_; }
+  // Other ranks that a signal killed, which we have not sent, by rank.
+  std::vector<Failure> also_killed() const;
   // Empty unless the first failure is an error from Maypole.
   std::vector<Suspect> suspects() const;
   // The job's exit code, once all ranks have ended.
@@ -124,12 +140,14 @@ class Supervision {
   bool WeStoppedIt(Exit exit) const;
 
   int alive_;
+  std::chrono::seconds stop_timeout_;
   Phase phase_ = Phase::kRunning;
   std::optional<Time> deadline_;
   bool failed_ = false;  // OnJobFailed()
   int signal_ = 0;       // the first signal that maypolerun itself got
   Time signal_time_;
   std::optional<Failure> first_;
+  std::vector<Failure> killed_;
   std::vector<Suspect> suspects_;
 };
 

@@ -161,6 +161,32 @@ TEST(SupervisionTest, TermGives143AlsoWhenRanksEndWell) {
   EXPECT_EQ(s.exit_code(), 143);
 }
 
+TEST(SupervisionTest, TermLeavesTimeAndMayComeAgain) {
+  Supervision s(1);
+  EXPECT_EQ(s.OnSignal(SIGTERM, At(0)), SIGTERM);
+  EXPECT_EQ(s.deadline(), At(0) + kStopTimeout);
+  EXPECT_EQ(s.OnSignal(SIGTERM, At(20000)), 0);
+  EXPECT_EQ(s.OnTime(At(29999)), 0);
+  EXPECT_EQ(s.OnTime(At(30000)), SIGKILL);
+  Supervision impatient(1, std::chrono::seconds(3));
+  impatient.OnSignal(SIGTERM, At(0));
+  EXPECT_EQ(impatient.deadline(), At(3000));
+  EXPECT_EQ(impatient.OnSignal(SIGINT, At(1000)), SIGKILL);
+}
+
+TEST(SupervisionTest, RanksThatAreKilledAtOnceAreAllKnown) {
+  Supervision s(5);
+  s.OnRankExit(3, Killed(SIGKILL), At(0), {});
+  s.OnRankExit(0, Killed(SIGSEGV), At(1), {});
+  s.OnRankExit(1, Code(1), At(2), {.maypole_error = true});
+  s.OnRankExit(4, Killed(SIGABRT), At(3), {.maypole_error = true});
+  s.OnTime(At(5000));
+  s.OnRankExit(2, Killed(SIGTERM), At(5001), {});
+  EXPECT_EQ(s.first_failure()->rank, 3);
+  ASSERT_EQ(s.also_killed().size(), 1u);
+  EXPECT_EQ(s.also_killed()[0].rank, 0);
+}
+
 TEST(SupervisionTest, ImpatienceKillsButAnEchoDoesNot) {
   Supervision s(1);
   s.OnSignal(SIGINT, At(0));

@@ -15,6 +15,7 @@
 #include "client/launcher/output/sink.h"
 #include "client/launcher/process/function_files.h"
 #include "client/launcher/process/private_directory.h"
+#include "client/launcher/process/process.h"
 
 namespace maypole::launcher {
 namespace {
@@ -205,9 +206,11 @@ void NodeRunner::Signal(const SignalRanks& m) {
 }
 
 void NodeRunner::OnSignal(const signalfd_siginfo& info) {
+  const int number = static_cast<int>(info.ssi_signo);
+  if (IsPassedOn(number)) return node_.SignalRanks(number, false);
   // A user sent it, the system shuts down, or our guard has died.
-  Refuse("maypolerun there got signal " + std::to_string(info.ssi_signo) +
-         " (" + strsignal(static_cast<int>(info.ssi_signo)) + ")");
+  Refuse("maypolerun there got signal " + std::to_string(number) + " (" +
+         strsignal(number) + ")");
 }
 
 void NodeRunner::Refuse(const std::string& why) {
@@ -250,6 +253,7 @@ void NodeRunner::SendEnd(int rank, const Exit& exit) {
   m.mutable_rank_ended()->set_rank(rank);
   m.mutable_rank_ended()->set_signaled(exit.signaled);
   m.mutable_rank_ended()->set_value(exit.value);
+  m.mutable_rank_ended()->set_finished(exit.finished);
   head_.Send(m);
 }
 

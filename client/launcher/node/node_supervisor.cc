@@ -58,7 +58,7 @@ Status NodeSupervisor::Prepare(OnSignal on_signal) {
   on_signal_ = std::move(on_signal);
   // Orphans that ranks leave behind become our children, so we can end them.
   prctl(PR_SET_CHILD_SUBREAPER, 1);
-  sigset_t set = EndingSignals();
+  sigset_t set = HandledSignals();
   sigaddset(&set, SIGCHLD);
   sigprocmask(SIG_BLOCK, &set, nullptr);
   Fd signals(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
@@ -264,6 +264,7 @@ Status NodeSupervisor::EnvironmentOf(const Node& node, int ranks_here,
           .elastic = job.elastic(),
           .min_size = job.min_size(),
           .max_size = job.max_size(),
+          .directory = settings_.directory,
           .function = job.function()};
   if (!job.bind_gpus()) return Status();
   return FindGpus(getenv("CUDA_VISIBLE_DEVICES"), kDriverGpus, &out->gpus);
@@ -317,7 +318,8 @@ Status NodeSupervisor::StartRank(const Node& node, const JobEnvironment& job,
                 .death_signal = SIGKILL,
                 .open_files = files_},
       .owns_group = !foreground,
-      .on_end = [this, rank = place.rank](Exit exit) {
+      .on_end = [this, rank = place.rank, elastic = job.elastic](Exit exit) {
+        if (elastic) exit.finished = HasFinished(rank);
         settings_.events.on_rank_ended(rank, exit);
       }};
   if (settings_.events.on_rank_output) {
@@ -343,6 +345,11 @@ Status NodeSupervisor::StartRank(const Node& node, const JobEnvironment& job,
   return Status();
 }
 
+bool NodeSupervisor::HasFinished(int process) const {
+  // Only once: nobody looks for it again.
+  return unlink(FinishedFile(settings_.directory, process).c_str()) == 0;
+}
+
 void NodeSupervisor::SignalRanks(int signal, bool from_terminal) {
   for (const auto& rank : ranks_) {
     if (!rank->foreground || !from_terminal) rank->process.Signal(signal);
@@ -351,12 +358,7 @@ void NodeSupervisor::SignalRanks(int signal, bool from_terminal) {
 
 void NodeSupervisor::SignalRank(int number, int signal) {
   for (const auto& rank : ranks_) {
-    if (rank->rank != number) continue;
-    if (signal == SIGTERM) {
-      rank->process.SignalAlone(signal);
-    } else {
-      rank->process.Signal(signal);
-    }
+    if (rank->rank == number) rank->process.Signal(signal);
   }
 }
 

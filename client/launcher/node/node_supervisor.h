@@ -125,8 +125,6 @@ class NodeSupervisor {
   // from_terminal: the terminal has sent the signal to its foreground group;
   // ranks in that group do not get it again.
   void SignalRanks(int signal, bool from_terminal);
-  // SIGTERM, with which the rank leaves at its next commit, does not go to the
-  // processes that it has started: it needs them until then.
   void SignalRank(int rank, int signal);
 
   // Begins the end. Returns false if some processes of the ranks could not be
@@ -177,6 +175,8 @@ class NodeSupervisor {
                        JobEnvironment* out) const;
   Status StartRank(const Node& node, const JobEnvironment& job,
                    const Place& place);
+  // Whether the process, which has ended, had trained to the end.
+  bool HasFinished(int process) const;
   std::set<pid_t> Daemons() const;
   std::set<pid_t> Known() const;
   bool OutputEnded() const;

@@ -129,8 +129,10 @@ void RemoteNode::OnMessage(const FromNode& message) {
     case FromNode::kRankEnded: {
       const RankEnded& ended = message.rank_ended();
       if (!MaySpeakOf(ended.rank())) return;
-      return events_.on_rank_ended(
-          ended.rank(), {.signaled = ended.signaled(), .value = ended.value()});
+      return events_.on_rank_ended(ended.rank(),
+                                   {.signaled = ended.signaled(),
+                                    .value = ended.value(),
+                                    .finished = ended.finished()});
     }
     case FromNode::KIND_NOT_SET:
       return Lose(

@@ -9,6 +9,9 @@ import unittest
 from client.launcher.testing.launch_fixture import LauncherTest, wait_for
 
 
+LOST = "maypolerun: cannot write to standard %s: %s; lines of ranks are missing there, and the job goes on\n"
+
+
 class OutputTest(LauncherTest):
     def test_lines_carry_rank_and_stream(self):
         rc, out, err = self.run_job("-np", "2", "sh", "-c", "echo o$MAYPOLE_RANK; echo e$MAYPOLE_RANK >&2")
@@ -73,6 +76,20 @@ class OutputTest(LauncherTest):
         rc, _, err = self.run_job("-np", "2", "--config-file", self.write("bad.yaml", "params:\n  cycle: 1\n"), *show)
         self.assertEqual(rc, 2)
         self.assertRegex(err, r"^maypolerun: \S*/bad.yaml:2: there is no key 'params.cycle'; expected ")
+
+    def test_files_that_are_none(self):
+        for option in ("--hostfile", "--config-file"):
+            self.assertEqual(self.run_job("-np", "2", option, "/usr", "true"),
+                             (2, "", "maypolerun: cannot read /usr: Is a directory\n"))
+        rc, _, err = self.run_job("-np", "2", "--flagfile=/usr", "true")
+        self.assertEqual((rc, err), (2, "maypolerun: --flagfile: /usr: Is a directory\n"))
+
+    def test_a_hostfile_with_a_byte_order_mark(self):
+        hosts = os.path.join(self.dir, "hosts")
+        with open(hosts, "wb") as f:
+            f.write(b"\xef\xbb\xbflocalhost slots = 2 max_slots=4\r\n")
+        rc, out, err = self.run_job("--hostfile", hosts, "--no-prefix", "sh", "-c", "echo $MAYPOLE_LOCAL_SIZE")
+        self.assertEqual((rc, out, err), (0, "2\n2\n", ""))
 
     def test_output_files(self):
         d = os.path.join(self.dir, "logs/run")
@@ -184,9 +201,32 @@ class OutputTest(LauncherTest):
         job.stdout.close()
         job.stdin.write("go\n")
         job.stdin.close()
-        self.assertEqual(job.wait(timeout=60), 0)
+        self.assertEqual(job.wait(timeout=60), 1)
         self.wait_for_file("done.0")
         self.wait_for_file("done.1")
+        self.assertEqual(job.stderr.read(), LOST % ("output", "Broken pipe"))
+
+    @unittest.skipUnless(os.path.exists("/dev/full"), "needs /dev/full")
+    def test_the_loss_of_output_is_told(self):
+        prints = ("-np", "2", "sh", "-c", "echo out; echo err >&2")
+        with open("/dev/full", "w") as full:
+            rc, _, err = self.run_job(*prints, stdout=full)
+            said, rest = [[line for line in err.splitlines(True) if line.startswith("maypolerun: ") == own]
+                          for own in (True, False)]
+            self.assertEqual((rc, said), (1, [LOST % ("output", "No space left on device")]))
+            self.assertEqual(sorted(rest), ["[0]<stderr>:err\n", "[1]<stderr>:err\n"])
+            rc, out, _ = self.run_job(*prints, stderr=full)
+            self.assertEqual((rc, sorted(out.splitlines(True))), (1, sorted(
+                ["[0]<stdout>:out\n", "[1]<stdout>:out\n", LOST % ("error", "No space left on device")])))
+            self.assertEqual(self.run_job(*prints, stdout=full, stderr=full)[0], 1)
+            # A rank's own failure is the better reason, and what is not written is not lost.
+            self.assertEqual(self.run_job("-np", "2", "sh", "-c", "echo x; exit 3", stdout=full)[0], 3)
+            self.assertEqual(self.run_job("-np", "2", "true", stdout=full)[::2], (0, ""))
+
+    def test_the_loss_of_output_without_a_descriptor_is_told(self):
+        rc, _, err = self.run_job("-np", "2", "echo", "x", preexec_fn=lambda: os.close(1))
+        self.assertEqual((rc, err), (1, LOST % ("output", "Bad file descriptor")))
+        self.assertEqual(self.run_job("-np", "2", "true", preexec_fn=lambda: os.close(1))[::2], (0, ""))
 
     def test_usage(self):
         self.assertEqual(self.run_job("true")[0], 2)

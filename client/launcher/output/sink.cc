@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,6 +29,7 @@ void Sink::Flush() {
     // Another process has made the descriptor non-blocking.
     if (n < 0 && errno == EAGAIN) return;
     // The reader is gone or the disk is full: the job continues without output.
+    if (n < 0 && lost_.empty()) lost_ = strerror(errno);
     screen_.Consume(n < 0 ? pending.size() : static_cast<size_t>(n));
   }
 }

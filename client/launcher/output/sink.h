@@ -8,12 +8,14 @@
 //
 // Thread contract: not synchronized.
 //
-// Invariant: the bytes written are a prefix of the Screen's; when the reader is
-// gone, everything is dropped.
+// Invariant: the bytes written are a prefix of the Screen's, unless a write has
+// failed (a full disk, a reader that is gone): what could not be written is
+// dropped, and lost() says why.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_OUTPUT_SINK_H_
 #define MAYPOLE_CLIENT_LAUNCHER_OUTPUT_SINK_H_
 
 #include <cstddef>
+#include <string>
 
 #include "client/launcher/output/outlet.h"
 #include "client/launcher/output/screen.h"
@@ -35,11 +37,14 @@ class Sink : public Outlet {
     return screen_.pending().size() > kMaxPendingOutput;
   }
   void Flush() override;
+  // Why output was lost first: "No space left on device"; empty: none was.
+  const std::string& lost() const { return lost_; }
 
  private:
   bool Writable() const;
 
   int fd_;
+  std::string lost_;
   Screen screen_;
 };
 

@@ -45,8 +45,14 @@ Status ChildProcess::Start(const std::string& program, int stdin_fd) {
     status = MakePipe(&announce_, kAnnounceFd, &writers);
   }
   if (!status.ok()) return status;
-  // Signals that shells ignore for background commands, or that we ignore.
-  spawn.default_signals = {SIGPIPE, SIGTTOU, SIGINT, SIGQUIT};
+  spawn.default_signals = {SIGPIPE, SIGTTOU};  // that we ignore
+  // A shell ignores these for commands in the background, so that the
+  // terminal's do not reach them. A process in a group of its own gets no such
+  // signal.
+  if (spawn.process_group == ProcessGroup::kNew) {
+    spawn.default_signals.insert(spawn.default_signals.end(),
+                                 {SIGINT, SIGQUIT});
+  }
   spawn.run_scripts = true;
   Child child;
   if (status = Spawn(spawn, &child); !status.ok()) return status;
@@ -61,11 +67,12 @@ Status ChildProcess::Start(const std::string& program, int stdin_fd) {
 }
 
 void ChildProcess::Signal(int signal) const {
-  if (running()) kill(settings_.owns_group ? -pid_ : pid_, signal);
-}
-
-void ChildProcess::SignalAlone(int signal) const {
-  if (running()) kill(pid_, signal);
+  if (!running()) return;
+  if (settings_.owns_group) {
+    SignalProgram(pid_, signal);
+  } else {
+    kill(pid_, signal);
+  }
 }
 
 void ChildProcess::OnEnd() {

@@ -50,10 +50,9 @@ class ChildProcess {
 
   // Returns once the program runs, or an error if it could not be started.
   Status Start(const std::string& program, int stdin_fd = kDevNull);
-  // Signals the process, or its group if it owns one.
+  // Signals the process or, if it owns a group, the program that runs there
+  // (SignalProgram).
   void Signal(int signal) const;
-  // Signals the process, not its group.
-  void SignalAlone(int signal) const;
   // Call this if it was reaped elsewhere: on_end will not be called.
   void Forget();
   // From now on its output is read even while an outlet is full.

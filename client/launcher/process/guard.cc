@@ -19,12 +19,12 @@ namespace {
 
 constexpr std::chrono::milliseconds kSweepLimit{1000};
 
-// Opens /dev/null for descriptors 0 to 2 if they are closed, so that no pipe
-// gets these numbers.
+// Fills descriptors 0 to 2 if they are closed, so that no pipe gets these
+// numbers. Writing there fails, as it does without a descriptor.
 void FillStandardDescriptors() {
   int fd;
   do {
-    fd = open("/dev/null", O_RDWR);
+    fd = open("/dev/null", O_RDONLY);
   } while (fd >= 0 && fd <= 2);
   if (fd > 2) close(fd);
 }
@@ -72,7 +72,7 @@ int RunGuarded(bool needs_directory,
     }
   }
   prctl(PR_SET_CHILD_SUBREAPER, 1);
-  sigset_t set = EndingSignals();
+  sigset_t set = HandledSignals();
   sigaddset(&set, SIGCHLD);
   sigprocmask(SIG_BLOCK, &set, nullptr);
 

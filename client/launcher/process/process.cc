@@ -12,6 +12,8 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <string>
 #include <vector>
 
 namespace maypole::launcher {
@@ -36,18 +38,52 @@ pid_t ParentOf(const char* pid) {
   return parent;
 }
 
-std::vector<pid_t> OwnChildren() {
+std::vector<pid_t> ChildrenOf(pid_t parent) {
   std::vector<pid_t> children;
   DIR* proc = opendir("/proc");
   if (proc == nullptr) return children;
   while (dirent* entry = readdir(proc)) {
     if (entry->d_name[0] < '0' || entry->d_name[0] > '9') continue;
-    if (ParentOf(entry->d_name) == getpid()) {
+    if (ParentOf(entry->d_name) == parent) {
       children.push_back(atoi(entry->d_name));
     }
   }
   closedir(proc);
   return children;
+}
+
+// Whether the process has a handler for the signal.
+bool Handles(pid_t pid, int signal) {
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (!line.starts_with("SigCgt:")) continue;
+    const uint64_t mask = strtoull(line.c_str() + 7, nullptr, 16);
+    return (mask >> (signal - 1) & 1) != 0;
+  }
+  return false;
+}
+
+// Empty if we may not know.
+std::string ExecutableOf(pid_t pid) {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/" + std::to_string(pid) + "/exe",
+                                       error)
+      .string();
+}
+
+// Adds `pid` if it has a handler, else the topmost of its descendants in the
+// group that have one. A child that runs the same executable is a helper.
+void FindHandlers(pid_t pid, pid_t group, int signal,
+                  std::vector<pid_t>* found) {
+  if (Handles(pid, signal)) return found->push_back(pid);
+  const std::string executable = ExecutableOf(pid);
+  for (const pid_t child : ChildrenOf(pid)) {
+    if (getpgid(child) != group) continue;
+    const std::string other = ExecutableOf(child);
+    if (other.empty() || other != executable) {
+      FindHandlers(child, group, signal, found);
+    }
+  }
 }
 
 Status CheckExecutable(const std::string& path) {
@@ -61,14 +97,24 @@ Status CheckExecutable(const std::string& path) {
 
 }  // namespace
 
-sigset_t EndingSignals() {
+sigset_t HandledSignals() {
   sigset_t set;
   sigemptyset(&set);
-  for (int s : {SIGINT, SIGTERM, SIGQUIT}) sigaddset(&set, s);
-  struct sigaction hangup;
-  sigaction(SIGHUP, nullptr, &hangup);
-  if (hangup.sa_handler != SIG_IGN) sigaddset(&set, SIGHUP);
+  for (int s : {SIGINT, SIGTERM, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2}) {
+    struct sigaction now;
+    sigaction(s, nullptr, &now);
+    if (now.sa_handler != SIG_IGN) sigaddset(&set, s);
+  }
   return set;
+}
+
+bool IsPassedOn(int signal) { return signal == SIGUSR1 || signal == SIGUSR2; }
+
+void SignalProgram(pid_t leader, int signal) {
+  std::vector<pid_t> programs;
+  if (signal != SIGKILL) FindHandlers(leader, leader, signal, &programs);
+  if (programs.empty()) kill(-leader, signal);
+  for (const pid_t pid : programs) kill(pid, signal);
 }
 
 std::optional<Exit> Reap(pid_t pid) {
@@ -94,7 +140,7 @@ bool KillDescendants(const std::set<pid_t>& keep,
   auto deadline = std::chrono::steady_clock::now() + limit;
   while (true) {
     bool any = false;
-    for (pid_t pid : OwnChildren()) {
+    for (pid_t pid : ChildrenOf(getpid())) {
       if (keep.contains(pid)) continue;
       any = true;
       kill(pid, SIGKILL);

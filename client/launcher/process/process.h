@@ -18,10 +18,20 @@
 
 namespace maypole::launcher {
 
-// The signals that end maypolerun. SIGHUP is one of them unless it is ignored
-// (nohup). SIGINT always is, although shells ignore it for background commands:
-// otherwise the ranks of a background job could not be interrupted at all.
-sigset_t EndingSignals();
+// The signals that end maypolerun or that it passes on to the ranks. Those that
+// are ignored now are not among them: nohup ignores SIGHUP, a shell SIGINT and
+// SIGQUIT for commands in the background.
+sigset_t HandledSignals();
+// Whether a signal goes to the ranks and has no other effect.
+bool IsPassedOn(int signal);
+
+// Sends the signal to the program that runs in the process group `leader`, and
+// spares the processes that it needs to handle it, such as the workers of a
+// DataLoader. The program is the leader or, if that is a wrapper (a shell that
+// waits for another program) without a handler for the signal, those of its
+// children that have one. If there is no handler, and for SIGKILL, all
+// processes of the group get it.
+void SignalProgram(pid_t leader, int signal);
 
 // Reaps the child and returns how it ended. Call it when its pidfd is readable;
 // returns nullopt if the child has not ended or was reaped already.

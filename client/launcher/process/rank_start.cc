@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "common/finished_file.h"
 #include "common/system/fd.h"
 #include "common/wire/unix_socket.h"
 
@@ -17,7 +18,8 @@ bool IsOfOtherJob(std::string_view name) {
       "MAYPOLE_AGENT",      "MAYPOLE_RANK",       "MAYPOLE_SIZE",
       "MAYPOLE_LOCAL_RANK", "MAYPOLE_LOCAL_SIZE", "MAYPOLE_CROSS_RANK",
       "MAYPOLE_CROSS_SIZE", "MAYPOLE_ELASTIC",    "MAYPOLE_MIN_SIZE",
-      "MAYPOLE_MAX_SIZE",   "MAYPOLE_FUNCTION",   "MAYPOLE_RESULT_FD"};
+      "MAYPOLE_MAX_SIZE",   "MAYPOLE_FUNCTION",   "MAYPOLE_RESULT_FD",
+      kFinishedFileVariable};
   return std::find(std::begin(kNames), std::end(kNames), name) !=
          std::end(kNames);
 }

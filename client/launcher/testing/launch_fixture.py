@@ -37,6 +37,11 @@ for a; do last="$a"; done
 exec sh -c "$last"
 """
 
+# What is ignored stays ignored in maypolerun, and shells ignore these for what they start in the background.
+for _sig in (signal.SIGINT, signal.SIGQUIT):
+    if signal.getsignal(_sig) == signal.SIG_IGN:
+        signal.signal(_sig, signal.SIG_DFL)
+
 
 def wait_for(condition, what):
     deadline = time.monotonic() + PATIENCE

@@ -33,6 +33,7 @@ ALREADY_EXISTS = 6
 RESOURCE_EXHAUSTED = 8
 FAILED_PRECONDITION = 9
 ABORTED = 10
+OUT_OF_RANGE = 11
 UNIMPLEMENTED = 12
 INTERNAL = 13
 UNAVAILABLE = 14
@@ -102,7 +103,8 @@ class Library:
     __slots__ = ("path", "_lib", "_exchange", "_submit", "_submit_group", "_wait", "_poll",
                  "_names", "rank", "size", "local_rank", "local_size",
                  "cross_rank", "cross_size", "init", "shutdown",
-                 "leave_epoch", "abandon_epoch", "change_wanted", "release")
+                 "leave_epoch", "abandon_epoch", "change_wanted", "release",
+                 "set_finished")
 
     def __init__(self, path: str):
         self.path = path
@@ -121,6 +123,8 @@ class Library:
                      "cross_size", "init", "shutdown", "leave_epoch",
                      "abandon_epoch", "change_wanted"):
             setattr(self, name, _bind(lib, "maypole_" + name))
+        self.set_finished = _bind(lib, "maypole_set_finished", ctypes.c_int)
+        lib.maypole_set_finished.restype = None
         _bind(lib, "maypole_allocate", ctypes.c_uint64,
               ctypes.POINTER(ctypes.c_void_p))
         _bind(lib, "maypole_free", ctypes.c_void_p)

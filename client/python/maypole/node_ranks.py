@@ -11,8 +11,9 @@ and it runs COMMAND once per rank with the ranks' own (docs/design.md, section 1
 
 All other variables, MAYPOLE_JOB, MAYPOLE_TOKEN and MAYPOLE_AGENT among them, reach the ranks as they are.
 It ends with status 0 when all ranks have. If one ends otherwise, the others have 5 s to report what they know of it,
-then it ends them, and its status is that of the first (128 + N if signal N has ended it). SIGTERM and SIGINT are
-passed to the ranks, which have 5 s to end.
+then it ends them, and its status is that of the first (128 + N if signal N has ended it). SIGINT is passed to the
+ranks, which have 5 s to end; SIGTERM, too, after which they have --stop-timeout, for a checkpoint say. SIGUSR1 and
+SIGUSR2 are passed to the ranks, and nothing else happens.
 """
 
 import argparse
@@ -23,6 +24,7 @@ import sys
 from typing import Dict, List, Mapping, NamedTuple, Optional
 
 _GRACE_SECONDS = 5.0
+_STOP_SECONDS = 30.0
 
 
 class Place(NamedTuple):
@@ -79,19 +81,27 @@ def _kill(pid: int, number: int) -> None:
 class _Ranks:
     """The processes of the ranks, by process id, and the status that the program ends with."""
 
-    def __init__(self) -> None:
+    def __init__(self, stop_seconds: float) -> None:
         self.status = 0
+        self._stop_seconds = stop_seconds
         self._running: Dict[int, int] = {}  # process id -> rank
         self._stopping = False
+        self._passed_on: List[int] = []
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(number, self._pass_on)
         signal.signal(signal.SIGALRM, self._grace_is_over)
 
     def start(self, node: Place, command: List[str]) -> None:
         for local_rank in range(node.local_size):
+            passed_on = len(self._passed_on)
             process = subprocess.Popen(command, env=dict(os.environ, **rank_variables(node, local_rank)))
             process.returncode = 0  # wait() reaps it, not Popen
+            missed = self._passed_on[passed_on:]
             self._running[process.pid] = node.first_rank + local_rank
+            for number in missed:
+                _kill(process.pid, number)
             if self._stopping:  # the signal came before this rank could be told
                 _kill(process.pid, signal.SIGTERM)
                 break
@@ -113,17 +123,26 @@ class _Ranks:
         for pid in self._running:
             _kill(pid, number)
 
+    def _pass_on(self, number: int, _frame: object) -> None:
+        self._passed_on.append(number)
+        self.kill(number)
+
     def _stop(self, number: int, _frame: object) -> None:
+        if self._stopping and number == signal.SIGTERM:  # some schedulers send it several times
+            return
+        self._stop_within(self._stop_seconds if number == signal.SIGTERM else _GRACE_SECONDS, number)
+
+    def _stop_within(self, seconds: float, number: int) -> None:
         self._stopping = True
         self.status = self.status or 128 + number
         self.kill(number)
-        signal.setitimer(signal.ITIMER_REAL, _GRACE_SECONDS)
+        signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001))
 
-    def _grace_is_over(self, _number: int, frame: object) -> None:
+    def _grace_is_over(self, _number: int, _frame: object) -> None:
         if self._stopping:
             self.kill(signal.SIGKILL)
         else:
-            self._stop(signal.SIGTERM, frame)
+            self._stop_within(_GRACE_SECONDS, signal.SIGTERM)
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -131,6 +150,8 @@ def main(argv: Optional[List[str]] = None) -> int:
     parser = argparse.ArgumentParser(prog="maypole-node-ranks", formatter_class=argparse.RawDescriptionHelpFormatter,
                                      description=(__doc__ or "").partition(": ")[2])
     parser.add_argument("--version", action="store_true", help="print the version of Maypole, and end")
+    parser.add_argument("--stop-timeout", type=float, default=_STOP_SECONDS, metavar="SECONDS",
+                        help="how long ranks may take to end after SIGTERM (%(default)g)")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="the command of each rank")
     args = parser.parse_args(argv)
     if args.version:
@@ -146,7 +167,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     except ValueError as error:
         print(f"maypole-node-ranks: {error}", file=sys.stderr)
         return 2
-    ranks = _Ranks()
+    ranks = _Ranks(args.stop_timeout)
     try:
         ranks.start(node, command)
     except OSError as error:

@@ -95,6 +95,50 @@ class DataRegistryTest(unittest.TestCase):
         with socket.create_connection(host):
             self.client.register_worker_for_dispatcher(0, 1)
 
+    def assert_hung_up(self, stranger, seconds):
+        """The registry ends the connection although `stranger` may still send."""
+        stranger.settimeout(seconds)
+        try:
+            while stranger.recv(4096):
+                pass
+        except ConnectionResetError:
+            pass
+
+    def test_strangers_have_a_time_limit(self):
+        address = self.registry.addresses()["any"][0]
+        with mock.patch.object(data_registry, "_REQUEST_SECONDS", 0.3), \
+                socket.create_connection(address) as silent, \
+                socket.create_connection(address) as slow:
+
+            def trickle():
+                try:
+                    while True:  # of an answer of 100 bytes
+                        slow.sendall(b"\0")
+                        time.sleep(0.1)
+                except OSError:
+                    pass
+
+            slow.sendall(b"\0\0\0")
+            thread = threading.Thread(target=trickle, daemon=True)
+            thread.start()
+            self.assert_hung_up(silent, 20)
+            self.assert_hung_up(slow, 20)
+            thread.join(20)
+            self.assertFalse(thread.is_alive())
+        # Who knows the key may wait for longer than that.
+        with mock.patch.object(data_registry, "_REQUEST_SECONDS", 0.3):
+            with self.assertRaises(TimeoutError):
+                self.client.wait_for_dispatcher_registration(0, timeout=0)
+
+    def test_strangers_are_limited_in_number(self):
+        address = self.registry.addresses()["any"][0]
+        with mock.patch.object(data_registry, "_MAX_CLIENTS", 2):
+            strangers = [socket.create_connection(address) for _ in range(3)]
+            self.assert_hung_up(strangers[2], 20)
+        for stranger in strangers:
+            stranger.close()
+        self.client.register_dispatcher(0, "grpc://127.0.0.1:5050")
+
     def test_after_the_end_all_are_answered(self):
         self.client.register_dispatcher(1, "grpc://127.0.0.1:5050")
         for _ in range(2):

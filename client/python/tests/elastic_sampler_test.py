@@ -95,19 +95,45 @@ class ElasticSamplerTest(unittest.TestCase):
         for _, rest, length, done in results:
             self.assertEqual((rest, length, done), ([], 0, 7))
 
-    def test_a_batch_that_is_recorded_again_changes_nothing(self):
+    def recorded(self, *batches, samples=100, size=2):
+        """processed_num after record_batch(*b) for each of the batches."""
 
         def rank(_):
-            sampler = hvd.elastic.ElasticSampler(range(9), shuffle=False)
-            sampler.record_batch(1, 2)
-            sampler.record_batch(0, 2)
-            return sampler.state_dict()
+            sampler = hvd.elastic.ElasticSampler(range(samples), shuffle=False)
+            for batch in batches:
+                sampler.record_batch(*batch)
+            return sampler.processed_num
 
-        self.assertEqual(self.ranks(2, rank), [{
-            "epoch": 0,
-            "processed_num": 8,
-            "processed_indices": set()
-        }] * 2)
+        (number,) = set(self.ranks(size, rank))
+        return number
+
+    def test_each_call_is_a_batch_of_its_size_whatever_its_number(self):
+        self.assertEqual(self.recorded((0, 8), (1, 8)), 32)
+        self.assertEqual(self.recorded((0, 2), (1, 4), (2, 8)), 28)  # growing
+        self.assertEqual(self.recorded((0, 8), (1, 8), (2, 3)), 38)  # the last one is smaller
+        self.assertEqual(self.recorded((40, 8), (41, 8)), 32)  # counted since the epoch's beginning
+        self.assertEqual(self.recorded((0, 30), (1, 30)), 100)  # filled up
+
+    def test_no_sample_is_lost_with_batches_of_several_sizes_and_a_change_of_ranks(self):
+        for numbered_from in (0, 7):
+            done, state = [], None
+            for size, sizes in ((2, (1, 2, 4, 8)), (3, (3, 5, 1)), (1, (100,))):
+
+                def rank(_):
+                    sampler = hvd.elastic.ElasticSampler(range(90), True, 5)
+                    if state is not None:
+                        sampler.load_state_dict(state)
+                    mine, rest = [], list(sampler)
+                    for number, batch in enumerate(sizes):
+                        taken, rest = rest[:batch], rest[batch:]
+                        mine += taken
+                        sampler.record_batch(numbered_from + number, len(taken))
+                    return mine, sampler.state_dict()
+
+                results = self.ranks(size, rank)
+                done += [sample for mine, _ in results for sample in mine]
+                state = results[0][1]
+            self.assertEqual(sorted(done), list(range(90)))
 
     def test_states_of_horovods_samplers(self):
 

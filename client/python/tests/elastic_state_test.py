@@ -108,7 +108,7 @@ class StateTest(unittest.TestCase):
                 state.batch = 3
                 state.losses.append("a")
                 state.model[1].running_mean.fill_(7.0)
-                state.sampler.record_batch(1, 1)
+                state.sampler.record_batch(1, 2)
             state.sync()
             state.batch += 1
             state.restore()

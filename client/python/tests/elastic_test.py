@@ -206,10 +206,78 @@ class ElasticTest(unittest.TestCase):
         run = elastic.run_fn(train, self.fail)
         with self.assertRaises(SystemExit) as raised:
             run(self.state)
-        self.assertEqual(raised.exception.code, 0)
+        self.assertEqual(raised.exception.code, 143)
         self.assertEqual(len(steps), 4)  # the step was finished
         self.assertFalse(self.fake.initialized)
         os.kill(os.getpid(), signal.SIGTERM)  # a second one does no harm
+
+    def elastic_job(self):
+        """Makes this process one of an elastic job, alone in its epoch."""
+        self.use(1)
+        for patch in (mock.patch.dict(os.environ, MAYPOLE_ELASTIC="1"), mock.patch.object(basics, "_finished", False)):
+            patch.start()
+            self.addCleanup(patch.stop)
+        before = signal.getsignal(signal.SIGTERM)
+        self.addCleanup(signal.signal, signal.SIGTERM, before)
+
+    def test_says_that_it_has_finished_and_that_it_trains_again(self):
+        self.elastic_job()
+        said = []
+
+        def train(state):
+            state.commit()
+            said.extend(self.fake.finished)
+
+        elastic.run_fn(train, self.fail)(self.state)
+        elastic.run_fn(train, self.fail)(self.state)
+        self.assertEqual(said, [(0, True), (0, False)])
+        self.assertEqual(self.fake.finished, [(0, True), (0, False), (0, True)])
+
+    def test_has_finished_if_it_stops_early_but_not_if_it_fails_or_leaves(self):
+        for how, finished in ((SystemExit(0), True), (SystemExit(), True), (SystemExit(3), False), (KeyError(1), False)):
+            with self.subTest(how=how):
+                self.elastic_job()
+                self.fake.finished.clear()
+
+                def train(_, error=how):
+                    raise error
+
+                with self.assertRaises(type(how)):
+                    elastic.run_fn(train, self.fail)(self.state)
+                self.assertEqual(self.fake.finished, [(0, True)] if finished else [])
+        self.elastic_job()
+        self.fake.finished.clear()
+
+        def leave(state):
+            os.kill(os.getpid(), signal.SIGTERM)
+            state.commit()
+
+        with self.assertRaises(SystemExit):
+            elastic.run_fn(leave, self.fail)(self.state)
+        self.assertEqual(self.fake.finished, [])
+
+    def test_horovods_places_in_an_elastic_job(self):
+        self.elastic_job()
+        self.fake.initialized = False
+        names = "RANK SIZE LOCAL_RANK LOCAL_SIZE CROSS_RANK CROSS_SIZE".split()
+        with mock.patch.dict(os.environ, HOROVOD_ELASTIC="1"):
+            basics.init()
+            self.assertEqual([os.environ["HOROVOD_" + name] for name in names], ["0", "1", "0", "1", "0", "1"])
+            self.fake._size = 3  # in the next epoch
+            elastic.reset()
+            self.assertEqual(os.environ["HOROVOD_SIZE"], "3")
+
+    def test_who_comes_after_the_end_ends_well(self):
+        self.elastic_job()
+        self.fake.initialized = False
+        self.fake.init = lambda: _native.OUT_OF_RANGE
+        with self.assertRaises(SystemExit) as raised, self.assertLogs("maypole", "WARNING") as logs:
+            basics.init()
+        self.assertEqual(raised.exception.code, 0)
+        self.assertIn("came too late", logs.output[0])
+        # One that has trained itself must not end without a word.
+        with mock.patch.object(basics, "_finished", True), self.assertRaises(hvd.HorovodInternalError):
+            basics.init()
 
     def test_the_programs_own_handler_is_called_and_put_back(self):
         self.use(1)
@@ -299,7 +367,7 @@ class ElasticTest(unittest.TestCase):
 
         with self.assertRaises(SystemExit) as raised:
             elastic.run_fn(train, elastic.reset)(self.state)
-        self.assertEqual(raised.exception.code, 0)
+        self.assertEqual(raised.exception.code, 143)
 
     def starts(self, *statuses):
         """reset() while init() answers with these statuses."""

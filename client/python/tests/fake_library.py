@@ -60,6 +60,7 @@ class FakeLibrary:
         self.copies = []  # (name, address, stream) of each copy_result()
         self.copy_error = None  # text with which copy_result() fails
         self.wait_timeouts = []
+        self.finished = []  # (rank, finished) of each set_finished()
         self.wait_statuses = []  # handed out by wait() before the outcome
 
     # --- identity -----------------------------------------------------------
@@ -96,6 +97,9 @@ class FakeLibrary:
 
     leave_epoch = shutdown
     abandon_epoch = shutdown
+
+    def set_finished(self, finished):
+        self.finished.append((self.rank(), bool(finished)))
 
     def change_wanted(self):
         return self.change_wanted_by.get(self.rank(), 0)

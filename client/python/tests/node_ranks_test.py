@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import unittest
 
 from maypole import node_ranks
@@ -71,6 +72,29 @@ class EndTest(unittest.TestCase):
         process.send_signal(signal.SIGTERM)
         self.assertEqual(process.wait(timeout=30), 143)
         self.assertEqual(process.stdout.read(), "ended\n" * 2)
+
+    def test_ranks_have_time_for_a_checkpoint_after_sigterm(self):
+        # Longer than the others have when a rank fails; a second SIGTERM does not make it less.
+        process = self.start("sh", "-c", "trap 'sleep 6; echo saved; exit' TERM; echo here; while :; do sleep 0.05; done")
+        self.assertEqual([process.stdout.readline() for _ in range(2)], ["here\n"] * 2)
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(timeout=30), 143)
+        self.assertEqual(process.stdout.read(), "saved\n" * 2)
+        stubborn = self.start("--stop-timeout", "0.3", "sh", "-c", "trap '' TERM; echo here; exec sleep 60")
+        self.assertEqual([stubborn.stdout.readline() for _ in range(2)], ["here\n"] * 2)
+        stubborn.send_signal(signal.SIGTERM)
+        self.assertEqual(stubborn.wait(timeout=30), 143)
+
+    def test_usr1_and_usr2_reach_the_ranks(self):
+        process = self.start("sh", "-c", "trap 'echo one' USR1; trap 'echo two; exit' USR2; echo here; "
+                                         "while :; do sleep 0.05; done")
+        for sent, said in ((None, "here\n"), (signal.SIGUSR1, "one\n"), (signal.SIGUSR2, "two\n")):
+            if sent is not None:
+                process.send_signal(sent)
+            self.assertEqual([process.stdout.readline() for _ in range(2)], [said] * 2)
+        self.assertEqual(process.wait(timeout=30), 0)
 
     def test_commands_that_cannot_run(self):
         for command, status, text in ((["/nonexistent/program"], 127, "cannot run /nonexistent/program: No such file"),

@@ -1,5 +1,6 @@
 """maypole.ray without Ray: numbering, environment, parameters, discovery, the elastic plan, errors."""
 
+import pickle
 import sys
 import types
 import unittest
@@ -7,8 +8,10 @@ from unittest import mock
 
 import maypole.ray as maypole_ray
 from maypole.common.exceptions import HorovodInternalError
-from maypole.ray import cluster, discovery, errors, placement
+from maypole.common import basics
+from maypole.ray import cluster, discovery, errors, placement, worker
 from maypole.ray.elastic_plan import FINISH_GRACE, LEAVE_GRACE, Action, ElasticPlan
+from maypole.ray.static_adapter import StaticAdapter
 from maypole.runner import RankError
 
 
@@ -89,6 +92,53 @@ class ParametersTest(unittest.TestCase):
         with self.assertWarnsRegex(DeprecationWarning, "min_num_proc"):
             settings = maypole_ray.ElasticRayExecutor.create_settings(min_np=2, max_num_proc=4, verbose=2)
         self.assertEqual((settings.min_num_proc, settings.max_num_proc, settings.verbose), (2, 4, 2))
+
+
+class FakeActors:
+    """Ray, as far as StaticAdapter needs it to make actors: only the first `room` of them start."""
+
+    def __init__(self, room):
+        self.room, self.made, self.waited = room, 0, []
+
+    def remote(self, _):
+        return self
+
+    def options(self, **_):
+        def make():
+            self.made += 1
+            return types.SimpleNamespace(where=types.SimpleNamespace(remote=lambda _, number=self.made: number))
+        return types.SimpleNamespace(remote=make)
+
+    def wait(self, refs, num_returns, timeout):
+        self.waited.append((num_returns, timeout))
+        return [ref for ref in refs if ref <= self.room], [ref for ref in refs if ref > self.room]
+
+    def get(self, refs):
+        assert max(refs) <= self.room, "this would wait for ever"
+        raise StopIteration  # the test ends here
+
+
+class StartTest(unittest.TestCase):
+    def start(self, room, group):
+        ray = FakeActors(room)
+        adapter = StaticAdapter(maypole_ray.MiniSettings(placement_group_timeout_s=7), 3, None, 1, {"CPU": 2}, True)
+        with mock.patch.object(cluster, "get_ray", lambda: ray), \
+                mock.patch.object(cluster, "current_group", lambda: group), \
+                mock.patch.object(cluster, "make_group", lambda *_: "made"), \
+                mock.patch.object(cluster, "in_bundle", lambda *_: None):
+            try:
+                adapter.start(None, None, None, None)
+            finally:
+                self.assertEqual(ray.waited, [(3, 7)])
+
+    def test_a_placement_group_without_room(self):
+        with self.assertRaisesRegex(TimeoutError, r"2 of 3 ranks, each with {'CPU': 2}, have started within 7 s .*in the "
+                                                  "placement group that this process runs in: make that larger"):
+            self.start(2, "a group")
+        with self.assertRaisesRegex(TimeoutError, r"\(placement_group_timeout_s\)$"):
+            self.start(0, None)
+        with self.assertRaises(StopIteration):
+            self.start(3, "a group")
 
 
 class DiscoveryTest(unittest.TestCase):
@@ -205,12 +255,40 @@ class ElasticPlanTest(unittest.TestCase):
             plan.on_time(10 * number + 9)
         self.assertRegex(plan.over, "^it failed; ranks have failed 3 times on every node")
 
+    def test_a_rank_that_fails_after_its_training_is_not_replaced(self):
+        plan = self.plan()
+        plan.on_end(1, False, False, "rank process 1 failed", 100, finished=True)
+        self.assertEqual(plan.over, "rank process 1 failed, after its training")
+
     def test_the_limit_of_changes(self):
         plan = self.plan(reset_limit=1)
         plan.on_end(0, False, True, "rank process 0 died", 100)
         self.assertEqual(plan.over, "")
         plan.on_nodes({"a": 2, "b": 2, "c": 1}, 101)
         self.assertIn("that is change 2 of the job's ranks, and reset_limit is 1", plan.over)
+
+
+class WorkerTest(unittest.TestCase):
+    def end(self, error, finished=False):
+        def function(_):
+            raise error
+        with mock.patch.object(worker, "_in_a_job", lambda: True), \
+                mock.patch.object(basics, "has_finished", lambda: finished), mock.patch("signal.signal"):
+            return worker.BaseHorovodWorker().execute_elastic(function, {}, (), None)
+
+    def test_who_was_asked_to_leave_has_not_finished(self):
+        self.assertEqual(self.end(SystemExit(143))[2:], (True, True))
+        self.assertEqual(self.end(SystemExit(0))[2:], (True, False))
+        with self.assertRaisesRegex(RuntimeError, "sys.exit"):
+            self.end(SystemExit(3))
+
+    def test_an_error_says_whether_the_training_was_over(self):
+        for finished in (False, True):
+            with self.assertRaises(KeyError) as raised:
+                self.end(KeyError("x"), finished)
+            error = pickle.loads(pickle.dumps(raised.exception))
+            self.assertEqual(worker.failed_after_its_training(error), finished)
+            self.assertEqual(worker.failed_after_its_training(types.SimpleNamespace(cause=error)), finished)
 
 
 class FakeRayErrors:

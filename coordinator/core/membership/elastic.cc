@@ -135,6 +135,7 @@ Elastic::Process Elastic::MakeProcess(Time now, const NodeMember& node,
       p.since = seat.process.since;
     }
     SetPresence(&seat, Presence::kBack);
+    seat.lost = false;
   }
   return p;
 }
@@ -175,6 +176,7 @@ void Elastic::Replace(SessionId session, Node node) {
         ++kept;
       } else if (p.seat) {
         SetPresence(&seats_[*p.seat], Presence::kGone);
+        seats_[*p.seat].lost = true;
       }
     }
     changed_ = changed_ || kept < it->second.processes.size();
@@ -193,14 +195,18 @@ void Elastic::SetPresence(Seat* seat, Presence presence) {
   changed_ = true;
 }
 
-bool Elastic::OnLeft(SessionId session, uint64_t epoch, uint32_t rank,
-                     bool returns) {
-  if (epoch != epoch_ || rank >= seats_.size()) return false;
-  Seat& seat = seats_[rank];
+bool Elastic::OnLeft(SessionId session, const proto::RankGone& gone) {
+  if (gone.epoch() != epoch_ || gone.rank() >= seats_.size()) return false;
+  Seat& seat = seats_[gone.rank()];
   // Another executor's process may have taken over the rank.
   if (seat.session != session) return false;
   if (IsExpected(seat.presence)) {
-    SetPresence(&seat, returns ? Presence::kReturning : Presence::kGone);
+    SetPresence(&seat, gone.returns() ? Presence::kReturning : Presence::kGone);
+    seat.lost = !gone.returns() && !gone.clean() && !gone.finished();
+  }
+  if (gone.finished() && finished_.empty()) {
+    finished_ = seat.text;
+    changed_ = true;
   }
   return true;
 }
@@ -210,6 +216,7 @@ void Elastic::OnLost(SessionId session) {
   for (Seat& seat : seats_) {
     if (seat.session != session || !IsExpected(seat.presence)) continue;
     SetPresence(&seat, Presence::kGone);
+    seat.lost = true;
   }
 }
 
@@ -274,7 +281,7 @@ bool Elastic::AnyBack() const {
 }
 
 std::optional<Time> Elastic::StartsAt() const {
-  if (expected_ > 0 || waiting_ == 0 || waiting_ < min_size_) {
+  if (expected_ > 0 || waiting_ == 0 || waiting_ < min_size_ || Over()) {
     return std::nullopt;
   }
   // Survivors do not wait for processes that may be about to come: those enter
@@ -284,7 +291,7 @@ std::optional<Time> Elastic::StartsAt() const {
 }
 
 std::optional<Time> Elastic::Deadline(bool running) const {
-  if (changed_) return Time{};
+  if (changed_ || (!running && waiting_ > 0 && Over())) return Time{};
   std::optional<Time> next;
   if (!running) next = StartsAt();
   for (const auto& [session, node] : nodes_) {
@@ -316,24 +323,66 @@ Elastic::Verdict Elastic::OnTime(Time now, bool running,
   // It is better to start without the ranks that do not come back than not to
   // start.
   if (without_missing) verdict.left_behind = GiveUpMissing();
+  if (!running && Over()) {
+    verdict.refused = RefuseAfterEnd();
+    return verdict;
+  }
   const std::optional<Time> start = running ? std::nullopt : StartsAt();
   verdict.start = start && (*start <= now || late);
   if (late && !verdict.start) {
-    verdict.late = RefuseLate(now, running ? running_text : MissingText());
+    verdict.refused = RefuseLate(now, running ? running_text : MissingText());
   }
   return verdict;
 }
 
-std::vector<Elastic::Late> Elastic::RefuseLate(Time now,
-                                               const std::string& what_is) {
-  std::vector<Late> late;
+bool Elastic::Over() const {
+  if (finished_.empty() || expected_ > 0) return false;
+  // A rank of the last epoch may be new: if the start has failed, say. It has
+  // not got the job's state, and would begin from the start.
+  const auto goes_on = [](const Process& p) {
+    return p.seat && p.said_epoch > 0;
+  };
+  return std::none_of(nodes_.begin(), nodes_.end(), [&](const auto& n) {
+    const std::vector<Process>& waiting = n.second.processes;
+    return std::any_of(waiting.begin(), waiting.end(), goes_on);
+  });
+}
+
+std::vector<Elastic::Refused> Elastic::RefuseAfterEnd() {
+  const auto lost = std::find_if(seats_.begin(), seats_.end(),
+                                 [](const Seat& s) { return s.lost; });
+  Refused refusal{.why = absl::StrCat("the training is over: ", finished_,
+                                      " has finished it"),
+                  .code = absl::StatusCode::kOutOfRange};
+  if (lost != seats_.end()) {
+    refusal.code = absl::StatusCode::kAborted;
+    absl::StrAppend(&refusal.why, ", but ", lost->text,
+                    " was lost before it had: what it should have done is "
+                    "missing; start the job again");
+  }
+  std::vector<Refused> out;
+  for (const SessionId session : WaitingSessions()) {
+    refusal.session = session;
+    refusal.clients.clear();
+    for (const Process& p : nodes_.at(session).processes) {
+      refusal.clients.push_back(p.client);
+    }
+    out.push_back(refusal);
+    Replace(session, {});
+  }
+  return out;
+}
+
+std::vector<Elastic::Refused> Elastic::RefuseLate(Time now,
+                                                  const std::string& what_is) {
+  std::vector<Refused> late;
   for (const SessionId session : WaitingSessions()) {
     Node rest = nodes_.at(session);
     const Time timeout = TimeoutOf(rest);
-    Late gone{session,
-              {},
-              absl::StrCat("the job did not start within ",
-                           SecondsText(timeout), ": ", what_is)};
+    Refused gone{.session = session,
+                 .clients = {},
+                 .why = absl::StrCat("the job did not start within ",
+                                     SecondsText(timeout), ": ", what_is)};
     std::erase_if(rest.processes, [&](const Process& p) {
       if (WaitsSince(p) + timeout > now) return false;
       gone.clients.push_back(p.client);
@@ -352,6 +401,7 @@ std::vector<std::string> Elastic::GiveUpMissing() {
     if (!IsExpected(seat.presence)) continue;
     left_behind.push_back(seat.text);
     SetPresence(&seat, Presence::kGone);
+    seat.lost = true;
   }
   changed_ = false;  // no reason to wait longer
   return left_behind;
@@ -440,8 +490,10 @@ std::vector<NodeMember> Elastic::Begin(uint64_t epoch) {
     members.push_back(TakeOut(session, processes, first));
     for (const Process& p : processes) {
       const auto rank = static_cast<uint32_t>(seats.size());
-      seats.push_back({Presence::kIn, session, members.back().node, p,
-                       members.back().RankText(rank)});
+      seats.push_back({.session = session,
+                       .node = members.back().node,
+                       .process = p,
+                       .text = members.back().RankText(rank)});
     }
   }
   epoch_ = epoch;

@@ -30,6 +30,14 @@
 // not get the state in it, still report the one before: they are recognized by
 // both.
 //
+// The end. When a rank that has finished its training leaves for good, nobody
+// begins the training again, as long as the job is known: whoever comes later
+// is refused. Ranks of the last epoch that have not finished may still go on
+// (the epoch may end before all ranks have heard of the last step), and while
+// one of them waits, new processes may enter with it. If one of them is lost,
+// nobody makes up for what it had to do after the training: then those that
+// come later are refused with an error that names it.
+//
 // Thread contract: not synchronized; pure. Only OnTime() learns the time. After
 // a change Deadline() returns the earliest possible time, that is "now".
 //
@@ -67,7 +75,7 @@ class Elastic {
                           const proto::RanksReady& ready);
   // A rank has left the epoch, or its process has ended. False if it was not a
   // rank of the session's node in the last epoch.
-  bool OnLeft(SessionId session, uint64_t epoch, uint32_t rank, bool returns);
+  bool OnLeft(SessionId session, const proto::RankGone& gone);
   void OnLost(SessionId session);
 
   // True if a process waits or is expected back, that is if the job is elastic.
@@ -84,10 +92,11 @@ class Elastic {
   uint32_t NewRanksWanted() const;
   uint32_t Leaving() const;
 
-  struct Late {
+  struct Refused {
     SessionId session = 0;
     std::vector<uint64_t> clients;
     std::string why;
+    absl::StatusCode code = absl::StatusCode::kDeadlineExceeded;
   };
   struct Verdict {
     bool start = false;  // Begin() now
@@ -95,9 +104,9 @@ class Elastic {
     // (node n1, ...)".
     std::vector<std::string> left_behind;
     Time waited{};  // how long they were waited for
-    // Processes that have waited too long for a start. They have been removed
-    // and must be told why.
-    std::vector<Late> late;
+    // Processes that have waited too long for a start, or have come after the
+    // end of the training. They have been removed and must be told why.
+    std::vector<Refused> refused;
   };
   // `running`: the last epoch has not ended; `running_text` describes it.
   Verdict OnTime(Time now, bool running, const std::string& running_text);
@@ -137,7 +146,8 @@ class Elastic {
     SessionId session = 0;
     std::string node;
     Process process;
-    std::string text;  // "rank 2 (node n1, host h, pid 77)"
+    std::string text;   // "rank 2 (node n1, host h, pid 77)"
+    bool lost = false;  // kGone, but has not left in good order
   };
 
   // OK if the node's executor can speak with those of all nodes that wait.
@@ -163,7 +173,11 @@ class Elastic {
   // no rank of the node waits.
   std::optional<Time> LateAt(const Node& node) const;
   // Removes the processes that have waited too long.
-  std::vector<Late> RefuseLate(Time now, const std::string& what_is);
+  std::vector<Refused> RefuseLate(Time now, const std::string& what_is);
+  // Whether the training is over and no rank of the last epoch goes on.
+  bool Over() const;
+  // Removes all waiting processes, because the training is over.
+  std::vector<Refused> RefuseAfterEnd();
   // When the next epoch may start if nothing changes; nullopt if something must
   // change first.
   std::optional<Time> StartsAt() const;
@@ -192,6 +206,7 @@ class Elastic {
   uint64_t epoch_ = 0;                                       // of seats_
   size_t expected_ = 0;                                      // of seats_
   uint64_t arrivals_ = 0;
+  std::string finished_;  // the first rank that has finished; empty: none
   bool changed_ = false;
   Time changed_at_{};
   std::optional<Time> over_since_;  // since when no epoch runs

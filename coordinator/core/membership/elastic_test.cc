@@ -2,6 +2,8 @@
 // ranks are told.
 #include "coordinator/core/membership/elastic.h"
 
+#include <random>
+
 #include "coordinator/core/testing/elastic_testing.h"
 #include "coordinator/core/testing/testing.h"
 #include "gmock/gmock.h"
@@ -16,6 +18,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::ResultOf;
 
 // Nodes n0, n1, n2; a job of 2 to 4 ranks.
 class ElasticTest : public ::testing::Test {
@@ -49,11 +52,30 @@ class ElasticTest : public ::testing::Test {
     }
     return last;
   }
-  void Leave(ElasticNode& node, uint32_t rank, bool returns) {
+  void Leave(ElasticNode& node, uint32_t rank, bool returns,
+             bool finished = false) {
     proto::ExecutorMessage m = Gone(epoch(), rank, true);
     m.mutable_rank_gone()->set_returns(returns);
+    m.mutable_rank_gone()->set_finished(finished);
     bed_.From(*node.executor, m);
     bed_.Pass(Time{});
+  }
+  void Finish(ElasticNode& node, uint32_t rank) {
+    Leave(node, rank, false, true);
+  }
+  // The refusals of a node's processes after the end of the training.
+  static auto RefusedAsOver(std::vector<uint64_t> clients) {
+    return ElementsAre(
+        AllOf(ResultOf([](const auto& end) { return end.code(); },
+                       static_cast<int>(absl::StatusCode::kOutOfRange)),
+              ResultOf([](const auto& end) { return end.message(); },
+                       HasSubstr("the training is over: rank 0 (node n0")),
+              ResultOf(
+                  [](const auto& end) {
+                    return std::vector<uint64_t>(end.clients().begin(),
+                                                 end.clients().end());
+                  },
+                  clients)));
   }
   // Clients 11, 12 on n0 are ranks 0, 1; 21 on n1 is rank 2.
   void StartThree() {
@@ -541,6 +563,147 @@ TEST_F(ElasticTest, TheOperatorsStopIsToldToAllWhoWait) {
                         "the coordinator was stopped by its operator");
   }
   EXPECT_TRUE(told);
+}
+
+// --- The end of the training -------------------------------------------------
+
+TEST_F(ElasticTest, NobodyBeginsAgainWhatRanksHaveFinished) {
+  StartThree();
+  Wait(c_, {{31}});  // takes the place of one that has died before
+  Finish(a_, 0);
+  Finish(a_, 1);
+  EXPECT_THAT(c_.Refused(), IsEmpty());  // rank 2 may still need it
+  Finish(b_, 2);
+  EXPECT_THAT(c_.Refused(), RefusedAsOver({31}));
+  // However late it comes.
+  bed_.Pass(seconds(3600));
+  Wait(b_, {{22}, {23}});
+  EXPECT_THAT(b_.Refused(), RefusedAsOver({22, 23}));
+  EXPECT_EQ(epoch(), 1u);
+}
+
+TEST_F(ElasticTest, ARankThatLeavesHasNotFinished) {
+  StartThree();
+  for (uint32_t rank = 0; rank < 2; ++rank) Leave(a_, rank, false);
+  Leave(b_, 2, false);
+  Wait(c_, {{31}, {32}});
+  bed_.Pass(seconds(1));
+  EXPECT_THAT(Ranks(), ElementsAre(31, 32));
+}
+
+// The epoch may end before all ranks have heard of the last step.
+TEST_F(ElasticTest, RanksOfTheLastEpochMayStillFinish) {
+  StartThree();
+  Finish(a_, 0);
+  bed_.From(*b_.executor, Gone(1, 2, false, "it died"));
+  Wait(a_, {{12, 1, 1}});
+  Wait(c_, {{31}});  // two are needed
+  bed_.Pass(seconds(1));
+  ASSERT_EQ(epoch(), 2u);
+  EXPECT_THAT(Ranks(), ElementsAre(12, 31));
+  // Of this epoch, too, the survivors may go on.
+  bed_.From(*a_.executor, Gone(2, 0, false, "it died"));
+  Wait(c_, {{31, 2, 1}, {32}});
+  bed_.Pass(seconds(1));
+  ASSERT_EQ(epoch(), 3u);
+  EXPECT_THAT(Ranks(), ElementsAre(31, 32));
+  Finish(c_, 0);
+  Finish(c_, 1);
+  Wait(a_, {{13}, {14}});
+  EXPECT_THAT(a_.Refused(), RefusedAsOver({13, 14}));
+}
+
+TEST_F(ElasticTest, WhoWasInAStartThatFailedDoesNotBeginAgain) {
+  StartThree();
+  Finish(a_, 0);
+  bed_.From(*b_.executor, Gone(1, 2, false, "it died"));
+  Wait(c_, {{31}, {32}});
+  Wait(a_, {{12, 1, 1}});
+  bed_.Pass(seconds(1));
+  ASSERT_EQ(epoch(), 2u);
+  // The only one with the state dies before the epoch has begun; the others
+  // wait again, by the same connections.
+  bed_.From(*a_.executor, Gone(2, 0, false, "it died"));
+  Wait(c_, {{31}, {32}});
+  bed_.Pass(seconds(5));
+  EXPECT_EQ(epoch(), 2u);
+  ASSERT_EQ(c_.Refused().size(), 1u);
+  EXPECT_EQ(c_.Refused()[0].code(),
+            static_cast<int>(absl::StatusCode::kAborted));
+}
+
+TEST_F(ElasticTest, ALossAtTheEndIsAnErrorOfThoseThatComeLater) {
+  StartThree();
+  Finish(a_, 0);
+  bed_.From(*a_.executor, Gone(1, 1, false, "it died"));
+  Finish(b_, 2);
+  Wait(c_, {{31}});
+  ASSERT_EQ(c_.Refused().size(), 1u);
+  EXPECT_EQ(c_.Refused()[0].code(),
+            static_cast<int>(absl::StatusCode::kAborted));
+  EXPECT_THAT(c_.Refused()[0].message(),
+              AllOf(HasSubstr("rank 0 (node n0"),
+                    HasSubstr("but rank 1 (node n0"), HasSubstr("was lost")));
+}
+
+// Any order of ends, with and without new processes: an epoch begins after the
+// first rank has finished only with one that has not and was there.
+TEST_F(ElasticTest, SeedsOfEnds) {
+  for (uint32_t seed = 1; seed <= 300; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    TestBed bed;
+    ElasticNode a{&bed.Connect("j", "n0")};
+    ElasticNode b{&bed.Connect("j", "n1")};
+    const auto say = [&](ElasticNode& node) {
+      bed.From(*node.executor, node.Ready(1, 8));
+      bed.Pass(Time{});
+    };
+    a.waiting = {{11}, {12}, {13}, {14}};
+    say(a);
+    bed.Pass(seconds(1));
+    ASSERT_NE(a.LastStart(), nullptr);
+    a.waiting.clear();
+    bool finished = false;
+    bool lost = false;
+    for (uint32_t rank = 0; rank < 4; ++rank) {
+      proto::ExecutorMessage gone = Gone(1, rank, true);
+      switch (random() % 4) {
+        case 0:  // leaves, as SIGTERM has asked it to
+          break;
+        case 1:
+          gone.mutable_rank_gone()->set_clean(false);
+          lost = true;
+          break;
+        case 2:
+          gone.mutable_rank_gone()->set_returns(true);
+          a.waiting.push_back({11 + rank + 100, 1, rank});
+          break;
+        default:
+          gone.mutable_rank_gone()->set_finished(true);
+          finished = true;
+      }
+      bed.From(*a.executor, gone);
+      bed.Pass(Time{});
+    }
+    const size_t back = a.waiting.size();
+    const bool survivors_first = random() % 2 == 0;
+    if (survivors_first) say(a);
+    b.waiting = {{21}};
+    say(b);
+    if (!survivors_first) say(a);
+    bed.Pass(seconds(2));
+    const auto started = [](const ElasticNode& n) {
+      return n.LastStart() != nullptr && n.LastStart()->epoch() == 2;
+    };
+    EXPECT_EQ(started(a), back > 0);
+    EXPECT_EQ(started(a) || started(b), back > 0 || !finished);
+    ASSERT_EQ(b.Refused().size(), finished && back == 0 ? 1u : 0u);
+    if (b.Refused().empty()) continue;
+    EXPECT_EQ(b.Refused()[0].code(),
+              static_cast<int>(lost ? absl::StatusCode::kAborted
+                                    : absl::StatusCode::kOutOfRange));
+  }
 }
 
 }  // namespace

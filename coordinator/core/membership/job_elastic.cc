@@ -127,10 +127,12 @@ void Job::OnElasticTime(Time now, JobOutput* out) {
                                   SecondsText(verdict.waited)),
                      kMaxErrorBytes))));
   }
-  if (!verdict.late.empty()) out->Count(ErrorKind::kStartTimeout);
-  for (const Elastic::Late& late : verdict.late) {
-    RefuseWaiting(late.session, late.clients,
-                  absl::StatusCode::kDeadlineExceeded, late.why, out);
+  for (const Elastic::Refused& refused : verdict.refused) {
+    if (refused.code == absl::StatusCode::kDeadlineExceeded) {
+      out->Count(ErrorKind::kStartTimeout);
+    }
+    RefuseWaiting(refused.session, refused.clients, refused.code, refused.why,
+                  out);
   }
   if (verdict.start) StartElastic(out);
   SendWanted(out);

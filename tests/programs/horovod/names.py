@@ -13,6 +13,7 @@ import horovod.torch as hvd
 import maypole.torch
 import rank
 from horovod.common import basics, elastic, exceptions, process_sets, util
+from horovod.runner.common.util import secret, settings, timeout
 from horovod.torch import compression, functions, mpi_ops, optimizer, sync_batch_norm
 from horovod.torch.mpi_ops import allreduce_async_, is_homogeneous, synchronize
 from maypole.common import exceptions as own
@@ -83,6 +84,30 @@ def check_util():
     assert "HOROVOD_TEST" not in os.environ
 
 
+def check_built():
+    """Scripts multiply the learning rate of Adasum by local_size() if nccl_built(): Maypole's Adasum takes each rank by
+    itself."""
+    for module in (hvd, util, maypole.torch):
+        for name in ("mpi", "nccl", "ddl", "ccl", "rocm"):
+            assert not getattr(module, name + "_built")(verbose=True), name
+        assert module.gloo_built(verbose=True) and module.cuda_built(True)
+
+
+def check_settings():
+    of_job = settings.Settings(hosts="h1:2", num_proc=2, verbose=2, key=secret.make_secret_key(),
+                               start_timeout=timeout.Timeout(30, "not within {timeout} s"))
+    assert isinstance(of_job, settings.BaseSettings)
+    assert (of_job.hosts, of_job.num_proc, of_job.verbose, of_job.elastic, of_job.nics) == ("h1:2", 2, 2, False, None)
+    assert len(of_job.key) == 32 and 0 < of_job.start_timeout.remaining() <= 30
+    of_job.start_timeout.check_time_out_for("a test")
+    try:
+        timeout.Timeout(-1, "not within {timeout} s").check_time_out_for("a test")
+    except TimeoutError as error:
+        assert str(error) == "not within -1 s (a test)"
+    else:
+        assert False
+
+
 def check_environment():
     said = {name: int(os.environ["HOROVOD_" + name])
             for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")}
@@ -107,6 +132,8 @@ def main():
     hvd.init()
     check_identity()
     check_util()
+    check_built()
+    check_settings()
     check_environment()
     assert is_homogeneous() in (True, False)
     x = torch.ones(2)

@@ -97,6 +97,11 @@ bool Client::ReadMessages() {
   return moved;
 }
 
+void Client::SayFinished() {
+  auto finished = session::Make<session::Finished>();
+  connection_->to_executor.Send(&finished, sizeof(finished));
+}
+
 void Client::Leave(bool returns) {
   core_.Leave();
   auto goodbye = session::Make<session::Goodbye>();

@@ -47,6 +47,8 @@ class Client : private RankShell {
   bool Drive(bool look_at_socket, bool* by_board);
   // returns: it says that it will come back.
   void Leave(bool returns);
+  // Says that the rank has trained to the end.
+  void SayFinished();
   // Asks the executor to open a memory of this rank.
   void SendGpuMemory(const session::GpuMemoryRequest& request) {
     connection_->to_executor.Send(&request, sizeof(request));

@@ -13,6 +13,10 @@ constexpr int64_t kPause = kSecond;
 constexpr int64_t kNoAgentPause = 20 * kMillisecond;
 // The coordinator's error comes first (rank_session.cc).
 constexpr int64_t kSlack = 3 * kSecond;
+// A process that was asked to leave does not end as one that has finished.
+constexpr launcher::Exit kLeft{.value = 128 + SIGTERM};
+// Longer than an executor without ranks lives, and than a host cools down.
+constexpr int64_t kLongestEvaluation = 40 * kSecond;
 
 }  // namespace
 
@@ -27,6 +31,7 @@ ElasticProcess::ElasticProcess(Environment environment, int pid)
 
 void ElasticProcess::Sigterm() {
   stage_->Trace("pid ", pid_, " gets SIGTERM");
+  if (evaluates_) return;
   asked_to_leave_ = true;
   main_.Ask(stage_->SoonDelay(), life_);
 }
@@ -42,7 +47,8 @@ void ElasticProcess::Missed() {
   environment_.on_disturbance();
 }
 
-void ElasticProcess::Exit(const launcher::Exit& exit) {
+void ElasticProcess::Exit(launcher::Exit exit) {
+  exit.finished = evaluates_;
   stage_->Trace("pid ", pid_, " (rank ", place_.rank,
                 ") ends: ", launcher::Describe(exit));
   if (state_ != State::kOutside) Missed();
@@ -60,7 +66,7 @@ bool ElasticProcess::MayGoOn() {
   if (state_ == State::kRunning) return true;
   if (asked_to_leave_) {
     // Before run() the signal has its usual effect.
-    Exit(has_joined_ ? launcher::Exit{}
+    Exit(has_joined_ ? kLeft
                      : launcher::Exit{.signaled = true, .value = SIGTERM});
     return false;
   }
@@ -123,6 +129,11 @@ void ElasticProcess::OnRefused(Code code, const std::string& why) {
   environment_.training->OnWaitsNoMore(pid_);
   state_ = State::kOutside;
   joins_until_ = 0;
+  if (code == Code::kOutOfRange) {
+    ++stage_->counts.came_too_late;
+    environment_.training->OnCameTooLate(pid_, why);
+    return Exit({});
+  }
   const bool may_try =
       has_joined_ && (code == Code::kAborted || code == Code::kUnavailable);
   if (!may_try || ++failed_starts_ == kMostFailedStarts) {
@@ -219,9 +230,15 @@ void ElasticProcess::OnAgreed(size_t operations, bool wanted) {
 }
 
 void ElasticProcess::Finish() {
+  client_->SayFinished();
   Leave(true, /*returns=*/false);
   environment_.training->OnFinished(pid_, step_);
-  Exit({});
+  evaluates_ = true;
+  if (stage_->random.OneIn(2)) return Exit({});
+  const int code = stage_->random.OneIn(8) ? 1 : 0;
+  stage_->scheduler.After(
+      stage_->random.Magnitude(kMillisecond, kLongestEvaluation), life_,
+      [this, code] { Exit({.value = code}); });
 }
 
 void ElasticProcess::OnProgramEnd(bool finished) {
@@ -236,7 +253,7 @@ void ElasticProcess::OnProgramEnd(bool finished) {
   if (asked_to_leave_) {
     Leave(finished, /*returns=*/false);
     ++stage_->counts.asked_to_leave;
-    return Exit({});
+    return Exit(kLeft);
   }
   Leave(finished, /*returns=*/last_epoch_ > 0);
   ComeAgain();

@@ -3,7 +3,8 @@
 // Purpose: does in C++ what run() does in Python (maypole/common/elastic.py):
 // gets the state from rank 0, makes steps, commits; leaves the epoch when a
 // change is wanted or something has failed, and joins the next one; leaves for
-// good when it gets SIGTERM, or when the last step is made.
+// good when it gets SIGTERM, or when the last step is made. After that it may
+// evaluate for some time, and fail.
 //
 // The state is the number of steps that are committed. The programs of the
 // epochs are as those of other jobs (program.h), with a commit after each step.
@@ -60,13 +61,14 @@ class ElasticProcess : public Process {
   // The current operation's answer, if it has ended; then *failed says how.
   bool Answer(Kind kind, int64_t mine, int64_t* answer, bool* failed);
   void Missed();
-  void Exit(const launcher::Exit& exit);
+  void Exit(launcher::Exit exit);
 
   const Environment environment_;
   int64_t joins_until_ = 0;  // its own start timeout
   bool has_joined_ = false;  // some epoch
   int failed_starts_ = 0;    // in a row
   bool asked_to_leave_ = false;
+  bool evaluates_ = false;  // it has finished, and SIGTERM is ignored
   uint64_t last_epoch_ = 0;
   bool synced_here_ = false;  // it has got the state in this epoch
   Entrant entrant_;

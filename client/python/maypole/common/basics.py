@@ -7,6 +7,7 @@ the main thread.
 """
 
 import atexit
+import logging
 import os
 import threading
 from typing import Any, Callable, List, Optional, Tuple
@@ -18,8 +19,11 @@ from maypole.common import operations, rendezvous
 from maypole.common.exceptions import (FORKED, forked, from_status,
                                        not_initialized, note_joined)
 
+_log = logging.getLogger("maypole")
+
 _atexit_registered = False
 _joins = 0
+_finished = False
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
@@ -39,7 +43,8 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     joined the job nevertheless, and may be called again.
     Raises NotImplementedError for other values of `comm`, ValueError if the environment is
     wrong or in a forked child of a rank, HorovodInternalError if the job could
-    not be joined in time. Ctrl-C ends the wait.
+    not be joined in time. Ctrl-C ends the wait. In an elastic job whose
+    training is over, which this process has come too late for, SystemExit(0).
     """
     global _atexit_registered, _joins
     wanted_ranks = part_of_job.ranks_of(comm)
@@ -54,12 +59,18 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         rendezvous.offer(library)
     with part_of_job.environment(place):
         status, text = _interruptibly(lambda: _native_init(library))
+    if status == _native.OUT_OF_RANGE and is_elastic() and not _finished:
+        _log.warning(
+            "maypole: %s; this process came too late and ends, with status 0",
+            text)
+        raise SystemExit(0)
     if status != _native.OK:
         raise from_status(status, text)
     note_joined()
     if joining:
         _joins += 1
         sets.forget_all()
+        _set_horovods_places()
     # Ends the native threads while the tensors they may write to still live.
     if not _atexit_registered:
         atexit.register(shutdown)
@@ -71,6 +82,15 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
             shutdown()
             raise
     sets.add_all(wanted_sets)
+
+
+def _set_horovods_places() -> None:
+    """Sets HOROVOD_RANK and the like, which scripts read, in an elastic job,
+    whose launcher could not know them."""
+    if os.environ.get("HOROVOD_ELASTIC") != "1" or not is_elastic():
+        return
+    for place in (rank, size, local_rank, local_size, cross_rank, cross_size):
+        os.environ["HOROVOD_" + place.__name__.upper()] = str(place())
 
 
 def _native_init(library: Any) -> Tuple[int, str]:
@@ -122,6 +142,24 @@ def abandon_epoch() -> None:
     """
     _native.library().abandon_epoch()
     sets.forget_all()
+
+
+def set_finished(finished: bool) -> None:
+    """Says that this process of an elastic job has trained to the end, or that
+    it begins another training.
+
+    When it leaves for good after it has finished, the job's training is over:
+    the coordinator refuses processes that come later.
+    """
+    global _finished
+    if finished != _finished and is_elastic():
+        _finished = finished
+        _native.library().set_finished(int(finished))
+
+
+def has_finished() -> bool:
+    """What set_finished() was called with last."""
+    return _finished
 
 
 def is_elastic() -> bool:
@@ -193,8 +231,9 @@ def mpi_enabled() -> bool:
     return False
 
 
-def mpi_built() -> bool:
+def mpi_built(verbose: bool = False) -> bool:
     """False: Maypole does not use MPI."""
+    del verbose
     return False
 
 
@@ -203,37 +242,50 @@ def gloo_enabled() -> bool:
     return True
 
 
-def gloo_built() -> bool:
+def gloo_built(verbose: bool = False) -> bool:
     """True: between nodes the executors use Gloo."""
+    del verbose
     return True
 
 
-def nccl_built() -> int:
-    """21800: NCCL 2.18 or newer is used, by the executors, where there is one.
+def nccl_built(verbose: bool = False) -> int:
+    """0: nothing is compiled against NCCL.
 
-    Nothing is compiled against NCCL; a GPU need not be present.
+    The executors use NCCL where there is one (`python3 -m maypole`). But scripts
+    ask this to learn how Adasum treats the ranks of a node: Horovod's NCCL
+    averages within the node, so they multiply the learning rate by
+    local_size(). Maypole's Adasum takes each rank by itself.
+
+    Args:
+      verbose: no effect, as in all functions of this kind: Horovod prints what
+        it finds.
     """
-    return 21800
+    del verbose
+    return 0
 
 
-def ddl_built() -> bool:
+def ddl_built(verbose: bool = False) -> bool:
     """False."""
+    del verbose
     return False
 
 
-def ccl_built() -> bool:
+def ccl_built(verbose: bool = False) -> bool:
     """False."""
+    del verbose
     return False
 
 
-def cuda_built() -> bool:
+def cuda_built(verbose: bool = False) -> bool:
     """True: CUDA tensors are supported. A GPU need not be present, because the
     driver is opened when the first CUDA tensor is submitted."""
+    del verbose
     return True
 
 
-def rocm_built() -> bool:
+def rocm_built(verbose: bool = False) -> bool:
     """False."""
+    del verbose
     return False
 
 

@@ -19,6 +19,7 @@ arguments ...]; the answer is ["ok", result] or ["error", text].
 Thread contract: any thread may use a Registry; one thread at a time a client.
 """
 
+import contextlib
 import json
 import logging
 import multiprocessing
@@ -28,13 +29,17 @@ import tempfile
 import threading
 import time
 from multiprocessing import connection
-from typing import Any, Callable, Dict, List, Mapping, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Set, Tuple
 
 _log = logging.getLogger("maypole.data")
 
 # How long one request for something that has not happened yet is held.
 _WAIT_SECONDS = 1.0
 _STOP_SECONDS = 10.0
+# How long a client may take to prove that it knows the key and to send its
+# request, and how many clients there may be at a time.
+_REQUEST_SECONDS = 10.0
+_MAX_CLIENTS = 1024
 # Between two tries to accept a client, or to reach the registry.
 _RETRY_SECONDS = 0.1
 # After so long without a registry it has ended.
@@ -67,6 +72,27 @@ def own_address(towards: str = "192.0.2.1") -> str:
             return probe.getsockname()[0]
         except OSError:  # a host without a network
             return "127.0.0.1"
+
+
+@contextlib.contextmanager
+def _time_limit(peer: Any, seconds: float) -> Iterator[None]:
+    """Ends the peer's connection after so long: reads see the end of file."""
+    with socket.socket(fileno=os.dup(peer.fileno())) as copy:
+
+        def end() -> None:
+            try:
+                copy.shutdown(socket.SHUT_RDWR)
+            except OSError:  # it has ended
+                pass
+
+        timer = threading.Timer(seconds, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
 
 
 class Registry:
@@ -130,6 +156,9 @@ class Registry:
                     peer.close()
                     return
                 self._threads = [t for t in self._threads if t.is_alive()]
+                if len(self._threads) >= _MAX_CLIENTS:  # it tries again
+                    peer.close()
+                    continue
                 self._threads.append(threading.Thread(
                     target=self._serve, args=(peer,), daemon=True,
                     name="maypole-data-registry-peer"))
@@ -139,10 +168,12 @@ class Registry:
         """One request of one client, who must know the key."""
         try:
             with peer:
-                # Here, so that a silent stranger does not keep others waiting.
-                connection.deliver_challenge(peer, self.key)
-                connection.answer_challenge(peer, self.key)
-                function, *arguments = json.loads(peer.recv_bytes())
+                with _time_limit(peer, _REQUEST_SECONDS):
+                    # Here, so that a silent stranger does not keep others
+                    # waiting.
+                    connection.deliver_challenge(peer, self.key)
+                    connection.answer_challenge(peer, self.key)
+                    function, *arguments = json.loads(peer.recv_bytes())
                 peer.send_bytes(json.dumps(
                     self._answer(function, arguments)).encode())
         except (OSError, EOFError, ValueError,

@@ -20,8 +20,11 @@ learn of the wish at different times.
     a rank died                restore the last commit; next epoch; sync; func
     a change is wanted         next epoch; sync; func
     this rank got SIGTERM      the same on the others; this one leaves for good
-                               at that commit and exits with status 0
-    func returns               returns its result; the next SIGTERM is ignored
+                               at that commit and exits with status 143, as if
+                               the signal had ended it: it has not finished
+    func returns               says so to the coordinator, which lets nobody
+                               begin the training again; returns its result;
+                               the next SIGTERM is ignored
 
 sync() gives every rank the state of rank 0. It always runs after a change of
 epoch, because a rank does not know whether others need it. Ranks that got the
@@ -59,6 +62,9 @@ _MAX_FAILED_STARTS = 3
 _PAUSE_SECONDS = 1.0
 
 _CHECK = "maypole.elastic.check"
+
+# The exit status of a process that leaves because SIGTERM asked it to.
+ASKED_TO_LEAVE = 128 + signal.SIGTERM
 
 
 class _Departure:
@@ -98,7 +104,7 @@ class _Departure:
         self._waiting = True
         try:
             if self.requested:
-                raise SystemExit(0)
+                raise SystemExit(ASKED_TO_LEAVE)
             yield
         except SystemExit:
             # It would wait for the init() that this interrupts.
@@ -121,8 +127,7 @@ class _Departure:
         if callable(self._previous):
             self._previous(number, frame)
         if self._waiting:
-            raise SystemExit(0)
-
+            raise SystemExit(ASKED_TO_LEAVE)
 
     def _passed_on(self) -> bool:
         """In a forked child, a DataLoader's worker say, the signal does what it
@@ -340,6 +345,7 @@ def run_converting(
 def _run(func: Callable[..., Any], start_epoch: Callable[[], None],
          state: State, args: Any, kwargs: Any) -> Any:
     changed = False
+    basics.set_finished(False)
     while True:
         try:
             if changed:
@@ -348,7 +354,13 @@ def _run(func: Callable[..., Any], start_epoch: Callable[[], None],
             state._synced_in = basics.joins()  # pylint: disable=protected-access
             result = func(state, *args, **kwargs)
             state.on_finished()
+            basics.set_finished(True)
             return result
+        except SystemExit as end:
+            # The program's way to stop early, all ranks at once.
+            if end.code in (None, 0):
+                basics.set_finished(True)
+            raise
         except HorovodInternalError as error:
             if not _can_continue(error):
                 raise
@@ -373,6 +385,6 @@ def _can_continue(error: HorovodInternalError) -> bool:
 
 
 def _leave() -> None:
-    _log.info("maypole: leaving the job, as SIGTERM asked")
+    _log.warning("maypole: leaving the job at a commit, as SIGTERM asked")
     basics.shutdown()
-    sys.exit(0)
+    sys.exit(ASKED_TO_LEAVE)

@@ -11,7 +11,7 @@ from maypole.ray.errors import describe
 from maypole.ray.gathering import Callbacks
 from maypole.ray.nodes import Daemons, Node
 from maypole.ray.static_adapter import call, make_daemons, variables_of_job
-from maypole.ray.worker import BaseHorovodWorker, Ended
+from maypole.ray.worker import BaseHorovodWorker, Ended, failed_after_its_training
 from maypole.runner.errors import RankError
 
 _log = logging.getLogger("maypole.ray")
@@ -251,18 +251,23 @@ class _Run:
     def _on_end(self, number: int, ref: Any) -> List[Action]:
         ray = cluster.get_ray()
         process = self._processes.pop(number)
-        what, well, killed = "", True, False
+        who = f"rank process {number} (node {process.node.name}, pid {process.pid})"
+        what, well, killed, finished = "", True, False, False
         try:
-            self._ended.append(ray.get(ref))
+            ended = ray.get(ref)
+            if ended.departed:
+                well, killed, what = False, True, f"{who} has left the job, as SIGTERM asked"
+            else:
+                self._ended.append(ended)
         except Exception as error:  # pylint: disable=broad-except  # what the function raises
             well, killed = False, isinstance(error, ray.exceptions.RayActorError)
             self._last_error = error
+            finished = failed_after_its_training(error)
             why = (f"was not started by Ray within {self._of_ranks.seconds:g} s (timeout_s)" if process.late
                    else describe(error))
-            who = f"rank process {number} (node {process.node.name}, pid {process.pid})"
             what = f"{who} {'' if killed else 'failed: '}{why}"
         ray.kill(process.actor)
-        return self._plan.on_end(number, well, killed, what, time.monotonic())
+        return self._plan.on_end(number, well, killed, what, time.monotonic(), finished)
 
     def _give_up_late(self, now: float) -> None:
         for process in self._processes.values():

@@ -127,8 +127,10 @@ class ElasticPlan:
             self._fail(name, node, now - node.started_at < SHORT_LIFE, f"node {name}: {why}", now)
         return self.on_time(now)
 
-    def on_end(self, number: int, well: bool, killed: bool, what: str, now: float) -> List[Action]:
-        """A process has ended. killed: from outside, so it says nothing about the program. what: how, for messages."""
+    def on_end(self, number: int, well: bool, killed: bool, what: str, now: float, finished: bool = False
+               ) -> List[Action]:
+        """A process has ended. killed: from outside, so it says nothing about the program. what: how, for messages.
+        finished: it had trained to the end, and nobody begins the training again."""
         process = self._processes.pop(number)
         if process.asked_at is not None:
             pass
@@ -137,6 +139,8 @@ class ElasticPlan:
                 self._end(f"{what}, while others had finished")
         elif well:
             self._finished_at = now
+        elif finished:
+            self._end(f"{what}, after its training")
         else:
             short = not killed and now - process.started_at < SHORT_LIFE
             self._fail(process.node, self._nodes[process.node], short, what, now)

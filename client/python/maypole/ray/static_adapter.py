@@ -47,7 +47,7 @@ class StaticAdapter:
               extra_env_vars: Optional[Dict]) -> None:
         ray = cluster.get_ray()
         self.workers = self._make_workers()
-        facts = ray.get([worker.where.remote(shim.in_use()) for worker in self.workers])
+        facts = self._facts()
         order = placement.by_node([fact["node_id"] for fact in facts])
         self.workers = [self.workers[index] for index in order]
         facts = [facts[index] for index in order]
@@ -76,6 +76,21 @@ class StaticAdapter:
         return [actor.options(num_cpus=self._resources["CPU"], num_gpus=self._resources.get("GPU", 0),
                               scheduling_strategy=cluster.in_bundle(group, bundle)).remote()
                 for bundle in bundles]
+
+    def _facts(self) -> List[Dict[str, Any]]:
+        """What the actors say of themselves, once all have started. A placement group made by others may have no room
+        for them."""
+        ray = cluster.get_ray()
+        refs = [worker.where.remote(shim.in_use()) for worker in self.workers]
+        seconds = getattr(self._settings, "placement_group_timeout_s", 100)
+        started, missing = ray.wait(refs, num_returns=len(refs), timeout=seconds)
+        if not missing:
+            return ray.get(refs)
+        where = "" if self._group is not None else (
+            " in the placement group that this process runs in: make that larger, or give "
+            "use_current_placement_group=False")
+        raise TimeoutError(f"{len(started)} of {len(refs)} ranks, each with {self._resources}, have started within "
+                           f"{seconds:g} s (placement_group_timeout_s){where}")
 
     def _start_daemons(self, facts: List[Dict[str, Any]], variables: Dict[str, str]) -> List[Dict[str, str]]:
         """Returns the variables of each rank, by rank. facts: of each."""

@@ -8,6 +8,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from maypole import _native
 from maypole.common import basics
+from maypole.common.elastic import ASKED_TO_LEAVE
 from maypole.ray import ray_logger, shim
 from maypole.ray.cluster import get_ray, this_node
 
@@ -15,12 +16,14 @@ from maypole.ray.cluster import get_ray, this_node
 class Ended(NamedTuple):
     """How a function of an elastic rank has ended.
 
-    rank: in its last epoch; None if it is in none. left: it left the job, as it was asked to, and has no value.
+    rank: in its last epoch; None if it is in none. left: it has no value, because it stopped early, or came when the
+    training was over. departed: likewise, but because SIGTERM asked it to leave: it has not finished.
     """
 
     rank: Optional[int]
     value: Any
     left: bool = False
+    departed: bool = False
 
 
 class BaseHorovodWorker:
@@ -78,9 +81,13 @@ class BaseHorovodWorker:
             self.start_executable(*executable)
             value = func(self.executable)
         except SystemExit as end:
-            if end.code not in (None, 0):
+            departed = end.code == ASKED_TO_LEAVE
+            if end.code not in (None, 0) and not departed:
                 raise RuntimeError(f"it called sys.exit({end.code!r})") from end
-            return Ended(None, None, left=True)
+            return Ended(None, None, left=True, departed=departed)
+        except Exception as error:
+            error.maypole_finished = _in_a_job() and basics.has_finished()  # for failed_after_its_training()
+            raise
         ended = Ended(basics.rank() if _in_a_job() else None, value)
         self.leave()  # before Ray ends the process, which would look like a death
         return ended
@@ -93,6 +100,11 @@ class BaseHorovodWorker:
     def set_queue(self, queue: Any) -> None:
         """Where ray_logger.log() sends to."""
         ray_logger.configure(queue)
+
+
+def failed_after_its_training(error: BaseException) -> bool:
+    """Whether execute_elastic() raised it after run() of maypole.elastic had returned."""
+    return getattr(getattr(error, "cause", None) or error, "maypole_finished", False)
 
 
 def _in_a_job() -> bool:

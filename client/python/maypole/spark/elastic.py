@@ -9,6 +9,7 @@ import signal
 import time
 from typing import Any, Dict, List, Optional
 
+from maypole.common.elastic import ASKED_TO_LEAVE
 from maypole.runner import job as runner_job
 from maypole.runner import messages
 from maypole.runner.errors import RankError
@@ -187,7 +188,8 @@ class ElasticJob(Base):
         now = time.monotonic()
         cause = f"process {number} (host {slot.task.host}) {how_it_ended(status, text)}"
         error = runner_job.rank_error(number, cause, answer)
-        is_early = status != -signal.SIGKILL and now - slot.since < _EARLY_SECONDS
+        from_outside = status in (-signal.SIGKILL, -signal.SIGTERM, ASKED_TO_LEAVE)
+        is_early = not from_outside and now - slot.since < _EARLY_SECONDS
         slot.early_failures = slot.early_failures + 1 if is_early else 0
         busy = [other for other in self._slots if other.task is not None]
         if all(other.early_failures >= _EARLY_FAILURES for other in busy):

@@ -57,16 +57,22 @@ class ElasticSampler(torch.utils.data.Sampler):
         self.reset()
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """This rank, and each other one, has processed the batches up to number
-        batch_idx, counted since the sampler's iteration began.
+        """This rank, and each other one, has processed another batch.
 
-        All ranks must record the same batches before they commit.
+        Call it once for each batch, in the order in which the sampler deals
+        them out; sizes may differ from batch to batch, but not from rank to
+        rank. All ranks must record the same batches before they commit.
+
+        Args:
+          batch_idx: not used: whether it counts from the beginning of the epoch
+            or from the last change of ranks is the program's choice.
+          batch_size: samples of the batch on this rank.
         """
-        each = min((batch_idx + 1) * batch_size, self.num_samples)
-        done = min(each * self.num_replicas, len(self.remaining_indices))
+        del batch_idx
+        self._recorded += batch_size * self.num_replicas
+        done = min(self._recorded, len(self.remaining_indices))
         if done > 0:
-            self.processed_num = max(self.processed_num,
-                                     self._places[done - 1] + 1)
+            self.processed_num = self._places[done - 1] + 1
 
     def record_indices(self, indices: Iterable[int]) -> None:
         """This rank has processed these samples."""
@@ -96,6 +102,7 @@ class ElasticSampler(torch.utils.data.Sampler):
         the job."""
         self.num_replicas = basics.size()
         self.rank = basics.rank()
+        self._recorded = 0  # samples of all ranks, since this call
         order = list(range(len(self.dataset)))
         if self.shuffle:
             random.Random(self.seed + self.epoch).shuffle(order)

@@ -1,0 +1,1 @@
+"""Settings of a job, and what they are made of."""

@@ -1,0 +1,17 @@
+// How a launcher learns that a process of an elastic job has finished its
+// training, and not only that it has ended.
+//
+// maypolerun sets MAYPOLE_FINISHED_FILE for each process, to a path in its
+// private directory. maypole_set_finished() makes the file, or removes it. When
+// the process has ended, maypolerun looks for it: whatever the process's exit
+// status is, nobody begins that training again.
+#ifndef MAYPOLE_COMMON_FINISHED_FILE_H_
+#define MAYPOLE_COMMON_FINISHED_FILE_H_
+
+namespace maypole {
+
+inline constexpr char kFinishedFileVariable[] = "MAYPOLE_FINISHED_FILE";
+
+}  // namespace maypole
+
+#endif  // MAYPOLE_COMMON_FINISHED_FILE_H_

@@ -1,0 +1,78 @@
+"""An elastic training that ends in the way its argument says; for finish_test.py.
+
+Each process makes up.PID in MAYPOLE_TEST_DIR when it begins, and prints "trains from STEP" when its function begins, and
+"done STEP" at its end.
+
+    late N      rank 1 dies shortly before the end. Rank 0 leaves the job, and evaluates until the process that replaces
+                rank 1 has come and ended, or trains; then for N seconds
+    leaves      rank 1 gets SIGTERM; training goes on until another one has taken its place
+    fails       rank 1 leaves the job after the training and fails, while rank 0 evaluates
+"""
+
+import os
+import signal
+import sys
+import time
+
+import numpy as np
+
+import maypole as hvd
+from maypole import elastic
+from maypole.common.objects import broadcast_object
+
+DIR = os.environ["MAYPOLE_TEST_DIR"]
+HOW = sys.argv[1]
+STEPS = 40
+
+
+def once(name):
+    try:
+        os.close(os.open(os.path.join(DIR, name), os.O_CREAT | os.O_EXCL))
+        return True
+    except FileExistsError:
+        return False
+
+
+def await_another():
+    """Until a third process has begun and ended, or has begun to train."""
+    while True:
+        pids = [name[3:] for name in os.listdir(DIR) if name.startswith("up.")]
+        if len(pids) > 2 and (os.path.exists(os.path.join(DIR, "again")) or
+                              sum(os.path.exists("/proc/" + pid) for pid in pids) == 1):
+            return
+        time.sleep(0.05)
+
+
+once("up.%d" % os.getpid())
+hvd.init()
+
+
+@elastic.run
+def train(state):
+    print("trains from", state.step)
+    if os.path.exists(os.path.join(DIR, "over")):
+        once("again")
+    while state.step < STEPS or HOW == "leaves" and hvd.size() < 2:
+        hvd.allreduce(np.ones(3), name="step")
+        state.step += 1
+        if hvd.rank() == 1 and HOW == "late" and state.step == STEPS - 5 and once("killed"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if hvd.rank() == 1 and HOW == "leaves" and state.step == 10 and once("left"):
+            os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.02)
+        state.commit()
+
+
+of_job = elastic.ObjectState(broadcast_object, hvd.rank, step=0)
+train(of_job)
+rank = hvd.rank()
+hvd.shutdown()
+once("over")
+if HOW == "late":
+    await_another()
+    time.sleep(float(sys.argv[2]))
+if HOW == "fails":
+    if rank == 1:
+        sys.exit(3)
+    time.sleep(4)  # longer than the host's cool-down
+print("done", of_job.step)

@@ -1,0 +1,60 @@
+"""The end of an elastic training, with maypolerun and real daemons: who has finished, and who has only left."""
+
+import glob
+import os
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+import harness
+
+PROGRAM = os.path.join(harness.ROOT, "tests/elastic/finish.py")
+MAYPOLERUN = os.path.join(harness.ROOT, "client/launcher/maypolerun")
+
+
+class FinishTest(unittest.TestCase):
+    def run_job(self, *how):
+        """Its status, the lines of its processes, its stderr, and how many processes there were."""
+        directory = tempfile.mkdtemp(prefix="mpf", dir="/tmp")
+        self.addCleanup(shutil.rmtree, directory)
+        process = subprocess.Popen([MAYPOLERUN, "-np", "2", "--min-np", "1", "--no-prefix", harness.PYTHON, PROGRAM, *how],
+                                   env=harness.environment({"MAYPOLE_TEST_DIR": directory}), stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        self.addCleanup(harness.end, process)
+        out, err = process.communicate(timeout=120)
+        return process.returncode, out.splitlines(), err, len(glob.glob(directory + "/up.*"))
+
+    def late(self, seconds):
+        status, lines, err, processes = self.run_job("late", seconds)
+        self.assertEqual(status, 0, err)
+        self.assertEqual(processes, 3)
+        self.assertEqual(lines.count("trains from 0"), 2, lines)  # nobody begins again
+        self.assertEqual([line for line in lines if line.startswith("done")], ["done 40"])
+        self.assertIn("the training is over: rank 0 (node node0", err)
+        self.assertIn("this process came too late and ends, with status 0", err)
+
+    def test_who_comes_after_the_end_does_not_train_again(self):
+        self.late("0")
+
+    def test_nor_after_a_long_evaluation(self):
+        """Longer than an executor waits that has no rank."""
+        self.late("12")
+
+    def test_a_rank_that_leaves_is_replaced(self):
+        status, lines, err, processes = self.run_job("leaves")
+        self.assertEqual(status, 0, err)
+        self.assertEqual(processes, 3)
+        self.assertEqual(lines.count("trains from 0"), 2, lines)
+        self.assertEqual(len([line for line in lines if line.startswith("done")]), 2, lines)
+        self.assertRegex(err, r"process [01] \(host localhost\) exited with code 143; the job goes on")
+
+    def test_a_failure_after_the_training_is_the_jobs(self):
+        status, lines, err, processes = self.run_job("fails")
+        self.assertEqual((status, processes), (3, 2), err)
+        self.assertEqual(lines.count("trains from 0"), 2, lines)
+        self.assertRegex(err.splitlines()[-1], r"process \d \(pid \d+, host localhost\) exited with code 3$")
+
+
+if __name__ == "__main__":
+    unittest.main()
