@@ -38,16 +38,30 @@ def dtype_code(tensor: torch.Tensor, kind: str, name: Optional[str]) -> int:
     ValueError (dtype, layout, dimensions); the text names the tensor.
     """
     code = DTYPES.get(tensor.dtype)
-    if (code is None or tensor.layout is not torch.strided
+    if (code is None or has_no_memory(tensor) or tensor.layout is not torch.strided
             or not (tensor.is_cpu or tensor.is_cuda)
             or tensor.dim() > _native.MAX_DIMS):
         raise _refusal(tensor, kind, name)
     return code
 
 
+_ORDINARY = frozenset((torch.Tensor, torch.nn.Parameter))
+
+
+def has_no_memory(tensor: torch.Tensor) -> bool:
+    """Whether the class of `tensor` computes by itself, as DTensor does; its
+    memory is then in other tensors, or nowhere."""
+    return (type(tensor) not in _ORDINARY and
+            type(tensor).__torch_dispatch__ != torch.Tensor.__torch_dispatch__)
+
+
 def _refusal(tensor: torch.Tensor, kind: str,
              name: Optional[str]) -> Exception:
     what = title(kind, name)
+    if has_no_memory(tensor):
+        return ValueError(
+            f"{what}: it is a {type(tensor).__name__}, which has no memory of "
+            "its own; pass the tensor in it (of a DTensor: to_local())")
     if not (tensor.is_cpu or tensor.is_cuda):
         return NotImplementedError(
             f"{what}: it is on {tensor.device}, but only CPU and CUDA tensors "
@@ -62,6 +76,19 @@ def _refusal(tensor: torch.Tensor, kind: str,
     names = ", ".join(str(dtype).replace("torch.", "") for dtype in DTYPES)
     return ValueError(f"{what}: dtype {tensor.dtype} is not supported; "
                       f"supported are {names}")
+
+
+def note_change(tensor: torch.Tensor) -> None:
+    """Tells autograd that the values of `tensor` change."""
+    if tensor.is_inference() or tensor.is_quantized:
+        return  # they take no part
+    if hasattr(torch.autograd.graph, "increment_version"):  # torch 2.1
+        torch.autograd.graph.increment_version(tensor)
+        return
+    with torch.no_grad():
+        # A change of no element; the views of a tensor count together.
+        same = tensor.detach()
+        (same.view(1) if same.dim() == 0 else same).narrow(0, 0, 0).zero_()
 
 
 # --- Streams ------------------------------------------------------------------
