@@ -1,0 +1,36 @@
+"""draw(): a recipe from a seed.
+
+Half of the dimensions have their simplest value, so that the others can be combined with each other; at most one value
+is of those that Maypole may refuse, because such a program can end before anything else happens.
+
+Thread contract: pure.
+"""
+
+import random
+
+from recipe import DIMENSIONS, REFUSABLE, Recipe
+
+# How often a dimension has another value than the simplest; the default is half.
+_SHARES = {"model": 0.8, "dtype": 0.2, "optimizer": 0.8, "scheduler": 0.6, "start": 0.7, "op": 0.25, "second": 0.12,
+           "declared": 0.05, "same_names": 0.3, "uneven": 0.25, "skipped": 0.15, "compression": 0.2, "outer": 0.15,
+           "closure": 0.2, "by_hand": 0.2, "scaler": 0.25, "subset": 0.15, "passes": 0.3, "memory": 0.4,
+           "checkpoint": 0.25, "copied": 0.4, "usage": 0.6, "named": 0.2, "frozen": 0.4, "predivide": 0.2,
+           "groups": 0.35, "compiled": 0.1, "kernel": 0.4}
+_REFUSED = 0.2  # of the programs
+
+
+def draw(seed: int, modern: bool = False) -> Recipe:
+    """modern: torch can compile, and has fused optimizers for the CPU."""
+    source = random.Random(seed)
+    may_be_refused = source.random() < _REFUSED
+    values = {"data": seed % 1000}
+    for name, choices in DIMENSIONS.items():
+        others = [value for value in choices[1:] if may_be_refused or (name, value) not in REFUSABLE]
+        if not modern:
+            others = [value for value in others if value not in ("fused",) and name != "compiled"]
+        if others and source.random() < _SHARES.get(name, 0.5):
+            value = source.choice(others)
+            if (name, value) in REFUSABLE:
+                may_be_refused = False
+            values[name] = value
+    return Recipe.of(values).normal()
