@@ -42,6 +42,7 @@ class Trainee:
         self.recipe, self.world, self.number = recipe, world, number
         self.known = set()
         self.scaler = scaler() if recipe.scaler != "no" else None
+        self.frozen = []
         unequal = recipe.start.startswith(("broadcast", "resume_root", "unequal"))
         seed = recipe.data + 77 * number
         self.model = models.make(recipe, world.seed(seed) if unequal else seed, world.batch_norm)
@@ -401,6 +402,8 @@ class Training:
 
 
 def _bits(value):
+    if isinstance(value, (list, tuple)):  # LBFGS keeps directions in lists
+        return b"".join(map(_bits, value))
     if not isinstance(value, torch.Tensor):
         return repr(value).encode()
     value = value.detach().contiguous()

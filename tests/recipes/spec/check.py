@@ -52,7 +52,7 @@ def _differing(recipe: Recipe, got: Dict[str, List[float]], want: Dict[str, List
 def _errors(recipe: Recipe, ends: Dict[int, Any]) -> Optional[str]:
     """What is wrong with the errors of the ranks; None if they are allowed."""
     errors = {rank: end["error"] for rank, end in ends.items()}
-    texts = "; ".join(f"rank {rank}: {error['kind']}: {error['text'][:300]}" if error else f"rank {rank}: no error"
+    texts = "; ".join(f"rank {rank}: {error['kind']}: {error['text'][:160]}" if error else f"rank {rank}: no error"
                       for rank, error in errors.items())
     for rank, error in errors.items():
         if error is not None and not error["ours"]:

@@ -155,6 +155,7 @@ def _conflicts(r: Recipe):
         yield "frozen", "no"
         yield "groups", "one"
         yield "by_hand", "no"
+        yield "as_dense", r.as_dense and r.buckets == "no"  # in buckets they stay dense, as documented
     if r.model == "words":
         if r.optimizer not in ("SGD", "SparseAdam", "Adagrad"):
             yield "optimizer", "SGD"
