@@ -26,6 +26,7 @@ sys.path[:0] = [os.path.join(os.path.dirname(os.path.abspath(__file__)), *part) 
 from check import groups_of, judge
 from crew import Crew, Lone
 from draw import draw
+from open_faults import reason_of
 from recipe import Recipe
 from shrink import shrink
 
@@ -97,6 +98,7 @@ def main():
     parser.add_argument("--layout", choices=LAYOUTS, action="append")
     parser.add_argument("--mutant")
     parser.add_argument("--modern", action="store_true", help="torch is new: torch.compile, fused optimizers")
+    parser.add_argument("--known", action="store_true", help="play programs with known faults, too")
     parser.add_argument("--keep", action="store_true", help="do not shrink")
     options = parser.parse_args()
     seeds = range(*map(int, options.seeds.split(":")))
@@ -105,6 +107,9 @@ def main():
     failures = 0
     with Oracle() as oracle:
         for name, recipe in recipes.items():
+            if not (options.recipe or options.known) and reason_of(recipe):
+                oracle.counts["left out"] += 1
+                continue
             for layout in options.layout or LAYOUTS:
                 found = oracle.failure(recipe, layout, options.mutant)
                 if found is not None:

@@ -81,8 +81,8 @@ class Model(torch.nn.Module):
         return out + self.branch(hidden) if branch else out
 
 
-def make(recipe, seed, batch_norm):
-    """A model whose weights follow from the seed. batch_norm: the class for that layer."""
+def make(recipe, seed, batch_norm, is_last=False):
+    """A model whose weights follow from the seed. batch_norm: the class for that layer. is_last: for the last rank."""
     torch.manual_seed(seed)
     model = Model(recipe, batch_norm).to(getattr(torch, recipe.dtype))
     if recipe.memory == "channels_last":
@@ -90,7 +90,7 @@ def make(recipe, seed, batch_norm):
     if recipe.memory == "transposed":
         first = next(model.parameters())
         first.data = first.data.t().contiguous().t()
-    if recipe.frozen in ("fixed", "until"):
+    if recipe.frozen in ("fixed", "until") or recipe.frozen == "one_rank" and is_last:
         next(model.parameters()).requires_grad_(False)
     if recipe.optimizer == "SparseAdam":  # it takes no dense gradients
         for layer in (model.head, model.branch):

@@ -22,11 +22,13 @@ _OPTIMIZERS = {
 }
 
 
-def _groups(recipe, model):
+def _groups(recipe, model, rank):
     named = [(name, p) for name, p in model.named_parameters()
              if p.requires_grad or recipe.optimizer != "SparseAdam"]
     if recipe.groups == "added":
         named = [(name, p) for name, p in named if not name.startswith("branch")]
+    if recipe.shuffled and rank % 2 == 1:
+        named.reverse()
     if recipe.groups == "two":
         # An empty group is an error of torch.
         biases = [p for name, p in named if name.endswith("bias")]
@@ -36,13 +38,15 @@ def _groups(recipe, model):
     return [{"params": [p for _, p in named]}]
 
 
-def make_optimizer(recipe, model):
+def make_optimizer(recipe, model, rank=0):
     name, options = _OPTIMIZERS[recipe.optimizer]
     options = dict(options)
     if recipe.kernel != "default":
         options.update({"foreach": {"foreach": True}, "loop": {"foreach": False}, "fused": {"fused": True}}[recipe.kernel])
     base = getattr(torch.optim, name)
-    groups = _groups(recipe, model)
+    if recipe.start == "unequal_rate":
+        options["lr"] *= 1 + rank
+    groups = _groups(recipe, model, rank)
     if recipe.outer == "inner_sam":
         return SAM(groups, base, **options)
     optimizer = base(groups, **options)

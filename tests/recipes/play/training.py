@@ -43,9 +43,10 @@ class Trainee:
         self.known = set()
         self.scaler = scaler() if recipe.scaler != "no" else None
         self.frozen = []
-        unequal = recipe.start.startswith(("broadcast", "resume_root", "unequal"))
+        unequal = recipe.start.startswith(("broadcast", "resume_root")) or recipe.start == "unequal"
         seed = recipe.data + 77 * number
-        self.model = models.make(recipe, world.seed(seed) if unequal else seed, world.batch_norm)
+        self.model = models.make(recipe, world.seed(seed) if unequal else seed, world.batch_norm,
+                                 world.distributed and world.rank == world.hvd.size() - 1)
         self._build()
         if recipe.compiled:
             self.model = torch.compile(self.model, backend="eager")
@@ -54,7 +55,7 @@ class Trainee:
 
     def _build(self):
         recipe, world = self.recipe, self.world
-        self.optimizer = make_optimizer(recipe, self.model)
+        self.optimizer = make_optimizer(recipe, self.model, world.rank)
         start = recipe.start
         if start.endswith("_first"):
             self._begin(start[:-len("_first")])
@@ -79,6 +80,8 @@ class Trainee:
         if not self.recipe.named:
             return None
         prefix = "" if self.recipe.same_names or not self.number else "second."
+        if self.recipe.named == "by_rank":
+            prefix = f"rank{self.world.rank}."
         return [(prefix + name, p) for name, p in self.model.named_parameters()
                 if self.recipe.groups != "added" or not name.startswith("branch")]
 
@@ -123,8 +126,8 @@ class Trainee:
     def parameters(self):
         return list(self.model.parameters())
 
-    def loss(self, now, part, which=0):
-        """The loss of the part-th micro-batch, of those rows that this world has; None if no rank computes one."""
+    def losses(self, now, part=0):
+        """The losses of the part-th micro-batch, of those rows that this world has; none if no rank computes one."""
         recipe, world = self.recipe, self.world
         count = len(world.members)
         shares = []
@@ -138,15 +141,16 @@ class Trainee:
             factor = float("inf") if recipe.scaler != "no" and now.count == 2 and index == count - 1 else 1.0
             shares.append((x, y, branch, factor))
         if not shares:
-            return None
+            return []
         if len({branch for _, _, branch, _ in shares}) == 1:
             # One pass over all rows.
             out = self.model(torch.cat([x for x, *_ in shares]), shares[0][2]).split(models.ROWS)
         else:
             out = [self.model(x, branch) for x, _, branch, _ in shares]
-        losses = [(((o - y)**2).mean() if which == 0 else o.sin().mean()) * factor
-                  for o, (_, y, _, factor) in zip(out, shares)]
-        return sum(losses) * world.scale(recipe)
+        errors = [((o - y)**2).mean() * factor for o, (_, y, _, factor) in zip(out, shares)]
+        waves = [o.sin().mean() * factor for o, (_, _, _, factor) in zip(out, shares)]
+        kinds = (errors, waves) if recipe.passes == "losses" else (errors,)
+        return [sum(values) * world.scale(recipe) for values in kinds]
 
     def zero_grad(self):
         how = self.recipe.zero_grad
@@ -163,15 +167,11 @@ class Trainee:
     def backward(self, now):
         recipe = self.recipe
         for part in range(2 if recipe.passes == "two" else 1):
-            loss = self.loss(now, part)
-            if loss is None:
-                continue
-            if self.scaler is not None:
-                loss = self.scaler.scale(loss)
-            if recipe.passes == "losses":
-                loss.backward(retain_graph=True)
-                loss = self.loss(now, part, 1)
-            loss.backward()
+            losses = self.losses(now, part)
+            for loss in losses:
+                if self.scaler is not None:
+                    loss = self.scaler.scale(loss)
+                loss.backward(retain_graph=len(losses) > 1)
         if recipe.by_hand == "written":
             self._write_gradient(now)
         self.world.complete(self.parameters(), self.known)
@@ -219,13 +219,13 @@ class Trainee:
     def with_closure(self, now):
         def closure():
             self.zero_grad()
-            loss = self.loss(now, 0)
-            if loss is not None:
+            losses = self.losses(now)
+            for loss in losses:
                 loss.backward()
             if self.recipe.by_hand == "written":
                 self._write_gradient(now)
             self.world.complete(self.parameters(), self.known)
-            return 0.0 if loss is None else loss
+            return losses[0] if losses else 0.0
 
         self.outer.step(closure)
 
@@ -246,11 +246,11 @@ class Trainee:
         self.backward(now)
 
         def closure():
-            loss = self.loss(now, 0)
-            if loss is not None:
+            losses = self.losses(now)
+            for loss in losses:
                 loss.backward()
             self.world.complete(self.parameters(), self.known)
-            return loss
+            return losses[0] if losses else 0.0
 
         self.optimizer.step(closure)
 
@@ -305,7 +305,7 @@ class Trainee:
     def freeze(self, count):
         """What the recipe's dimension `frozen` changes before the count-th step."""
         first = self.parameters()[0]
-        if count == 2 and self.recipe.frozen in ("until", "since"):
+        if count >= 2 and self.recipe.frozen in ("until", "since"):
             first.requires_grad_(self.recipe.frozen == "until")
         self.frozen = [not p.requires_grad for p in self.parameters()]
 

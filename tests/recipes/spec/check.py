@@ -15,7 +15,7 @@ import math
 import re
 from typing import Any, Dict, List, Optional
 
-from recipe import Recipe
+from recipe import UNEQUAL, Recipe
 
 # (relative, absolute) differences for which rounding is responsible.
 _TOLERANCES = {"float64": (1e-6, 1e-8), "float32": (2e-4, 2e-5), "bfloat16": (5e-2, 2e-2)}
@@ -79,7 +79,7 @@ def judge(recipe: Recipe, ends: Dict[int, Any], references: Dict[int, Any]) -> O
     table = {rank: {label: (values, digest) for label, values, digest in end["moments"]}
              for rank, end in ends.items()}
     wants = {rank: {label: values for label, values, _ in end["moments"]} for rank, end in references.items()}
-    equal_at_start = recipe.start not in ("unequal", "resume_some")
+    equal_at_start = recipe.start not in UNEQUAL
     for label in labels:
         if label == "start" and not equal_at_start:
             continue

@@ -25,8 +25,9 @@ DIMENSIONS: Dict[str, Tuple[Any, ...]] = {
     "dtype": ("float64", "float32", "bfloat16"),
     # transposed: strides of the first matrix are those of its transpose.
     "memory": ("plain", "channels_last", "transposed"),
-    # fixed: the first parameter has no gradient. until, since: it has none until, or from, the third step on.
-    "frozen": ("no", "fixed", "until", "since"),
+    # fixed: the first parameter has no gradient. until, since: it has none until, or from, the third step on. one_rank:
+    # it has none on the last rank.
+    "frozen": ("no", "fixed", "until", "since", "one_rank"),
     # Who uses a branch of the model. some: another rank in each step. late: nobody until the third step, then the
     # last rank. seldom: rank 0 in every third step. nobody: it is never used. idle: everybody uses it, but in each
     # step another rank computes no gradient at all.
@@ -49,14 +50,17 @@ DIMENSIONS: Dict[str, Tuple[Any, ...]] = {
     "made": ("after", "before"),  # the scheduler, in relation to the DistributedOptimizer
     # equal: all ranks make the same model. broadcast: rank 0's, before or after wrapping. resume: a checkpoint is
     # loaded on all ranks, or on rank 0, which broadcasts; before or after wrapping. resume_some: the optimizer's
-    # state is loaded on rank 0 only. unequal: other weights on each rank.
+    # state is loaded on rank 0 only. unequal: other weights on each rank; unequal_rate: other learning rates.
     "start": ("equal", "broadcast", "broadcast_first", "resume", "resume_first", "resume_root", "resume_root_first",
-              "resume_some", "unequal"),
+              "resume_some", "unequal", "unequal_rate"),
     # What happens after the first epoch. states: states go through torch.save and back. rebuilt: into new objects.
     # average: a deep copy of the model is evaluated. The others: model, optimizer and scheduler are copied in this
     # way, and the copies are trained further; optimizer: a copy of the optimizer is made and dropped.
     "copied": ("no", "states", "rebuilt", "average", "optimizer", "deepcopy", "pickle", "save"),
-    "named": (True, False),
+    # by_rank: each rank gives its parameters other names.
+    "named": (True, False, "by_rank"),
+    # The optimizer has its parameters in another order on each rank.
+    "shuffled": (False, True),
     # --- options of DistributedOptimizer
     "op": ("Average", "Sum", "Adasum"),
     "buckets": ("no", "one", "small"),
@@ -92,7 +96,8 @@ DIMENSIONS: Dict[str, Tuple[Any, ...]] = {
 
 # What may end with an error on every rank. With (dimension, value) of a program in it, an error is an allowed end.
 REFUSABLE = {
-    ("start", "resume_some"), ("start", "unequal"),
+    ("start", "resume_some"), ("start", "unequal"), ("start", "unequal_rate"),
+    ("frozen", "one_rank"), ("named", "by_rank"), ("shuffled", True),
     ("copied", "optimizer"), ("copied", "deepcopy"), ("copied", "pickle"), ("copied", "save"),
     ("declared", False),
     ("clip", "early_norm"), ("clip", "early_value"), ("by_hand", "early"), ("scaler", "early"),
@@ -106,6 +111,9 @@ REFUSABLE = {
 _NORMALIZING = {"Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adadelta", "Adagrad", "RMSprop", "Rprop", "LBFGS",
                 "SparseAdam"}
 _OUTER_STEPS = {"sam", "inner_sam"}
+
+# Ranks begin differently, and no end is right but an error.
+UNEQUAL = ("resume_some", "unequal", "unequal_rate")
 
 _Fields = dataclasses.make_dataclass(
     "_Fields", [("data", int, dataclasses.field(default=0))] +
@@ -193,6 +201,7 @@ def _conflicts(r: Recipe):
         yield "frozen", "no"
         yield "outer", "none"
         yield "scaler", "no"
+        yield "named", True
         yield "op", "Average"
         yield "compression", "none"
         yield "usage", "all"
@@ -226,13 +235,14 @@ def _conflicts(r: Recipe):
         yield "outer", "none"
         yield "second", "none"
         yield "optimizer", "SGD" if r.optimizer not in ("momentum", "Adam") else r.optimizer
-        yield "copied", "no" if r.copied not in ("average", "optimizer") else r.copied
-        yield "subset", False
         yield "groups", "one" if r.groups == "added" else r.groups
         yield "declared", True
         yield "by_hand", "no"
-        yield "usage", "all" if r.usage not in ("nobody",) else "nobody"
-        if r.start in ("resume_some",):
+        yield "shuffled", False
+        yield "named", True
+        if r.frozen == "one_rank":
+            yield "frozen", "no"
+        if r.start in ("resume_some", "unequal_rate"):
             yield "start", "resume"
         if r.clip.startswith("early"):
             yield "clip", "no"
@@ -251,8 +261,6 @@ def _conflicts(r: Recipe):
         yield "clip", "no"
         yield "zero_grad", "default" if r.zero_grad == "after" else r.zero_grad
         yield "second", "none" if r.second not in ("after", "crossed") else r.second
-        if r.usage == "idle":
-            yield "usage", "all"
     if r.outer in _OUTER_STEPS:
         yield "scaler", "no"
         yield "clip", "no"
@@ -320,9 +328,6 @@ def _conflicts(r: Recipe):
         yield "clip", "no" if r.clip.endswith("norm") else r.clip
     if r.passes == "one":
         yield "declared", True
-    if r.passes != "one":
-        yield "scaler", "no"
-        yield "usage", "all" if r.usage == "idle" else r.usage
     if r.second == "none":
         yield "same_names", False
     if r.second != "none":
@@ -331,24 +336,36 @@ def _conflicts(r: Recipe):
         yield "skipped", "no"
         yield "start", "broadcast" if r.start.startswith(("resume", "unequal")) else r.start
         yield "named", True
+        yield "shuffled", False
+        yield "frozen", "no" if r.frozen == "one_rank" else r.frozen
         yield "groups", "one" if r.groups == "added" else r.groups
     if r.uneven != "no":
         yield "passes", "one"
         yield "scaler", "no"
         yield "skipped", "no"
         yield "subset", False
-        yield "frozen", "no" if r.frozen in ("until", "since") else r.frozen
-        yield "usage", "all" if r.usage in ("idle", "seldom", "late", "some") else r.usage
-        yield "start", "equal" if r.start in ("resume_some", "unequal") else r.start
+        yield "frozen", "no" if r.frozen == "one_rank" else r.frozen
+        yield "start", "equal" if r.start in UNEQUAL else r.start
     if r.subset:
-        yield "start", "equal" if r.start in ("unequal", "resume_some") else r.start
-        yield "scaler", "no"
+        yield "start", "equal" if r.start in UNEQUAL else r.start
+        yield "frozen", "no" if r.frozen == "one_rank" else r.frozen
     if r.skipped != "no":
         yield "zero_grad", "default" if r.zero_grad == "after" else r.zero_grad
     if r.model == "words" and r.buckets != "no":
         yield "zero_grad", "default" if r.zero_grad not in ("default", "after") else r.zero_grad
     if r.copied not in ("no", "average", "optimizer", "states"):
         yield "usage", "all" if r.usage == "seldom" else r.usage  # what a copy knows of earlier steps is not defined
+    if r.shuffled:
+        yield "named", True  # without names, the order is all there is
+        yield "groups", "one" if r.groups == "added" else r.groups
+        if r.start.startswith("resume") or r.start.startswith("broadcast"):
+            yield "start", "equal"  # states are matched by the parameters' order
+        yield "uneven", "no"
+        yield "optimizer", "SGD" if r.optimizer == "LBFGS" else r.optimizer
+        yield "copied", "no"
+    if r.frozen == "one_rank":
+        yield "checkpoint", "no"
+        yield "copied", "no"
     if r.compiled:
         yield "checkpoint", "no"
         yield "copied", "no"
