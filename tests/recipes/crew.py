@@ -102,12 +102,16 @@ class _Players:
 
 
 def _environment(path):
-    more = {"RECIPES_SOCKET": path, "TMPDIR": os.path.dirname(path)}
+    return environment({"RECIPES_SOCKET": path, "TMPDIR": os.path.dirname(path)})
+
+
+def environment(more):
+    """A player's environment."""
     # Outside of a test the programs are those of deploy/env.sh.
     return harness.environment(more) if "TEST_SRCDIR" in os.environ else dict(os.environ, OMP_NUM_THREADS="1", **more)
 
 
-def _maypolerun():
+def maypolerun():
     if "TEST_SRCDIR" in os.environ:
         return os.path.join(harness.ROOT, harness.PROGRAMS[0])
     return shutil.which("maypolerun") or sys.exit("maypolerun is not in PATH: . deploy/env.sh")
@@ -136,7 +140,7 @@ class Crew:
 
     def _start(self, path, log):
         return subprocess.Popen(
-            [_maypolerun(), "-np", str(self.size), "--nodes", str(self.nodes), "--",
+            [maypolerun(), "-np", str(self.size), "--nodes", str(self.nodes), "--",
              harness.PYTHON, PLAYER], env=_environment(path), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def play(self, recipe, mutant=None):
@@ -169,8 +173,10 @@ class Lone:
     def __exit__(self, *_):
         self._players.close()
 
-    def play(self, recipe, members):
-        end = self._players.ask({"play": recipe.differences(), "members": members}, HANG_SECONDS)[-1]
+    def play(self, recipe, members, sizes=None):
+        """sizes: the number of ranks in each step of an elastic job."""
+        order = {"play": recipe.differences(), "members": members, "sizes": sizes}
+        end = self._players.ask(order, HANG_SECONDS)[-1]
         if end is None:
             raise AssertionError(f"no reference of {recipe.differences()}: {self._players.log()}")
         return end

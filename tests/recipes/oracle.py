@@ -6,7 +6,7 @@
 
 As a program:
 
-    oracle.py --seeds 0:200 [--layout 2x2] [--mutant NAME] [--modern]     plays these; shrinks and prints each failure
+    oracle.py --seeds 0:200 [--layout 2x2] [--mutant NAME] [--modern] [--elastic]     plays these; shrinks and prints each failure
     oracle.py --recipe '{"optimizer": "Adam", "made": "before"}'          plays this one
 
 after `. deploy/env.sh`, with a Python that has torch. The status is 1 if there was a failure.
@@ -23,6 +23,8 @@ import sys
 sys.path[:0] = [os.path.join(os.path.dirname(os.path.abspath(__file__)), *part) for part in (["spec"], ["..", "testing"])]
 
 # pylint: disable=wrong-import-position
+import elastic_crew
+import harness
 from check import groups_of, judge
 from crew import Crew, Lone
 from draw import draw
@@ -54,6 +56,8 @@ class Oracle:
 
     def failure(self, recipe, layout, mutant=None):
         """None, or the Failure of the recipe on this layout."""
+        if recipe.elastic != "no":
+            return self._verdict(recipe, layout, mutant, *self._play_elastic(recipe, layout))
         crew = self.crews.setdefault(layout, Crew(*LAYOUTS[layout]))
         references = {}
         for members in groups_of(recipe, crew.size):
@@ -62,7 +66,16 @@ class Oracle:
                 # Not a program of torch; normal() should know.
                 raise AssertionError(f"one process cannot play {recipe.differences()}: {end['error']}")
             references.update(dict.fromkeys(members, end))
-        ends = crew.play(recipe, mutant)
+        return self._verdict(recipe, layout, mutant, crew.play(recipe, mutant), references)
+
+    def _play_elastic(self, recipe, layout):
+        # On one node: this is about ranks that come and go.
+        nodes, each = LAYOUTS[layout]
+        ends, sizes = elastic_crew.play(recipe, nodes * each)
+        reference = self._lone.play(recipe, [0], sizes) if sizes else {"moments": [], "error": None}
+        return ends, dict.fromkeys(ends, reference)
+
+    def _verdict(self, recipe, layout, mutant, ends, references):
         what = judge(recipe, ends, references)
         if what is not None:
             self.counts["failed"] += 1
@@ -98,12 +111,15 @@ def main():
     parser.add_argument("--layout", choices=LAYOUTS, action="append")
     parser.add_argument("--mutant")
     parser.add_argument("--modern", action="store_true", help="torch is new: torch.compile, fused optimizers")
+    parser.add_argument("--elastic", action="store_true", help="elastic jobs, of which a rank dies")
     parser.add_argument("--known", action="store_true", help="play programs with known faults, too")
+    parser.add_argument("--python", default=harness.PYTHON, help="the players' interpreter")
     parser.add_argument("--keep", action="store_true", help="do not shrink")
     options = parser.parse_args()
+    harness.PYTHON = options.python
     seeds = range(*map(int, options.seeds.split(":")))
     recipes = {"recipe": Recipe.of(json.loads(options.recipe))} if options.recipe else {
-        f"seed {seed}": draw(seed, options.modern) for seed in seeds}
+        f"seed {seed}": draw(seed, options.modern, options.elastic) for seed in seeds}
     failures = 0
     with Oracle() as oracle:
         for name, recipe in recipes.items():

@@ -4,7 +4,8 @@ It connects to the unix socket in the environment's RECIPES_SOCKET and then answ
 
     {"hello": rank}                                         what it says first; -1: alone
     {"play": differences, "mutant": name or null}           a rank answers its end
-    {"play": differences, "members": [0, 1]}                the one process answers the end of these ranks together
+    {"play": differences, "members": [0, 1], "sizes": null} the one process answers the end of these ranks together; or
+                                                            of an elastic job that had so many ranks in its steps
     {"reset": true}                                         a rank leaves the job and joins it again: nothing is pending
 
 An end is {"moments": [[label, values, digest], ...], "error": null or {"kind", "text", "ours", "trace"}}. ours: Maypole
@@ -30,7 +31,7 @@ import torch
 
 import adasum
 from recipe import Recipe
-from training import Training
+from training import Training, elastic_moments
 from worlds import Alone, Together
 
 # What Python and torch raise by themselves where a program met something that nobody had thought of.
@@ -58,7 +59,9 @@ def end_of(moments):
     return {"moments": done, "error": error}
 
 
-def alone(recipe, members):
+def alone(recipe, members, sizes=None):
+    if sizes is not None:
+        return end_of(elastic_moments(recipe, sizes))
     if recipe.op == "Adasum" and len(members) > 1:
         return end_of(adasum.moments(recipe, members))
     return end_of(Training(recipe, Alone(members)).moments())
@@ -109,7 +112,8 @@ def main():
                 say(rank.reset())
                 continue
             recipe = Recipe.of(order["play"])
-            say(rank.play(recipe, order["mutant"]) if is_rank else alone(recipe, order["members"]))
+            say(rank.play(recipe, order["mutant"]) if is_rank else alone(
+                recipe, order["members"], order["sizes"]))
     if is_rank:
         rank.hvd.shutdown()
 

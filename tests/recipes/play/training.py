@@ -23,7 +23,7 @@ import torch
 import models
 from optimizers import advance, make_optimizer, make_scheduler
 from recipe import EPOCHS, STEPS
-from worlds import batches, is_idle, uses_branch
+from worlds import Alone, batches, is_idle, uses_branch
 from wrappers import Ascent, Lookahead, scaler
 
 Moment = collections.namedtuple("Moment", "label values digest")
@@ -165,6 +165,7 @@ class Trainee:
                 p.grad = None
 
     def backward(self, now):
+        """Gradients of one step, by one or more backward passes."""
         recipe = self.recipe
         for part in range(2 if recipe.passes == "two" else 1):
             losses = self.losses(now, part)
@@ -305,8 +306,8 @@ class Trainee:
     def freeze(self, count):
         """What the recipe's dimension `frozen` changes before the count-th step."""
         first = self.parameters()[0]
-        if count >= 2 and self.recipe.frozen in ("until", "since"):
-            first.requires_grad_(self.recipe.frozen == "until")
+        if self.recipe.frozen in ("until", "since"):
+            first.requires_grad_((count >= 2) == (self.recipe.frozen == "until"))
         self.frozen = [not p.requires_grad for p in self.parameters()]
 
     def state(self):
@@ -330,10 +331,40 @@ def _load(file):
         return torch.load(file)
 
 
+def elastic_step(trainee, step, in_the_middle=lambda: None):
+    """A step of an elastic job; in_the_middle is called between backward() and step()."""
+    now = Now(step // STEPS, step % STEPS, step)
+    trainee.freeze(step)
+    trainee.zero_grad()
+    trainee.backward(now)
+    in_the_middle()
+    trainee.update()
+    advance(trainee.scheduler)
+
+
+def end_moment(training, sizes):
+    return training.moment(f"end after {sizes}")
+
+
+def elastic_moments(recipe, sizes):
+    """What one process has after the steps of an elastic job that had so many ranks in each."""
+    training = Training(recipe, Alone([0]))
+    trainee = training.begin()
+    for step, size in enumerate(sizes):
+        trainee.world = Alone(list(range(size)))
+        elastic_step(trainee, step)
+    yield end_moment(training, sizes)
+
+
 class Training:
     def __init__(self, recipe, world):
         self.recipe, self.world = recipe, world
         self.trainees = []
+
+    def begin(self):
+        """Makes the first trainee, and returns it."""
+        self.trainees = [Trainee(self.recipe, self.world, 0)]
+        return self.trainees[0]
 
     def moments(self):
         """Yields each moment. Between two of them is at most one step."""

@@ -113,6 +113,12 @@ class Together:
             self.members = [self.rank]
         self.own = [self.rank]
 
+    def refresh(self):
+        """The job has other ranks than before."""
+        self.rank = self.hvd.rank()
+        self.members = list(range(self.hvd.size()))
+        self.own = [self.rank]
+
     def close(self):
         if self.set is not self.hvd.global_process_set:
             self.hvd.remove_process_set(self.set)

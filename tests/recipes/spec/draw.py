@@ -19,12 +19,14 @@ _SHARES = {"model": 0.8, "dtype": 0.2, "optimizer": 0.8, "scheduler": 0.6, "star
 _REFUSED = 0.2  # of the programs
 
 
-def draw(seed: int, modern: bool = False) -> Recipe:
-    """modern: torch can compile, and has fused optimizers for the CPU."""
+def draw(seed: int, modern: bool = False, elastic: bool = False) -> Recipe:
+    """modern: torch can compile, and has fused optimizers for the CPU. elastic: all recipes are elastic, else none."""
     source = random.Random(seed)
     may_be_refused = source.random() < _REFUSED
     values = {"data": seed % 1000}
     for name, choices in DIMENSIONS.items():
+        if name == "elastic":
+            continue
         others = [value for value in choices[1:] if may_be_refused or (name, value) not in REFUSABLE]
         if not modern:
             others = [value for value in others if value not in ("fused",) and name != "compiled"]
@@ -33,4 +35,6 @@ def draw(seed: int, modern: bool = False) -> Recipe:
             if (name, value) in REFUSABLE:
                 may_be_refused = False
             values[name] = value
+    if elastic:
+        values["elastic"] = source.choice(DIMENSIONS["elastic"][1:])
     return Recipe.of(values).normal()

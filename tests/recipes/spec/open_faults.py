@@ -31,9 +31,12 @@ FAULTS = [
           lambda r: r.copied in ("deepcopy", "pickle", "save") or r.scheduler == "OneCycleLR" and
           (r.copied in ("states", "rebuilt") or r.start == "resume_root")),
     Fault("a rank without batches in the first epoch does not know what the others have learnt", {"uneven": "first"},
-          lambda r: r.uneven in ("first",)),
+          lambda r: r.uneven == "first" or r.uneven != "no" and (r.frozen == "until" or r.usage not in ("all", "nobody"))),
     Fault("gradients changed between backward() and step() are not noticed", {"clip": "early_norm"},
           lambda r: r.clip.startswith("early") or r.by_hand == "early" or r.scaler == "early"),
+    Fault("a scheduler in the state of an elastic job becomes a copy whose optimizer is another one",
+          {"elastic": "death", "scheduler": "ExponentialLR"},
+          lambda r: r.elastic != "no" and r.scheduler != "none"),
     Fault("different weights or states at the start are not noticed", {"start": "unequal"},
           lambda r: r.start in UNEQUAL),
     Fault("gradients of two models whose parameters have the same names can be mixed",

@@ -92,6 +92,9 @@ DIMENSIONS: Dict[str, Tuple[Any, ...]] = {
     "uneven": ("no", "join", "first", "ever", "one_skips"),
     # before: all ranks skip a batch. after: after backward(), without step().
     "skipped": ("no", "before", "after"),
+    # An elastic job, of which the last rank dies in the middle of a step. death: the others go on, and another process
+    # may come late. replaced: they wait for it before the seventh step.
+    "elastic": ("no", "death", "replaced"),
 }
 
 # What may end with an error on every rank. With (dimension, value) of a program in it, an error is an allowed end.
@@ -157,6 +160,28 @@ class Recipe(_Fields):
 
 def _conflicts(r: Recipe):
     """(dimension, value) that the other dimensions ask for; the earlier ones matter more."""
+    if r.elastic != "no":
+        for name in ("closure", "outer", "start", "copied", "subset", "declared", "scaler", "second", "uneven", "skipped",
+                     "compression", "shuffled", "compiled", "by_hand"):
+            yield name, DIMENSIONS[name][0]
+        if r.op == "Adasum":
+            yield "op", "Average"
+        if r.clip.startswith("early"):
+            yield "clip", "no"
+        if r.frozen == "one_rank":
+            yield "frozen", "no"
+        if r.usage in ("late", "seldom"):
+            yield "usage", "some"  # what ranks of another epoch know of earlier steps is not defined
+        if r.named == "by_rank":
+            yield "named", True
+        if r.groups == "added":
+            yield "groups", "one"
+        if r.optimizer == "LBFGS":
+            yield "optimizer", "SGD"
+        if r.dtype == "bfloat16":
+            yield "dtype", "float64"
+        if r.zero_grad == "after":
+            yield "zero_grad", "default"
     if r.optimizer == "SparseAdam":
         yield "model", "words"
         yield "usage", "idle" if r.usage == "idle" else "all"
