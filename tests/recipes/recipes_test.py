@@ -1,8 +1,8 @@
 """Random training programs on ranks, against one process on the whole batch.
 
 Each test is a layout of ranks that plays the same seeds. A failure prints the simplest program that still fails, and the
-command that plays it. MAYPOLE_TEST_RECIPES: seeds of each layout; MAYPOLE_TEST_SEED: the first one; MAYPOLE_TEST_LONG:
-every value of every dimension must have been played.
+command that plays it. MAYPOLE_TEST_RECIPES: seeds of each layout, MAYPOLE_TEST_ELASTIC_RECIPES: seeds of elastic jobs;
+MAYPOLE_TEST_SEED: the first one; MAYPOLE_TEST_LONG: every value of every dimension must have been played.
 """
 
 import collections
@@ -17,6 +17,8 @@ from recipe import DIMENSIONS, Recipe
 RECIPES = int(os.environ.get("MAYPOLE_TEST_RECIPES", "40"))
 SEED = int(os.environ.get("MAYPOLE_TEST_SEED", "0"))
 LONG = os.environ.get("MAYPOLE_TEST_LONG") == "1"
+# Each is a job of its own, of some seconds.
+ELASTIC = int(os.environ.get("MAYPOLE_TEST_ELASTIC_RECIPES", "4"))
 MODERN = False  # new_torch_recipes_test.py sets it
 
 
@@ -40,10 +42,10 @@ class RecipesTest(unittest.TestCase):
         return [f"{name}={value}" for name, values in DIMENSIONS.items() for value in values[1:]
                 if not cls.covered[name, value] and (MODERN or value != "fused" and name != "compiled")]
 
-    def play(self, layout):
+    def play(self, layout, count=RECIPES, elastic=False):
         failures = []
-        for seed in range(SEED, SEED + RECIPES):
-            recipe = draw(seed, MODERN)
+        for seed in range(SEED, SEED + count):
+            recipe = draw(seed, MODERN, elastic)
             if reason_of(recipe):
                 self.oracle.counts["left out"] += 1
                 continue
@@ -63,6 +65,9 @@ class RecipesTest(unittest.TestCase):
 
     def test_three_ranks(self):
         self.play("1x3")
+
+    def test_elastic_jobs(self):
+        self.play("1x3", ELASTIC, elastic=True)
 
     def test_known_faults_are_still_there(self):
         for fault in FAULTS:
