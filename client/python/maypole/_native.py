@@ -18,6 +18,7 @@ that return something else (`submit`, `result`, `allocate`,
 `allocate_on_gpu`, `process_set_add`, ...), and `copy_result`, raise StatusError.
 """
 
+import collections
 import ctypes
 import os
 import struct
@@ -97,15 +98,21 @@ class StatusError(Exception):
 
 
 class Library:
-    """The functions of maypole.h, with Python's types."""
+    """The functions of maypole.h, with Python's types.
 
-    __slots__ = ("path", "_lib", "_exchange", "_submit", "_submit_group", "_wait", "_poll",
+    counts: what this process has counted, equally on all ranks: optimizers
+    made, join()s ended. (They are here so that a fake library can count for
+    several ranks.)
+    """
+
+    __slots__ = ("path", "counts", "_lib", "_exchange", "_submit", "_submit_group", "_wait", "_poll",
                  "_names", "rank", "size", "local_rank", "local_size",
                  "cross_rank", "cross_size", "init", "shutdown",
                  "leave_epoch", "abandon_epoch", "change_wanted", "release")
 
     def __init__(self, path: str):
         self.path = path
+        self.counts: Dict[Any, int] = collections.Counter()
         self._lib = lib = ctypes.CDLL(path)
         self._names: Dict[str, Tuple[Any, int]] = {}
         self._submit = _bind(lib, "maypole_submit", ctypes.c_void_p,

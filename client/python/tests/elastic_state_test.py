@@ -151,8 +151,9 @@ class StateTest(unittest.TestCase):
         def rank(r):
             state = make_state()
             train(state, 2)
-            if r == 1:
-                state = make_state(scale=5.0)  # a new process
+            if r == 1:  # a new process
+                self.fake.counts.clear()
+                state = make_state(scale=5.0)
             state.sync()
             train(state, 2)
             return contents(state)

@@ -11,6 +11,7 @@ too early fails the test. An operation with a stream (CUDA tensors) reads its
 input when it is submitted and writes its output in copy_result() only.
 """
 
+import collections
 import ctypes
 import itertools
 import mmap
@@ -21,7 +22,11 @@ import fake_collectives
 from maypole import _native
 
 
-LAYOUTS = "DistributedOptimizer:layouts"
+LAYOUTS = ":layouts"
+
+
+def _is_layouts(name):
+    return name is not None and LAYOUTS in name
 
 
 class FakeLibrary:
@@ -65,6 +70,13 @@ class FakeLibrary:
     # --- identity -----------------------------------------------------------
     def set_rank(self, rank):
         self._thread.rank = rank
+
+    @property
+    def counts(self):
+        """Of each rank, as a Library's are of its process."""
+        if not hasattr(self._thread, "counts"):
+            self._thread.counts = collections.Counter()
+        return self._thread.counts
 
     def rank(self):
         return getattr(self._thread, "rank", 0) if self.initialized else -1
@@ -206,7 +218,7 @@ class FakeLibrary:
 
     def _enqueue(self, submission):
         rank, number = submission.rank, submission.process_set
-        if submission.name != LAYOUTS:
+        if not _is_layouts(submission.name):
             self.submitted.append((rank, submission.name))
         self.awaited[submission.name] = submission.awaited
         self.streams[rank, submission.name] = submission.stream
@@ -247,7 +259,7 @@ class FakeLibrary:
         if submissions[0].status == _native.OK:
             if all(self._in_arena(s) for s in submissions):
                 self.arena_operations.append(submissions[0].name)
-            if submissions[0].name != LAYOUTS:
+            if not _is_layouts(submissions[0].name):
                 self.completed.append(submissions[0].name)
 
     # --- process sets -------------------------------------------------------

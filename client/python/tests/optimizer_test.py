@@ -160,7 +160,10 @@ class OptimizerTest(unittest.TestCase):
             with self.assertRaisesRegex(AssertionError,
                                         "backward_passes_per_step=2"):
                 loss_of(model, x, y).backward()
-            optimizer.synchronize()
+            # The third one was added to a gradient that is being reduced.
+            with self.assertRaisesRegex(AssertionError, "2.bias' was changed"):
+                optimizer.synchronize()
+            optimizer.zero_grad()
             return weights(model)
 
         model = make_model()
@@ -271,6 +274,10 @@ class OptimizerTest(unittest.TestCase):
             with self.assertRaisesRegex(AssertionError,
                                         r"requires_grad_\(False\)"):
                 p.sum().backward()
+            with self.assertRaisesRegex(AssertionError, "p' was changed"):
+                optimizer.step()
+            optimizer.zero_grad()
+            p.sum().backward()
             optimizer.step()
 
         self.both(rank)

@@ -132,9 +132,11 @@ def join(device: int = -1) -> int:
     compatibility.
     """
     del device
-    return _submit_without_tensor(
+    last = _submit_without_tensor(
         _native.JOIN, 0,
         lambda native: _native.library().result(native)[2]).wait()
+    _native.library().counts["join"] += 1
+    return last
 
 
 def barrier(process_set: Any = global_process_set) -> None:

@@ -264,8 +264,7 @@ class ObjectState(State):
         for name, value in values.items():
             setattr(self, name, value)
 
-    @staticmethod
-    def _copies(values: Dict[str, Any]) -> Dict[str, Any]:
+    def _copies(self, values: Dict[str, Any]) -> Dict[str, Any]:
         # One deepcopy, so that values which share an object still do.
         return copy.deepcopy(values)
 

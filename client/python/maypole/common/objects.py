@@ -4,8 +4,9 @@ Thread contract: any thread; one thread at a time per name.
 """
 
 import ctypes
+import io
 import pickle
-from typing import Any, List, Optional
+from typing import Any, Dict, List, Optional
 
 from maypole import _native
 from maypole.common import basics, operations
@@ -21,14 +22,39 @@ except ImportError:
 PICKLES_BY_VALUE = _pickler is not pickle
 
 
-def dumps(obj: Any) -> bytearray:
-    """Returns `obj` pickled, in memory that can back a tensor."""
-    return bytearray(_pickler.dumps(obj))
+def dumps(obj: Any, named: Optional[Dict[str, Any]] = None) -> bytearray:
+    """Returns `obj` pickled, in memory that can back a tensor.
+
+    named: objects of which only the name is written, wherever `obj` refers to
+    them; loads() puts others in their place.
+    """
+    if not named:
+        return bytearray(_pickler.dumps(obj))
+    names = {id(value): name for name, value in named.items()}
+
+    class Pickler(_pickler.Pickler):  # type: ignore[name-defined]
+        """Writes names in place of named objects."""
+
+        def persistent_id(self, obj: Any) -> Optional[str]:
+            return names.get(id(obj))
+
+    with io.BytesIO() as file:
+        Pickler(file).dump(obj)
+        return bytearray(file.getbuffer())
 
 
-def loads(data: Any) -> Any:
+def loads(data: Any, named: Optional[Dict[str, Any]] = None) -> Any:
     """Reverses dumps(). The bytes must come from a rank of the same job."""
-    return pickle.loads(data)
+    if not named:
+        return pickle.loads(data)
+
+    class Unpickler(pickle.Unpickler):
+        """Puts objects in place of their names."""
+
+        def persistent_load(self, pid: str) -> Any:
+            return named[pid]
+
+    return Unpickler(io.BytesIO(data)).load()
 
 
 def bytes_at(address: int, size: int) -> memoryview:

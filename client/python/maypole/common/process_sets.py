@@ -63,6 +63,12 @@ class ProcessSet:
             return None
         return _native.library().rank() in self.ranks
 
+    def __deepcopy__(self, memo: Any) -> "ProcessSet":
+        return self
+
+    def __reduce__(self) -> Any:
+        return _found, (self.ranks,)
+
     def __repr__(self) -> str:
         return (f"ProcessSet(process_set_id={self.process_set_id}, "
                 f"ranks={self.ranks})")
@@ -81,6 +87,9 @@ class _GlobalProcessSet(ProcessSet):
         size = self.size()
         return None if size is None else list(range(size))
 
+    def __reduce__(self) -> Any:
+        return "global_process_set"
+
     def size(self) -> Optional[int]:
         size = _native.library().size()
         return None if size < 0 else size
@@ -96,6 +105,17 @@ class _GlobalProcessSet(ProcessSet):
 global_process_set = _GlobalProcessSet()
 
 _registered: Dict[int, List[ProcessSet]] = {}
+
+
+def _found(ranks: Optional[List[int]]) -> ProcessSet:
+    """The registered set of these ranks, in place of one that was pickled; a
+    new one, which is not registered, if there is none."""
+    for objects in _registered.values():
+        if objects and objects[0].ranks == ranks:
+            return objects[0]
+    found = ProcessSet(ranks or [])
+    found.ranks = ranks
+    return found
 
 
 def id_of(process_set: Any) -> int:

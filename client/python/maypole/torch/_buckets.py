@@ -20,12 +20,14 @@ each parameter that requires a gradient is its view of the buffer; later the
 user may replace it. Bytes between the gradients are zero.
 """
 
-from typing import (Any, Dict, Iterable, Iterator, List, Optional, Sequence,
-                    Set, Tuple)
+from typing import (Any, Callable, Dict, Iterable, Iterator, List, Optional,
+                    Sequence, Set, Tuple)
 
 import torch
 
 from maypole.torch import _tensors, arena
+from maypole.torch._guards import check_no_graph, grad_of, set_grad
+from maypole.torch._layouts import Order
 
 _ALIGNMENT = 64
 
@@ -33,19 +35,25 @@ _ALIGNMENT = 64
 class _Place:
     """A parameter's place in a buffer."""
 
-    __slots__ = ("parameter", "_buffer", "_offset", "_view", "address")
+    __slots__ = ("parameter", "offset", "order", "_buffer", "_view", "address")
 
     def __init__(self, parameter: torch.Tensor, buffer: torch.Tensor,
-                 offset: int):
+                 offset: int, order: Optional[Order]):
         self.parameter = parameter
+        self.offset = offset
+        self.order = order
         self._buffer = buffer
-        self._offset = offset
         self._view = self._new_view()
         self.address = self._view.data_ptr()
 
     def _new_view(self) -> torch.Tensor:
-        flat = self._buffer.narrow(0, self._offset, self.parameter.numel())
-        return flat.view(self.parameter.shape)
+        shape = self.parameter.shape
+        flat = self._buffer.narrow(0, self.offset, self.parameter.numel())
+        if self.order is None:
+            return flat.view(shape)
+        in_memory = flat.view([shape[dim] for dim in self.order])
+        return in_memory.permute(
+            sorted(range(len(shape)), key=self.order.__getitem__))
 
     def view(self) -> torch.Tensor:
         """The gradient in the buffer."""
@@ -65,15 +73,16 @@ class Bucket:
     """
 
     def __init__(self, name: str, parameters: Sequence[torch.Tensor],
-                 offsets: Sequence[int], count: int):
+                 offsets: Sequence[int], count: int,
+                 order_of: Callable[[torch.Tensor], Optional[Order]]):
         self.name = name
-        self.buffer = arena.zeros_flat(count, parameters[0].dtype,
-                                       parameters[0].device)
+        like = _gradient_like(parameters[0])
+        self.buffer = arena.zeros_flat(count, like.dtype, like.device)
         self.missing = len(parameters)
         self._wire: Optional[torch.Tensor] = None
         self._streams: Set[Optional[int]] = set()
         self._places = [
-            _Place(parameter, self.buffer, offset)
+            _Place(parameter, self.buffer, offset, order_of(parameter))
             for parameter, offset in zip(parameters, offsets)
         ]
 
@@ -85,13 +94,18 @@ class Bucket:
                                           self.buffer.device)
         return self._wire
 
+    def layout(self, names: Dict[torch.Tensor, str]) -> Any:
+        """What must be equal on all ranks; it is where repr() is."""
+        return [(names.get(place.parameter), place.offset, place.order)
+                for place in self._places]
+
     def adopt(self) -> None:
         """Moves the gradients of all parameters into the buffer."""
         with torch.no_grad():
             for place in self._places:
                 view = place.view()
-                view.copy_(place.parameter.grad)
-                place.parameter.grad = view
+                view.copy_(grad_of(place.parameter))
+                set_grad(place.parameter, view)
 
     def computed(self) -> None:
         """Notes that a gradient has been computed, on the current stream."""
@@ -111,18 +125,15 @@ class Bucket:
         """
         self._wait_for_gradients()
         for place in self._places:
-            grad = place.parameter.grad
+            grad = grad_of(place.parameter)
             if (grad is None or grad.is_sparse
                     or grad.data_ptr() != place.address):
                 self._bring(place)
 
     def _bring(self, place: _Place) -> None:
-        grad = place.parameter.grad
-        if grad is not None and grad.requires_grad:
-            raise AssertionError(
-                f"a gradient of {self.name!r} is part of a graph itself; "
-                "DistributedOptimizer cannot be used with backward("
-                "create_graph=True)")
+        grad = grad_of(place.parameter)
+        if grad is not None:
+            check_no_graph(grad, self.name)
         view = place.view()
         if grad is None:
             # Not computed in this step; the view holds an earlier gradient.
@@ -136,20 +147,31 @@ class Bucket:
                 "DistributedOptimizer, not the model's, and do not replace "
                 ".grad")
         if place.parameter.requires_grad:
-            place.parameter.grad = view
+            self._put(place, view)
+
+    def _put(self, place: _Place, view: torch.Tensor) -> None:
+        try:
+            set_grad(place.parameter, view)
+        except RuntimeError as error:
+            raise ValueError(
+                f"a parameter of {self.name!r} has another dtype, shape or device "
+                "than when its gradient was placed in the bucket (is now "
+                f"{place.parameter.dtype}, {list(place.parameter.shape)}, "
+                f"{place.parameter.device}); cast and move a model before "
+                f"DistributedOptimizer is made: {error}") from None
 
     def detach(self) -> None:
         """Sets .grad to None for all parameters that require a gradient."""
         for place in self._places:
             if place.parameter.requires_grad:
-                place.parameter.grad = None
+                set_grad(place.parameter, None)
 
     def zero(self) -> None:
         """Zeros the buffer and sets .grad to its views again."""
         self.buffer.zero_()
         for place in self._places:
             if place.parameter.requires_grad:
-                place.parameter.grad = place.view()
+                self._put(place, place.view())
 
     def reset(self) -> None:
         """Begins another step: all gradients are missing."""
@@ -175,13 +197,21 @@ class Buckets:
         """The bucket with this parameter's gradient."""
         return self._of.get(parameter)
 
-    def add(self, parameters: Sequence[torch.Tensor],
-            names: Dict[torch.Tensor, str]) -> None:
-        """Makes buckets for `parameters`, which have dense gradients."""
+    def add(
+        self,
+        parameters: Sequence[torch.Tensor],
+        names: Dict[torch.Tensor, str],
+        order_of: Callable[[torch.Tensor], Optional[Order]] = lambda _: None
+    ) -> None:
+        """Makes buckets for `parameters`, which have dense gradients.
+
+        order_of: how the dimensions of a gradient lie in memory; None: in their
+        own order.
+        """
         for members, offsets, count in _layout(parameters, self._cap_bytes):
             # Named after its first parameter, which is in no other bucket.
             bucket = Bucket(f"{names[members[0]]}.bucket", members, offsets,
-                            count)
+                            count, order_of)
             bucket.adopt()
             self._buckets.append(bucket)
             for parameter in members:
@@ -207,6 +237,12 @@ class Buckets:
             bucket.zero()
 
 
+def _gradient_like(parameter: torch.Tensor) -> torch.Tensor:
+    """A tensor of the gradient's dtype and device."""
+    grad = grad_of(parameter)
+    return parameter if grad is None else grad
+
+
 def _layout(
     parameters: Sequence[torch.Tensor], cap_bytes: int
 ) -> Iterable[Tuple[List[torch.Tensor], List[int], int]]:
@@ -214,8 +250,9 @@ def _layout(
     open_buckets: Dict[Any, Tuple[List[torch.Tensor], List[int]]] = {}
     ends: Dict[Any, int] = {}
     for parameter in reversed(parameters):
-        key = (parameter.dtype, parameter.device)
-        size = parameter.element_size()
+        like = _gradient_like(parameter)
+        key = (like.dtype, like.device)
+        size = like.element_size()
         align = _ALIGNMENT // size
         length = -(-parameter.numel() // align) * align
         end = ends.get(key, 0)

@@ -21,7 +21,10 @@ def on_gradient(parameter: torch.Tensor,
     # torch 2.1 and newer.
     register = getattr(parameter, "register_post_accumulate_grad_hook", None)
     if register is not None:
-        return register(function)
+        handle = register(function)
+        # Before the program's own, which then find the result of a reduction.
+        parameter._post_accumulate_grad_hooks.move_to_end(handle.id, last=False)
+        return handle
     # In older versions a view leads to the node that accumulates the gradient.
     with torch.enable_grad():
         view = parameter.expand_as(parameter)

@@ -1,23 +1,62 @@
-"""Which gradients are sparse, as all ranks know it.
+"""What all ranks know about the gradients: which are sparse, and how the dense
+ones lie in memory.
 
 A rank whose step did not compute a parameter's gradient contributes zeros; but
 it must know whether the other ranks reduce that gradient as a dense or as a
-sparse tensor. The ranks tell each other once: while there are parameters whose
-gradient no rank has had so far, each step has one small allreduce about them.
+sparse tensor. A dense gradient that is not contiguous (channels_last) is reduced
+where it is if its dimensions have the same order in memory on all ranks. The
+ranks tell each other once: while there are parameters whose gradient no rank has
+had so far, each step has one small allreduce about them.
 
-Thread contract: one thread at a time. Invariant: `_known` is equal on all ranks,
-because it comes from these allreduces only.
+Thread contract: one thread at a time. Invariant: `_known` and `_orders` are
+equal on all ranks, because they come from these allreduces only.
 """
 
-from typing import Any, Dict, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
 from maypole.common.constants import Max
+from maypole.torch._guards import grad_of
 from maypole.torch.async_ops import allreduce_async_, synchronize
 
 _NO_GRADIENT = 0
 _DENSE = 1  # sparse: 1 + the number of sparse dimensions
+
+# The dimensions of a tensor, from the outermost in memory to the innermost.
+Order = Tuple[int, ...]
+
+# Less than the number of any order: from a rank without a dense gradient.
+_NO_ORDER = -(1 << 62)
+_NO_DENSE_ORDER = -1  # its elements overlap, or lie apart
+
+
+def order_in_memory(tensor: torch.Tensor) -> Optional[Order]:
+    """None if the elements overlap or lie apart."""
+    dims = tuple(range(tensor.dim()))
+    if tensor.is_contiguous():
+        return dims
+    # Dimensions of one element can be anywhere.
+    order = sorted(dims, key=lambda d: (tensor.shape[d] == 1,
+                                        -tensor.stride(d), d))
+    return tuple(order) if tensor.permute(order).is_contiguous() else None
+
+
+def _number_of(order: Optional[Order]) -> int:
+    if order is None:
+        return _NO_DENSE_ORDER
+    number = 0
+    for dim in order:
+        number = number * len(order) + dim
+    return number
+
+
+def _order_of(number: int, dims: int) -> Order:
+    order: List[int] = []
+    for _ in range(dims):
+        number, dim = divmod(number, dims)
+        order.insert(0, dim)
+    return tuple(order)
 
 
 class Layouts:
@@ -26,6 +65,10 @@ class Layouts:
     def __init__(self) -> None:
         self._known: Dict[torch.Tensor, int] = {}
         self._noted: Dict[torch.Tensor, int] = {}
+        # Of dense gradients that are not contiguous.
+        self._orders: Dict[torch.Tensor, Order] = {}
+        # Dense gradients that lie differently on the ranks, or apart.
+        self._unordered: Dict[torch.Tensor, bool] = {}
 
     def note(self, parameter: torch.Tensor, sparse_dims: int) -> None:
         """Notes that this rank's gradient was sparse before it was replaced by
@@ -33,13 +76,15 @@ class Layouts:
         if parameter not in self._known:
             self._noted[parameter] = _DENSE + sparse_dims
 
-    def _own(self, parameter: torch.Tensor) -> int:
-        grad = parameter.grad
+    def _own(self, parameter: torch.Tensor) -> Tuple[int, int, int]:
+        """(code, number of the order, that times -1)."""
+        grad = grad_of(parameter)
         if grad is None:
-            return _NO_GRADIENT
+            return _NO_GRADIENT, _NO_ORDER, _NO_ORDER
         if grad.is_sparse:
-            return _DENSE + grad.sparse_dim()
-        return self._noted.get(parameter, _DENSE)
+            return _DENSE + grad.sparse_dim(), _NO_ORDER, _NO_ORDER
+        number = _number_of(order_in_memory(grad))
+        return self._noted.get(parameter, _DENSE), number, -number
 
     def learn(self, parameters: Sequence[torch.Tensor], name: str,
               process_set: Any) -> None:
@@ -50,18 +95,39 @@ class Layouts:
         unknown = [p for p in parameters if p not in self._known]
         if not unknown:
             return
-        codes = torch.tensor([self._own(p) for p in unknown], dtype=torch.uint8,
-                             device="cpu")
-        handle = allreduce_async_(codes, None, name, Max,
-                                  process_set=process_set)
-        for parameter, code in zip(unknown, synchronize(handle).tolist()):
-            if code != _NO_GRADIENT:
-                self._known[parameter] = code
+        own = torch.tensor([self._own(p) for p in unknown], dtype=torch.int64,
+                           device="cpu")
+        handle = allreduce_async_(own, None, name, Max, process_set=process_set)
+        for parameter, (code, number, negative) in zip(
+                unknown, synchronize(handle).tolist()):
+            if code == _NO_GRADIENT:
+                continue
+            self._known[parameter] = code
+            if number != -negative or number == _NO_DENSE_ORDER:
+                self._unordered[parameter] = True
+            elif number != _NO_ORDER:
+                order = _order_of(number, parameter.dim())
+                if order != tuple(range(parameter.dim())):
+                    self._orders[parameter] = order
         self._noted.clear()
 
     def is_known(self, parameter: torch.Tensor) -> bool:
         """Whether some rank has had a gradient of this parameter."""
         return parameter in self._known
+
+    def order_of(self, parameter: torch.Tensor) -> Optional[Order]:
+        """The order in memory of this gradient on all ranks, if it is known and
+        not that of the dimensions."""
+        return self._orders.get(parameter) if self._orders else None
+
+    def is_ordered(self, parameter: torch.Tensor) -> bool:
+        """Whether the gradient is known, dense, and lies alike on all ranks."""
+        return parameter in self._known and parameter not in self._unordered
+
+    def knowledge(self, names: Dict[torch.Tensor, str]) -> Any:
+        """All of it, as something that repr() makes equal on equal ranks."""
+        return sorted((names[p], code, self._orders.get(p), p in self._unordered)
+                      for p, code in self._known.items() if p in names)
 
     def lacks_gradient(self, parameter: torch.Tensor) -> bool:
         """Whether zeros() should take the place of the gradient.
@@ -69,8 +135,8 @@ class Layouts:
         zero_grad() makes a sparse gradient one without entries, whose
         dimensions are all sparse.
         """
-        grad = parameter.grad
-        return grad is None or (parameter in self._known and grad.is_sparse
+        grad = grad_of(parameter)
+        return grad is None or (grad.is_sparse and parameter in self._known
                                 and grad._nnz() == 0)
 
     def sparse_dims(self, parameter: torch.Tensor) -> int:
@@ -82,7 +148,9 @@ class Layouts:
         """A gradient of zeros, in the layout of the other ranks' gradients."""
         sparse_dims = self.sparse_dims(parameter)
         if sparse_dims == 0:
-            return torch.zeros_like(parameter)
+            return torch.zeros_like(
+                parameter,
+                dtype=getattr(parameter, "grad_dtype", None) or parameter.dtype)
         indices = torch.zeros(sparse_dims, 0, dtype=torch.int64,
                               device=parameter.device)
         values = parameter.new_zeros((0,) + tuple(parameter.shape[sparse_dims:]))
@@ -90,5 +158,5 @@ class Layouts:
 
     def forget(self) -> None:
         """After an error, when the ranks may know different things."""
-        self._known.clear()
-        self._noted.clear()
+        for known in (self._known, self._noted, self._orders, self._unordered):
+            known.clear()

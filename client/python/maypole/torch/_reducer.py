@@ -4,12 +4,13 @@ Thread contract: start(), start_dense(), start_bucket() and the functions that t
 thread, one at a time for a parameter. The others: one thread at a time.
 """
 
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Dict, Optional, Sequence
 
 import torch
 
 from maypole.torch._buckets import Bucket
-from maypole.torch._layouts import Layouts
+from maypole.torch._guards import check_no_graph, grad_of, set_grad
+from maypole.torch._layouts import Layouts, Order
 from maypole.torch.async_ops import (allreduce_async, allreduce_async_,
                                      synchronize)
 from maypole.torch.compression import compressor_of, wire_dtype
@@ -33,6 +34,8 @@ class Reducer:
         # sparse again.
         self.stays_sparse = stays_sparse
         self._layouts = Layouts()
+        # Its tensors must keep their shape: PowerSGD's factors do.
+        self.has_state = hasattr(compression, "reset")
 
     def learn_layouts(self, parameters: Sequence[torch.Tensor],
                       name: str) -> None:
@@ -43,12 +46,26 @@ class Reducer:
         """Whether some rank has had a gradient of this parameter."""
         return self._layouts.is_known(parameter)
 
+    def order_of(self, parameter: torch.Tensor) -> Optional[Order]:
+        """The order in which the dimensions of this dense gradient lie in memory
+        on all ranks; None if it is their own."""
+        return None if self.has_state else self._layouts.order_of(parameter)
+
+    def fits_bucket(self, parameter: torch.Tensor) -> bool:
+        """Whether all ranks can place this gradient alike in a bucket."""
+        grad = parameter.grad
+        return (grad.layout is torch.strided and grad.numel() > 0
+                and self._layouts.is_ordered(parameter))
+
+    def knowledge(self, names: Dict[torch.Tensor, str]) -> Any:
+        """What the ranks have told each other; equal where repr() is."""
+        return self._layouts.knowledge(names)
+
     def forget(self) -> None:
         """Forgets what ranks may remember differently after an error."""
         self._layouts.forget()
-        reset = getattr(self.compression, "reset", None)
-        if reset is not None:
-            reset()
+        if self.has_state:
+            self.compression.reset()
 
     def reduced_loss(self, loss: Any, name: str) -> Any:
         """The ranks' losses, reduced as their gradients are."""
@@ -65,36 +82,46 @@ class Reducer:
         """
         if self._layouts.lacks_gradient(parameter):
             # Another rank may have used this parameter.
-            parameter.grad = self._layouts.zeros(parameter)
-        if parameter.grad.is_sparse:
+            set_grad(parameter, self._layouts.zeros(parameter))
+        grad = grad_of(parameter)
+        if grad.is_sparse:
             if not self.sparse_as_dense:
                 return self._start_sparse(parameter, name)
             return self._start_as_dense(parameter, name)
-        grad = parameter.grad
-        if grad.requires_grad:
-            raise AssertionError(
-                f"the gradient of {name!r} is part of a graph itself; "
-                "DistributedOptimizer cannot be used with backward("
-                "create_graph=True)")
-        return self.start_dense(grad, name)
+        check_no_graph(grad, name)
+        order = self.order_of(parameter)
+        return self.start_dense(grad if order is None else grad.permute(order),
+                                name)
 
     def start_dense(self, tensor: torch.Tensor,
                     name: str) -> Callable[[], None]:
-        """Starts reducing `tensor` in place; returns a function that waits."""
+        """Starts reducing `tensor` in place; returns a function that waits.
+
+        That function raises AssertionError if the program has changed `tensor`
+        in between.
+        """
         compressor = compressor_of(self.compression, name)
         small, ctx = compressor.compress(tensor)
         handle = allreduce_async_(small, None, name, self.op, self.prescale,
                                   self.postscale, self.process_set)
+        # Views of one memory count together: the others may still be computed.
+        version = None if tensor._is_view() else tensor._version
 
         def finish() -> None:
+            changed = version is not None and tensor._version != version
             result = compressor.decompress(synchronize(handle), ctx)
             if result is not tensor:
                 with torch.no_grad():
                     tensor.copy_(result)
+            if changed:
+                raise AssertionError(
+                    f"the gradient of {name!r} was changed while it was "
+                    "reduced; call optimizer.synchronize() before you change "
+                    "gradients through tensors that were .grad before")
 
         return finish
 
-    def start_bucket(self, bucket: Bucket) -> Callable[[], None]:
+    def start_bucket(self, bucket: Bucket, name: str) -> Callable[[], None]:
         """As start_dense(), of a bucket.
 
         A compression that is a cast writes to memory that is reduced in place,
@@ -102,12 +129,11 @@ class Reducer:
         """
         wire = wire_dtype(self.compression, bucket.buffer.dtype)
         if wire is None:
-            return self.start_dense(bucket.buffer, bucket.name)
+            return self.start_dense(bucket.buffer, name)
         small = bucket.wire(wire)
         small.copy_(bucket.buffer)
-        handle = allreduce_async_(small, None, bucket.name, self.op,
-                                  self.prescale, self.postscale,
-                                  self.process_set)
+        handle = allreduce_async_(small, None, name, self.op, self.prescale,
+                                  self.postscale, self.process_set)
 
         def finish() -> None:
             result = synchronize(handle)
@@ -119,9 +145,11 @@ class Reducer:
     def _start_as_dense(self, parameter: torch.Tensor,
                         name: str) -> Callable[[], None]:
         """Reduces a sparse gradient as a dense one."""
-        sparse_dims = parameter.grad.sparse_dim()
+        grad = grad_of(parameter)
+        sparse_dims = grad.sparse_dim()
         self._layouts.note(parameter, sparse_dims)
-        parameter.grad = dense = parameter.grad.to_dense()
+        dense = grad.to_dense()
+        set_grad(parameter, dense)
         wait = self.start_dense(dense, name)
         if not self.stays_sparse:
             return wait
@@ -129,16 +157,16 @@ class Reducer:
         def finish() -> None:
             wait()
             # The optimizer may be one for sparse gradients.
-            parameter.grad = dense.to_sparse(sparse_dims)
+            set_grad(parameter, dense.to_sparse(sparse_dims))
 
         return finish
 
     def _start_sparse(self, parameter: torch.Tensor,
                       name: str) -> Callable[[], None]:
-        wait = sparse_allreduce_async(parameter.grad, name, self.op,
+        wait = sparse_allreduce_async(grad_of(parameter), name, self.op,
                                       self.process_set)
 
         def finish() -> None:
-            parameter.grad = wait()
+            set_grad(parameter, wait())
 
         return finish

@@ -18,26 +18,39 @@ from typing import Any, Callable, Iterator, Optional
 
 import torch
 
+from maypole.common import process_sets
 from maypole.torch import adasum
 from maypole.torch._compiling import not_compiled
+from maypole.torch._wrapping import Wrapped, step_is_counted
 
 _NAME = "DistributedOptimizer:delta"
 
 
-class DistributedAdasumOptimizer(torch.optim.Optimizer):
+class DistributedAdasumOptimizer(Wrapped):
     """The methods that DistributedOptimizer(op=Adasum) adds to an optimizer."""
 
-    # pylint: disable=super-init-not-called
-    def _attach(self, compression: Any, backward_passes_per_step: int,
-                process_set: Any) -> None:
-        self._compression = compression
-        self._process_set = process_set
-        self.backward_passes_per_step = backward_passes_per_step
+    def _attach(self) -> None:
+        self._maypole = self._maypole_options
+        process_sets.id_of(self._maypole.process_set)
+
+    @property
+    def backward_passes_per_step(self) -> int:
+        """Has no effect: see set_backward_passes_per_step()."""
+        return self._maypole_options.backward_passes_per_step
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """What torch's GradScaler asks for before it looks at gradients."""
+        raise ValueError(
+            "DistributedOptimizer(op=Adasum) cannot be used with a GradScaler: "
+            "each rank makes its own step, and ranks would disagree about a "
+            "gradient that is infinite; use op=Average, or bfloat16 without a "
+            "GradScaler")
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Accepted for compatibility: nothing is sent before step(), so any
         number of passes may precede it."""
-        self.backward_passes_per_step = passes
+        self._maypole_options.backward_passes_per_step = passes
 
     def synchronize(self) -> None:
         """Does nothing: gradients are not reduced."""
@@ -49,18 +62,23 @@ class DistributedAdasumOptimizer(torch.optim.Optimizer):
                              "combines the ranks' steps, so it cannot be skipped")
         yield  # pylint: disable=unreachable
 
+    @step_is_counted
     @not_compiled
-    def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
+    def step(self, closure: Optional[Callable[[], Any]] = None, *args: Any,
+             **kwargs: Any) -> Any:
         """Makes this rank's step, then combines it with the others' steps."""
-        arguments = () if closure is None else (closure,)
-        if self._process_set.size() == 1:
-            return super().step(*arguments)
+        self._count_step()
+        if closure is not None:
+            args = (closure,) + args
+        options = self._attached()
+        if options is None or options.process_set.size() == 1:
+            return super().step(*args, **kwargs)
         parameters = [
             p for group in self.param_groups for p in group["params"]
             if p.requires_grad
         ]
         starts = [p.detach().clone() for p in parameters]
-        loss = super().step(*arguments)
+        loss = super().step(*args, **kwargs)
         with torch.no_grad():
             deltas = [p - start for p, start in zip(parameters, starts)]
             for parameter, start in zip(parameters, starts):
@@ -70,13 +88,11 @@ class DistributedAdasumOptimizer(torch.optim.Optimizer):
         return loss
 
     def _combined(self, deltas: Any) -> Any:
-        compressed = [self._compression.compress(delta) for delta in deltas]
+        compression = self._maypole.compression
+        compressed = [compression.compress(delta) for delta in deltas]
         results = adasum.allreduce([small for small, _ in compressed], _NAME,
-                                   1.0, 1.0, self._process_set, False)
+                                   1.0, 1.0, self._maypole.process_set, False)
         return [
-            self._compression.decompress(result, ctx)
+            compression.decompress(result, ctx)
             for result, (_, ctx) in zip(results, compressed)
         ]
-
-    # See _DistributedOptimizer.
-    step.hooked = True  # type: ignore[attr-defined]

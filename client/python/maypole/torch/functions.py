@@ -11,8 +11,9 @@ import torch
 
 from maypole.common import basics, objects
 from maypole.common.exceptions import HorovodInternalError
-from maypole.torch._structures import (put_back, specs_of, take_out,
-                                        tensors_for)
+from maypole.torch._in_place import load_state_dict
+from maypole.torch._structures import (places, put_back, specs_of, take_out,
+                                       tensors_for)
 from maypole.torch._compiling import not_compiled
 from maypole.torch._tensors import shares_memory
 from maypole.torch.async_ops import broadcast_async_, synchronize
@@ -75,7 +76,8 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer,
                               model: Optional[torch.nn.Module] = None) -> None:
     """Overwrites the optimizer's state on all ranks by rank `root_rank`'s.
 
-    Afterwards state and options (learning rate, ...) are the root's. State that
+    Afterwards state and options (learning rate, ...) are the root's; the dicts
+    of groups and state stay the same objects. State that
     is on a CUDA device on the root is on one here, too; then all ranks need
     one. The optimizer is not stepped, so one without state stays without.
     `model` is not needed and is accepted for compatibility. Raises ValueError
@@ -86,17 +88,16 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer,
         raise ValueError("cannot broadcast the state of torch.optim.LBFGS")
     is_root = basics.rank() == root_rank
     tensors: List[torch.Tensor] = []
-    skeleton = None
-    if is_root:
-        skeleton = take_out(optimizer.state_dict(), tensors)
-    skeleton = broadcast_object(skeleton, root_rank,
+    own = take_out(optimizer.state_dict(), tensors)
+    skeleton = broadcast_object(own if is_root else None, root_rank,
                                 "broadcast_optimizer_state")
-    if not is_root:
+    in_place = is_root or list(places(own)) == list(places(skeleton))
+    if not in_place:
         tensors = tensors_for(specs_of(skeleton), optimizer)
     broadcast_parameters([(f"broadcast_optimizer_state.{i}", tensor)
                           for i, tensor in enumerate(tensors)], root_rank)
     if not is_root:
-        optimizer.load_state_dict(put_back(skeleton, tensors))
+        load_state_dict(optimizer, put_back(skeleton, tensors))
 
 
 broadcast_object = not_compiled(objects.broadcast_object)

@@ -8,15 +8,18 @@ Thread contract: one thread.
 import copy
 import os
 import weakref
-from typing import Any, Dict, List, Optional, Tuple, Type, Union
+from typing import Any, Callable, Dict, List, Optional, Tuple, Type, Union
 
 import torch
 
 from maypole.common import basics
 from maypole.common.agreement import Offer, decide
 from maypole.common.elastic import ObjectState
-from maypole.torch._structures import TensorAt, tensors_for
+from maypole.torch._in_place import load_state_dict
+from maypole.torch._structures import (TensorAt, put_back, specs_of, take_out,
+                                       tensors_for)
 from maypole.torch.elastic.keeper import StateKeeper
+from maypole.torch.elastic.references import References, is_plain
 from maypole.torch.elastic.sampler import ElasticSampler
 from maypole.torch.functions import (allgather_object, broadcast_object,
                                      broadcast_optimizer_state,
@@ -105,6 +108,9 @@ class OptimizerStateHandler(TensorsHandler):
         # PyTorch 2 keeps the tensors that it loads, and steps change them.
         self.load(copy.deepcopy(self._saved))
 
+    def load(self, contents: Any) -> None:
+        load_state_dict(self.value, contents)
+
     def sync(self) -> None:
         self.begin()
         broadcast_optimizer_state(self.value, root_rank=0)
@@ -161,6 +167,42 @@ class SamplerStateHandler(StateHandler):
         self._synced_saves = saves
 
 
+class StateDictHandler(StateHandler):
+    """Any other object with state_dict() and load_state_dict(): a learning rate
+    scheduler, a GradScaler. It stays the same object.
+
+    references: gives the objects that the state may refer to.
+    """
+
+    def __init__(self, value: Any, references: Callable[[], References]):
+        super().__init__(value)
+        self._references = references
+        self.save()
+
+    def save(self) -> None:
+        self._saved = self._references().copy(self.value.state_dict())
+
+    def restore(self) -> None:
+        self.value.load_state_dict(self._references().copy(self._saved))
+
+    def sync(self, root_rank: int = 0) -> None:
+        """As of every handler. root_rank: as of SamplerStateHandler."""
+        references = self._references()
+        is_root = basics.rank() == root_rank
+        tensors: List[torch.Tensor] = []
+        data = None
+        if is_root:
+            data = references.dumps(take_out(self.value.state_dict(), tensors))
+        skeleton = references.loads(broadcast_object(data, root_rank))
+        if not is_root:
+            tensors = [torch.empty(at.shape, dtype=at.dtype, device=at.device)
+                       for at in specs_of(skeleton)]
+        broadcast_parameters([(f"state_dict.{i}", tensor)
+                              for i, tensor in enumerate(tensors)], root_rank)
+        if not is_root:
+            self.value.load_state_dict(put_back(skeleton, tensors))
+
+
 _registry: List[Tuple[type, Type[StateHandler]]] = [
     (torch.nn.Module, ModelStateHandler),
     (torch.optim.Optimizer, OptimizerStateHandler),
@@ -180,11 +222,10 @@ def set_handler_registry(
     _registry[:] = registry
 
 
-def _handler_for(value: Any) -> Any:
-    for kind, handler in _registry:
-        if isinstance(value, kind):
-            return handler(value)
-    return None
+def _has_state_dict(value: Any) -> bool:
+    return not isinstance(value, type) and all(
+        callable(getattr(value, name, None))
+        for name in ("state_dict", "load_state_dict"))
 
 
 # States that are kept, by name: each name has one memory at the executor.
@@ -197,8 +238,10 @@ class TorchState(ObjectState):
 
         state = TorchState(model, optimizer, sampler=sampler, epoch=0, batch=0)
 
-    All are attributes: state.model, state.epoch += 1. Models, optimizers and
-    samplers are restored in place; of other values copies are kept.
+    All are attributes: state.model, state.epoch += 1. Models, optimizers,
+    samplers and other objects with state_dict() and load_state_dict() (a
+    scheduler, a GradScaler) are restored in place. Of other values copies are
+    kept, which refer to the same models and optimizers.
 
     keep: in an elastic job, commits are in memory that survives this process
     (docs/elastic.md). True, or a name if a script has several such states; None:
@@ -215,18 +258,54 @@ class TorchState(ObjectState):
         self._handlers: Dict[str, StateHandler] = {}
         self._keeper: Optional[StateKeeper] = None
         values = dict(kwargs, model=model, optimizer=optimizer)
-        for name in list(values):
-            handler = _handler_for(values[name])
-            if handler is None:
-                continue
-            self._check_name(name)
-            setattr(self, name, values.pop(name))
-            self._handlers[name] = handler
-        super().__init__(broadcast_object, basics.rank, **values)
+        # Those of the registry first: the others' states may refer to them.
+        for find in (self._registered_handler, self._state_dict_handler):
+            for name in list(values):
+                handler = find(values[name])
+                if handler is None:
+                    continue
+                self._check_name(name)
+                setattr(self, name, values.pop(name))
+                self._handlers[name] = handler
+        super().__init__(self._broadcast, basics.rank, **values)
         if keep is None:
             keep = os.environ.get("MAYPOLE_KEEP_STATE") == "1"
         if keep:
             self._keep("state" if keep is True else keep)
+
+    @staticmethod
+    def _registered_handler(value: Any) -> Optional[StateHandler]:
+        for kind, handler in _registry:
+            if isinstance(value, kind):
+                return handler(value)
+        return None
+
+    def _state_dict_handler(self, value: Any) -> Optional[StateHandler]:
+        if not _has_state_dict(value):
+            return None
+        return StateDictHandler(value, self._references)
+
+    def _references(self) -> References:
+        return References({name: handler.value
+                           for name, handler in self._handlers.items()})
+
+    def _copies(self, values: Dict[str, Any]) -> Dict[str, Any]:
+        if all(is_plain(value) for value in values.values()):
+            return copy.deepcopy(values)
+        return self._references().copy(values)
+
+    def _broadcast(self, values: Any, root_rank: int = 0) -> Any:
+        """As broadcast_object(); references become those of the receiver."""
+        references = self._references()
+        data = None
+        if basics.rank() == root_rank:
+            data = references.dumps(values)
+        return references.loads(broadcast_object(data, root_rank))
+
+    def _ordered(self) -> List[Tuple[str, StateHandler]]:
+        """The same order on all ranks; what may refer to others comes last."""
+        return sorted(self._handlers.items(), key=lambda item: (isinstance(
+            item[1], StateDictHandler), item[0]))
 
     def _keep(self, name: str) -> None:
         if name in _kept:
@@ -250,7 +329,7 @@ class TorchState(ObjectState):
 
     def save(self) -> None:
         kept = self._keeper is not None and self._keeper.save(self._rest())
-        for handler in self._handlers.values():
+        for _, handler in self._ordered():
             if kept and isinstance(handler, TensorsHandler):
                 handler.forget()
             else:
@@ -260,7 +339,7 @@ class TorchState(ObjectState):
     def restore(self) -> None:
         if any(not h.has_saved for _, h in self._of_kind(TensorsHandler)):
             self._keeper.restore()
-        for handler in self._handlers.values():
+        for _, handler in self._ordered():
             if not isinstance(handler, TensorsHandler) or handler.has_saved:
                 handler.restore()
         super().restore()
@@ -268,8 +347,8 @@ class TorchState(ObjectState):
     def sync(self) -> None:
         if self._keeper is not None and basics.is_elastic():
             return self._sync_kept()
-        for name in sorted(self._handlers):  # the same order on all ranks
-            self._handlers[name].sync()
+        for _, handler in self._ordered():
+            handler.sync()
         super().sync()  # saves
 
     def on_finished(self) -> None:
@@ -286,14 +365,13 @@ class TorchState(ObjectState):
         if not keeper.started and plan.commit not in (None, keeper.commit):
             self._load_rest(keeper.load(plan.commit))
         keeper.sync(plan)
-        for name in sorted(self._handlers):
-            handler = self._handlers[name]
-            if isinstance(handler, SamplerStateHandler):
+        for _, handler in self._ordered():
+            if isinstance(handler, (SamplerStateHandler, StateDictHandler)):
                 handler.sync(plan.root)
             elif not isinstance(handler, TensorsHandler):
                 handler.sync()
         if self._saved_state:
-            self._set(broadcast_object(self._objects(), plan.root))
+            self._set(self._broadcast(self._objects(), plan.root))
         keeper.start(plan)
         self.save()
 
@@ -301,18 +379,20 @@ class TorchState(ObjectState):
         return {name: getattr(self, name) for name in self._saved_state}
 
     def _rest(self) -> Any:
-        """What a new process needs besides the tensors."""
-        samplers = {name: handler.value.state_dict()
-                    for name, handler in self._of_kind(SamplerStateHandler)}
-        return self._objects(), samplers
+        """What a new process needs besides the tensors, as bytes."""
+        states = {name: handler.value.state_dict()
+                  for kind in (SamplerStateHandler, StateDictHandler)
+                  for name, handler in self._of_kind(kind)}
+        return bytes(self._references().dumps((self._objects(), states)))
 
     def _load_rest(self, rest: Any) -> None:
         if rest is None:
             return
-        values, samplers = rest
+        values, states = self._references().loads(rest)
         self._set(values)
-        for name, handler in self._of_kind(SamplerStateHandler):
-            handler.value.load_state_dict(samplers[name])
+        for kind in (SamplerStateHandler, StateDictHandler):
+            for name, handler in self._of_kind(kind):
+                handler.value.load_state_dict(states[name])
 
     def _of_kind(self, kind: type) -> List[Tuple[str, Any]]:
         return [(name, self._handlers[name])

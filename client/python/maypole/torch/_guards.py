@@ -1,0 +1,131 @@
+"""Attributes .grad that call back before the program reads or sets them.
+
+    guards = Guards(callback)
+    guards.add(parameter)
+    guards.engage()          # from now on callback(parameter) runs first
+    guards.release()
+
+Between backward() and the end of the reductions, .grad is neither the rank's
+gradient nor the result. Code that reads it then (to clip gradients, to look for
+infinities, to print them) must wait. While the guards are engaged, the class of
+each parameter is a subclass of its own class, whose attribute `grad` is a
+property. Nothing else of the parameter changes; autograd does not notice.
+
+Maypole's own code uses grad_of() and set_grad(), which do not call back.
+
+Thread contract: one thread at a time. Invariant: after release() each
+parameter has the class that it had before engage().
+"""
+
+import copy
+import weakref
+from typing import Any, Callable, Dict, List, Tuple
+
+import torch
+
+_GRAD = torch.Tensor.grad
+
+# .grad, without a callback.
+grad_of: Callable[[torch.Tensor], Any] = _GRAD.__get__
+set_grad: Callable[[torch.Tensor, Any], None] = _GRAD.__set__
+
+
+def check_no_graph(grad: torch.Tensor, name: str) -> None:
+    """Raises AssertionError for a gradient of backward(create_graph=True)."""
+    if grad.requires_grad:
+        raise AssertionError(
+            f"the gradient of {name!r} is part of a graph itself; "
+            "DistributedOptimizer cannot be used with backward(create_graph="
+            "True), because the graph has only this rank's gradients; use "
+            "torch.autograd.grad(..., create_graph=True) within the loss")
+
+
+class Guards:
+    """See the head of this file.
+
+    callback: a bound method. It is held weakly: a parameter whose guard
+    outlives the method's object gets its own class back when it is read.
+    """
+
+    def __init__(self, callback: Callable[[torch.Tensor], None]):
+        self._callback = weakref.WeakMethod(callback)
+        # (parameter, its class, the class while the guards are engaged)
+        self._entries: List[Tuple[torch.Tensor, type, type]] = []
+        self._classes: Dict[type, type] = {}
+        self._engaged = False
+
+    def add(self, parameter: torch.Tensor) -> None:
+        """Guards `parameter`, too. Raises TypeError if its class cannot be
+        exchanged."""
+        base = type(parameter)
+        guarded = self._classes.get(base)
+        if guarded is None:
+            guarded = _guarded_class(base, self._callback)
+            self._classes[base] = guarded
+        parameter.__class__ = guarded
+        if not self._engaged:
+            parameter.__class__ = base
+        self._entries.append((parameter, base, guarded))
+
+    def remove(self, parameter: torch.Tensor) -> None:
+        """Guards `parameter` no longer."""
+        for entry in self._entries:
+            if entry[0] is parameter:
+                if type(parameter) is entry[2]:
+                    parameter.__class__ = entry[1]
+                self._entries.remove(entry)
+                return
+
+    def engage(self) -> None:
+        """From now on the callback runs before each access."""
+        self._engaged = True
+        for parameter, _, guarded in self._entries:
+            parameter.__class__ = guarded
+
+    def release(self) -> None:
+        """Ends what engage() began."""
+        if not self._engaged:
+            return
+        self._engaged = False
+        for parameter, base, _ in self._entries:
+            parameter.__class__ = base
+
+
+def _guarded_class(base: type, callback: "weakref.WeakMethod") -> type:
+
+    def before(self: torch.Tensor) -> None:
+        function = callback()
+        if function is None:
+            self.__class__ = base
+        else:
+            function(self)
+
+    def get(self: torch.Tensor) -> Any:
+        before(self)
+        return grad_of(self)
+
+    def put(self: torch.Tensor, value: Any) -> None:
+        before(self)
+        set_grad(self, value)
+
+    def duplicate(self: torch.Tensor, memo: Any) -> torch.Tensor:
+        if not issubclass(base, torch.nn.Parameter):  # .grad is copied, too
+            before(self)
+        now = type(self)
+        self.__class__ = base
+        try:
+            return copy.deepcopy(self, memo)
+        finally:
+            self.__class__ = now
+
+    members = {
+        "__slots__": (),
+        "__module__": base.__module__,
+        "__qualname__": base.__qualname__,
+        "__doc__": base.__doc__,
+        "__deepcopy__": duplicate,
+        "grad": property(get, put, lambda self: put(self, None)),
+    }
+    if base is torch.Tensor:  # a subclass would have slower operations
+        members["__torch_function__"] = torch._C._disabled_torch_function_impl
+    return type(base)(base.__name__, (base,), members)

@@ -1,0 +1,56 @@
+"""Loading the state of an optimizer without replacing what others refer to.
+
+torch's load_state_dict() makes new dicts for the parameter groups and for the
+state. Whoever holds one of the old ones (a scheduler's closure, a program's
+`group = optimizer.param_groups[0]`) goes on with values that nobody uses. On
+some ranks only, that makes the ranks differ.
+
+Thread contract: one thread at a time.
+"""
+
+from typing import Any, Dict, List
+
+import torch
+
+
+def load_state_dict(optimizer: torch.optim.Optimizer,
+                    state_dict: Dict[str, Any]) -> None:
+    """optimizer.load_state_dict(), which leaves the group dicts, the state's
+    dicts, and tensors in them of equal shape, dtype and device in place."""
+    groups, state = optimizer.param_groups, optimizer.state
+    optimizer.load_state_dict(state_dict)
+    _fill_list(groups, optimizer.param_groups)
+    if optimizer.state is not state:
+        _fill(state, optimizer.state)
+    optimizer.param_groups, optimizer.state = groups, state
+
+
+def _fill_list(old: List[Any], new: List[Any]) -> None:
+    if old is not new:
+        old[:] = [_merged(a, b) for a, b in zip(old, new)] + new[len(old):]
+
+
+def _fill(old: Any, new: Any) -> None:
+    """Makes the dict `old` equal to `new`."""
+    for key in list(old):
+        if key not in new:
+            del old[key]
+    for key, value in new.items():
+        old[key] = _merged(old[key], value) if key in old else value
+
+
+def _merged(old: Any, new: Any) -> Any:
+    """`new`, in the object `old` if that can hold it."""
+    if old is new:
+        return old
+    if isinstance(old, dict) and isinstance(new, dict):
+        _fill(old, new)
+        return old
+    if isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor):
+        if (old.shape == new.shape and old.dtype == new.dtype
+                and old.device == new.device and old.layout == new.layout
+                and not old.requires_grad):
+            with torch.no_grad():
+                old.copy_(new)
+            return old
+    return new
