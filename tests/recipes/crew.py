@@ -40,11 +40,10 @@ class _Players:
         try:
             listener.bind(path)
             listener.listen(count)
-            listener.settimeout(START_SECONDS)
             self._log = open(os.path.join(self._dir, "log"), "w+")
             self.process = start(path, self._log)
             for _ in range(count):
-                connection = listener.accept()[0]
+                connection = self._accepted(listener)
                 stream = connection.makefile("rw")
                 self._streams[json.loads(stream.readline())["hello"]] = (connection, stream)
         except BaseException:
@@ -53,6 +52,16 @@ class _Players:
             raise
         finally:
             listener.close()
+
+    def _accepted(self, listener):
+        listener.settimeout(0.5)
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                return listener.accept()[0]
+            except socket.timeout:
+                if self.process.poll() is not None or time.monotonic() > deadline:
+                    raise AssertionError("the players have not started") from None
 
     def log(self):
         self._log.flush()

@@ -17,9 +17,11 @@ import unittest.mock
 import torch
 
 import maypole.torch as hvd
-from maypole.torch import adasum_optimizer, optimizer
+from maypole.torch import _reducer, adasum_optimizer, optimizer
+from maypole.torch._guards import grad_of, set_grad
+from maypole.torch._reduction import GradientReduction as _Reduction
 
-_Reducer = optimizer.Reducer
+_Reducer = _reducer.Reducer
 _Wrapped = optimizer._DistributedOptimizer
 
 
@@ -51,7 +53,7 @@ def a_gradient_is_left_out():
 
 
 def a_bucket_is_left_out():
-    return [(_Reducer, "start_bucket", lambda self, bucket: lambda: None)]
+    return [(_Reducer, "start_bucket", lambda self, bucket, name: lambda: None)]
 
 
 def a_gradient_is_reduced_twice():
@@ -89,13 +91,13 @@ def an_unused_gradient_stays_away():
     original = _Reducer.start
 
     def start(self, parameter, name):
-        lacked = parameter.grad is None
+        lacked = grad_of(parameter) is None
         wait = original(self, parameter, name)
 
         def finish():
             wait()
             if lacked:
-                parameter.grad = None
+                set_grad(parameter, None)
 
         return finish
 
@@ -123,7 +125,6 @@ def a_sum_is_averaged():
 
 
 def sparse_values_are_not_averaged():
-    from maypole.torch import _reducer  # pylint: disable=import-outside-toplevel
     original = _reducer.sparse_allreduce_async
     return [(_reducer, "sparse_allreduce_async",
              lambda tensor, name, op, process_set: original(tensor, name, hvd.Sum, process_set))]
@@ -147,14 +148,14 @@ def the_process_set_is_ignored():
 
 
 def the_scheduler_is_detached():
-    original = optimizer._wrapped
+    original = optimizer.attach
 
-    def wrapped(*args):
+    def attach(*args):
         made = original(*args)
         made.param_groups = [dict(group) for group in made.param_groups]
         return made
 
-    return [(optimizer, "_wrapped", wrapped)]
+    return [(optimizer, "attach", attach)]
 
 
 def the_parameters_are_not_broadcast():
@@ -184,17 +185,17 @@ def a_broadcast_is_from_another_root():
 
 
 def an_unfrozen_parameter_is_forgotten():
-    original = _Wrapped._watch_parameters
+    original = _Reduction._watch
 
     def watch(self):
         if not self._passes_left:
             original(self)
 
-    return [(_Wrapped, "_watch_parameters", watch)]
+    return [(_Reduction, "_watch", watch)]
 
 
 def a_closure_is_not_synchronized():
-    return [(_Wrapped, "_synchronized_closure", lambda self, closure: closure)]
+    return [(_Wrapped, "_synchronized_closure", lambda self, reduction, closure: closure)]
 
 
 def the_loss_of_a_line_search_is_the_ranks_own():
@@ -202,16 +203,15 @@ def the_loss_of_a_line_search_is_the_ranks_own():
 
 
 def passes_are_averaged():
-    original = _Wrapped.synchronize
+    original = _Reduction._synchronize
 
-    def synchronize(self):
-        original(self)
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is not None and self.backward_passes_per_step > 1:
-                    p.grad.mul_(0.5)
+    def synchronize(self, how):
+        original(self, how)
+        for p in self._passes_left:
+            if p.grad is not None and self.backward_passes_per_step > 1:
+                p.grad.mul_(0.5)
 
-    return [(_Wrapped, "synchronize", synchronize)]
+    return [(_Reduction, "_synchronize", synchronize)]
 
 
 def names_are_exchanged():
@@ -242,16 +242,12 @@ def gradients_are_not_cleared():
 
 
 def an_added_group_is_not_reduced():
-    return [(_Wrapped, "add_param_group", lambda self, group: torch.optim.Optimizer.add_param_group(self, group))]
+    return [(_Reduction, "follow_groups", lambda self: None)]
 
 
 def a_rank_raises():
-    original = _Wrapped.step
-
     def step(self, *args):
-        if self._joins and torch.is_grad_enabled():
-            raise ValueError("parameter 'head.bias' is odd on this rank")
-        return original(self, *args)
+        raise ValueError("parameter 'head.bias' is odd on this rank")
 
     return [(_Wrapped, "step", step)]
 

@@ -70,13 +70,16 @@ def alone(recipe, members, sizes=None):
 class Rank:
     def __init__(self):
         import maypole.torch as hvd  # pylint: disable=import-outside-toplevel
-        import mutants  # pylint: disable=import-outside-toplevel
-        self.hvd, self.mutants = hvd, mutants
+        self.hvd = hvd
         hvd.init()
 
     def play(self, recipe, mutant):
-        with self.mutants.applied(mutant, self.hvd.rank()):
+        if mutant is None:
             end = end_of(self._moments(recipe))
+        else:
+            import mutants  # pylint: disable=import-outside-toplevel
+            with mutants.applied(mutant, self.hvd.rank()):
+                end = end_of(self._moments(recipe))
         if end["error"] is not None:
             self.hvd.shutdown()
         return end

@@ -101,12 +101,9 @@ DIMENSIONS: Dict[str, Tuple[Any, ...]] = {
 REFUSABLE = {
     ("start", "resume_some"), ("start", "unequal"), ("start", "unequal_rate"),
     ("frozen", "one_rank"), ("named", "by_rank"), ("shuffled", True),
-    ("copied", "optimizer"), ("copied", "deepcopy"), ("copied", "pickle"), ("copied", "save"),
     ("declared", False),
-    ("clip", "early_norm"), ("clip", "early_value"), ("by_hand", "early"), ("scaler", "early"),
     ("second", "interleaved"), ("second", "crossed"), ("second", "crossed_interleaved"),
     ("skipped", "after"),
-    ("outer", "inner_sam"),
     ("checkpoint", "reentrant"),
 }
 
@@ -241,7 +238,7 @@ def _conflicts(r: Recipe):
     if r.optimizer in _NORMALIZING:
         yield "dtype", "float64"
         yield "compression", "none"
-    if r.optimizer in ("NAdam", "RAdam", "Adadelta", "Adamax", "Rprop", "ASGD") and r.kernel == "fused":
+    if r.kernel == "fused" and r.optimizer not in ("SGD", "momentum", "Adam", "AdamW", "Adagrad"):
         yield "kernel", "default"
     if r.dtype == "bfloat16":
         yield "compression", "none"
