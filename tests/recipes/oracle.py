@@ -130,7 +130,7 @@ def main():
                 found = oracle.failure(recipe, layout, options.mutant)
                 if found is not None:
                     failures += 1
-                    print(name, text(found if options.keep or options.recipe else oracle.shrunk(found)), flush=True)
+                    print(name, text(found if options.keep else oracle.shrunk(found)), flush=True)
         print(dict(oracle.counts), {layout: crew.starts for layout, crew in oracle.crews.items()})
     return 1 if failures else 0
 

@@ -152,8 +152,9 @@ def the_scheduler_is_detached():
 
     def attach(*args):
         made = original(*args)
-        made.param_groups = [dict(group) for group in made.param_groups]
-        return made
+        twin = type(made).__new__(type(made))
+        twin.__dict__.update(made.__dict__, made=made, param_groups=[dict(group) for group in made.param_groups])
+        return twin
 
     return [(optimizer, "attach", attach)]
 
