@@ -53,7 +53,9 @@ def moments(recipe):
             training.world.refresh()
             trainee.model, trainee.optimizer = state.model, state.optimizer
             trainee.scheduler = getattr(state, "scheduler", None)
-            if step == WAITS_AT and recipe.elastic == "replaced" and hvd.size() < at_start:
+            # A job may start before all its processes are there.
+            waits = step == 0 or step == WAITS_AT and recipe.elastic == "replaced"
+            if waits and hvd.size() < at_start:
                 time.sleep(0.02)
                 state.commit()
                 continue

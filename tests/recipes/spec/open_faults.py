@@ -20,6 +20,14 @@ class Fault(NamedTuple):
 
 
 FAULTS = [
+    Fault("a gradient that the program writes after backward() is not reduced", {"usage": "nobody", "by_hand": "written"},
+          lambda r: r.by_hand == "written"),
+    Fault("a rank without a gradient in a step does not wait when the program reads gradients",
+          {"usage": "idle", "clip": "early_norm"},
+          lambda r: r.usage == "idle" and (r.clip.startswith("early") or "early" in (r.by_hand, r.scaler))),
+    Fault("a gradient is not guarded in the step in which its parameter is unfrozen",
+          {"frozen": "until", "clip": "early_value"},
+          lambda r: r.frozen == "until" and (r.clip.startswith("early") or "early" in (r.by_hand, r.scaler))),
     Fault("with Adasum, a parameter that is frozen later moves by each rank's own momentum",
           {"frozen": "since", "optimizer": "Adam", "op": "Adasum"},
           lambda r: r.op == "Adasum" and r.frozen == "since"),
