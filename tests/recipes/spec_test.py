@@ -36,7 +36,8 @@ class SpecTest(unittest.TestCase):
             self.assertEqual(Recipe.of(json.loads(json.dumps(recipe.differences()))), recipe)
 
     def test_every_value_is_drawn(self):
-        drawn = {(name, value) for seed in SEEDS for name, value in draw(seed, True).differences().items()}
+        drawn = {(name, value) for seed in SEEDS
+                 for name, value in draw(seed, True, seed % 3 == 0).differences().items()}
         lacking = [(name, value) for name, values in DIMENSIONS.items() for value in values[1:]
                    if (name, value) not in drawn]
         self.assertEqual(lacking, [])

@@ -20,6 +20,17 @@ class Fault(NamedTuple):
 
 
 FAULTS = [
+    Fault("a rank without a gradient contributes zeros in another order of dimensions",
+          {"model": "convolution", "memory": "channels_last", "usage": "idle"},
+          lambda r: r.memory != "plain" and r.usage in ("idle", "some", "late", "seldom") or
+          r.memory != "plain" and r.uneven != "no"),
+    Fault("an elastic job's rank without a sparse gradient tells the others another layout",
+          {"model": "words", "usage": "idle", "elastic": "replaced"},
+          lambda r: r.model == "words" and r.usage == "idle" and r.elastic != "no"),
+    Fault("a copy of the optimizer does not wait before its first use",
+          {"copied": "save", "clip": "early_value", "zero_grad": "hand"},
+          lambda r: r.copied in ("deepcopy", "pickle", "save") and r.zero_grad in ("hand", "model", "after") and
+          (r.clip.startswith("early") or "early" in (r.by_hand, r.scaler))),
     Fault("a gradient that the program writes after backward() is not reduced", {"usage": "nobody", "by_hand": "written"},
           lambda r: r.by_hand == "written"),
     Fault("a rank without a gradient in a step does not wait when the program reads gradients",
@@ -29,7 +40,7 @@ FAULTS = [
           {"frozen": "until", "clip": "early_value"},
           lambda r: r.frozen == "until" and (r.clip.startswith("early") or "early" in (r.by_hand, r.scaler))),
     Fault("with Adasum, a parameter that is frozen later moves by each rank's own momentum",
-          {"frozen": "since", "optimizer": "Adam", "op": "Adasum"},
+          {"frozen": "since", "optimizer": "momentum", "op": "Adasum"},
           lambda r: r.op == "Adasum" and r.frozen == "since"),
     Fault("different weights or states at the start are not noticed", {"start": "unequal"},
           lambda r: r.start in UNEQUAL),

@@ -260,7 +260,9 @@ def _conflicts(r: Recipe):
         yield "scaler", "no"
         yield "outer", "none"
         yield "second", "none"
-        yield "optimizer", "SGD" if r.optimizer not in ("momentum", "Adam") else r.optimizer
+        # Not Adam: two steps of equal length in opposite directions have an Adasum of 0, of which rounding makes a
+        # direction in the next level of the tree.
+        yield "optimizer", "SGD" if r.optimizer != "momentum" else r.optimizer
         yield "groups", "one" if r.groups == "added" else r.groups
         yield "declared", True
         yield "by_hand", "no"
@@ -350,6 +352,7 @@ def _conflicts(r: Recipe):
         yield "groups", "one" if r.groups == "added" else r.groups
         yield "zero_grad", "default" if r.zero_grad == "after" else r.zero_grad
     if r.compression != "none":
+        yield "op", "Average"  # sums make larger steps, and those make large differences of small ones
         yield "scaler", "no"
         yield "clip", "no" if r.clip.endswith("norm") else r.clip
     if r.passes == "one":
