@@ -248,8 +248,7 @@ def _conflicts(r: Recipe):
         yield "compression", "none"
         yield "outer", "none"
         yield "optimizer", "SGD"
-        if r.op == "Adasum":
-            yield "op", "Average"
+        yield "op", "Average"
     if r.op == "Adasum":
         # Each rank makes its own step; what the ranks have in common is only the step's result.
         yield "synchronize", False
