@@ -38,16 +38,30 @@ def dtype_code(tensor: torch.Tensor, kind: str, name: Optional[str]) -> int:
     ValueError (dtype, layout, dimensions); the text names the tensor.
     """
     code = DTYPES.get(tensor.dtype)
-    if (code is None or tensor.layout is not torch.strided
+    if (code is None or has_no_memory(tensor) or tensor.layout is not torch.strided
             or not (tensor.is_cpu or tensor.is_cuda)
             or tensor.dim() > _native.MAX_DIMS):
         raise _refusal(tensor, kind, name)
     return code
 
 
+_ORDINARY = frozenset((torch.Tensor, torch.nn.Parameter))
+
+
+def has_no_memory(tensor: torch.Tensor) -> bool:
+    """Whether the class of `tensor` computes by itself, as DTensor does; its
+    memory is then in other tensors, or nowhere."""
+    return (type(tensor) not in _ORDINARY and
+            type(tensor).__torch_dispatch__ != torch.Tensor.__torch_dispatch__)
+
+
 def _refusal(tensor: torch.Tensor, kind: str,
              name: Optional[str]) -> Exception:
     what = title(kind, name)
+    if has_no_memory(tensor):
+        return ValueError(
+            f"{what}: it is a {type(tensor).__name__}, which has no memory of "
+            "its own; pass the tensor in it (of a DTensor: to_local())")
     if not (tensor.is_cpu or tensor.is_cuda):
         return NotImplementedError(
             f"{what}: it is on {tensor.device}, but only CPU and CUDA tensors "

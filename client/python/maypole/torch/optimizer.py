@@ -23,6 +23,7 @@ from maypole.common.constants import Adasum, Average, OP_NAMES, Sum
 from maypole.common.process_sets import global_process_set
 from maypole.torch._compiling import not_compiled
 from maypole.torch._reduction import GradientReduction, Options
+from maypole.torch._tensors import has_no_memory
 from maypole.torch._wrapping import Wrapped, attach, step_is_counted
 from maypole.torch.adasum_optimizer import DistributedAdasumOptimizer
 from maypole.torch.compression import Compression, PowerSGD
@@ -277,6 +278,13 @@ def _parameter_names(
         given = positions
     else:
         given = _checked_names(list(named_parameters), positions)
+    for parameter in positions:
+        if has_no_memory(parameter):
+            raise ValueError(
+                f"DistributedOptimizer: {given[parameter]!r} is a "
+                f"{type(parameter).__name__}, expected a torch.Tensor or "
+                "torch.nn.Parameter; what its class distributes, it must also "
+                "reduce")
     return {p: given[p] for p in positions}
 
 
