@@ -64,7 +64,8 @@ class Oracle:
             end = self._lone.play(recipe, members)
             if end["error"] is not None:
                 # Not a program of torch; normal() should know.
-                raise AssertionError(f"one process cannot play {recipe.differences()}: {end['error']}")
+                self.counts["failed"] += 1
+                return Failure(recipe, layout, mutant, f"one process cannot play this: {end['error']}")
             references.update(dict.fromkeys(members, end))
         return self._verdict(recipe, layout, mutant, crew.play(recipe, mutant), references)
 

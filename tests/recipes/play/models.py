@@ -92,10 +92,18 @@ def make(recipe, seed, batch_norm, is_last=False):
         first.data = first.data.t().contiguous().t()
     if recipe.frozen in ("fixed", "until") or recipe.frozen == "one_rank" and is_last:
         next(model.parameters()).requires_grad_(False)
+    if recipe.grad_dtype != "same":
+        for parameter in model.parameters():
+            parameter.grad_dtype = getattr(torch, recipe.grad_dtype)
     if recipe.optimizer == "SparseAdam":  # it takes no dense gradients
         for layer in (model.head, model.branch):
             layer.requires_grad_(False)
     return model
+
+
+def filled_gradient(parameter, value):
+    """A gradient with this value everywhere."""
+    return torch.full_like(parameter, value, dtype=getattr(parameter, "grad_dtype", None) or parameter.dtype)
 
 
 def batch(recipe, *at):

@@ -184,7 +184,7 @@ class Trainee:
             return
         active = [r for r in world.own
                   if now.turn < len(batches(self.recipe, now.epoch, world.members.index(r), len(world.members)))]
-        total = sum(torch.full_like(weight, 0.1 * (rank + 1)) for rank in active)
+        total = sum(models.filled_gradient(weight, 0.1 * (rank + 1)).detach() for rank in active)
         weight.grad = total * world.scale(self.recipe)
 
     def update(self):

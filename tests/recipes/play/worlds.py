@@ -20,6 +20,7 @@ import pickle
 
 import torch
 
+import models
 from recipe import STEPS
 
 
@@ -72,7 +73,7 @@ class Alone:
             return
         for p in parameters:
             if p.requires_grad and p.grad is None and p in known:
-                p.grad = torch.zeros_like(p)
+                p.grad = models.filled_gradient(p, 0.0)
             elif p.requires_grad and p.grad is not None:
                 known.add(p)
 

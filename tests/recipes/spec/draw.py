@@ -15,12 +15,14 @@ _SHARES = {"model": 0.8, "dtype": 0.2, "optimizer": 0.8, "scheduler": 0.6, "star
            "declared": 0.05, "same_names": 0.3, "uneven": 0.25, "skipped": 0.15, "compression": 0.2, "outer": 0.15,
            "closure": 0.2, "by_hand": 0.2, "scaler": 0.25, "subset": 0.15, "passes": 0.3, "memory": 0.4,
            "checkpoint": 0.25, "copied": 0.4, "usage": 0.6, "named": 0.2, "shuffled": 0.1, "frozen": 0.4, "predivide": 0.2,
-           "groups": 0.35, "compiled": 0.1, "kernel": 0.4}
+           "groups": 0.35, "compiled": 0.1, "grad_dtype": 0.6, "kernel": 0.4}
+# Dimensions whose other values torch 1.13 does not have; besides them kernel=fused.
+NEEDS_NEW_TORCH = ("compiled", "grad_dtype")
 _REFUSED = 0.2  # of the programs
 
 
 def draw(seed: int, modern: bool = False, elastic: bool = False) -> Recipe:
-    """modern: torch can compile, and has fused optimizers for the CPU. elastic: all recipes are elastic, else none."""
+    """modern: torch is new. elastic: all recipes are elastic, else none."""
     source = random.Random(seed)
     may_be_refused = source.random() < _REFUSED
     values = {"data": seed % 1000}
@@ -29,7 +31,7 @@ def draw(seed: int, modern: bool = False, elastic: bool = False) -> Recipe:
             continue
         others = [value for value in choices[1:] if may_be_refused or (name, value) not in REFUSABLE]
         if not modern:
-            others = [value for value in others if value not in ("fused",) and name != "compiled"]
+            others = [value for value in others if value != "fused" and name not in NEEDS_NEW_TORCH]
         if others and source.random() < _SHARES.get(name, 0.5):
             value = source.choice(others)
             if (name, value) in REFUSABLE:

@@ -23,6 +23,7 @@ DIMENSIONS: Dict[str, Tuple[Any, ...]] = {
     # words: an embedding with sparse gradients. tied: one matrix in two layers.
     "model": ("dense", "convolution", "embedding", "words", "batch_norm", "tied"),
     "dtype": ("float64", "float32", "bfloat16"),
+    "grad_dtype": ("same", "float32"),  # of the gradients of bfloat16 parameters; newest torch
     # transposed: strides of the first matrix are those of its transpose.
     "memory": ("plain", "channels_last", "transposed"),
     # fixed: the first parameter has no gradient. until, since: it has none until, or from, the third step on. one_rank:
@@ -314,6 +315,10 @@ def _conflicts(r: Recipe):
         yield "scheduler", "none"
         yield "scaler", "no"
         yield "skipped", "before" if r.skipped == "before" else "no"
+    if r.dtype != "bfloat16":
+        yield "grad_dtype", "same"
+    if r.grad_dtype != "same":
+        yield "copied", "no" if r.copied not in ("states", "optimizer") else r.copied  # a copied parameter is without it
     if r.scheduler == "none":
         yield "made", "after"
     if r.scheduler == "CyclicLR":
@@ -395,5 +400,7 @@ def _conflicts(r: Recipe):
         yield "checkpoint", "no"
         yield "copied", "no"
     if r.compiled:
+        if r.model == "words":
+            yield "compiled", False  # compiled, its gradients are dense
         yield "checkpoint", "no"
         yield "copied", "no"
