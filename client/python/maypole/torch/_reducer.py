@@ -11,7 +11,7 @@ import torch
 from maypole.torch._buckets import Bucket
 from maypole.torch._guards import check_no_graph, grad_of, set_grad
 from maypole.torch._layouts import Layouts, Order
-from maypole.torch.async_ops import (allreduce_async, allreduce_async_,
+from maypole.torch.async_ops import (allreduce_async, reduce_gradient,
                                      synchronize)
 from maypole.torch.compression import compressor_of, wire_dtype
 from maypole.torch.sparse import sparse_allreduce_async
@@ -102,8 +102,8 @@ class Reducer:
         """
         compressor = compressor_of(self.compression, name)
         small, ctx = compressor.compress(tensor)
-        handle = allreduce_async_(small, None, name, self.op, self.prescale,
-                                  self.postscale, self.process_set)
+        handle = reduce_gradient(small, name, self.op, self.prescale,
+                                 self.postscale, self.process_set)
         # Views of one memory count together: the others may still be computed.
         version = None if tensor._is_view() else tensor._version
 
@@ -132,8 +132,8 @@ class Reducer:
             return self.start_dense(bucket.buffer, name)
         small = bucket.wire(wire)
         small.copy_(bucket.buffer)
-        handle = allreduce_async_(small, None, name, self.op, self.prescale,
-                                  self.postscale, self.process_set)
+        handle = reduce_gradient(small, name, self.op, self.prescale,
+                                 self.postscale, self.process_set)
 
         def finish() -> None:
             result = synchronize(handle)

@@ -23,7 +23,8 @@ from maypole.common.collectives import title
 from maypole.common.constants import Adasum
 from maypole.common.exceptions import from_status
 from maypole.torch import _scaling, _tensors
-from maypole.torch._tensors import as_tensor, dtype_code
+from maypole.torch._carriers import Carrier, carrier_of
+from maypole.torch._tensors import DTYPES, as_tensor, dtype_code
 
 # A Pending's `finish`.
 _Finish = Optional[Callable[[int], Any]]
@@ -33,16 +34,87 @@ def _new_output(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
 
 
+def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor`, or a copy whose memory has its values in their order."""
+    if tensor.is_neg():  # a view that negates when it is read
+        tensor = tensor.resolve_neg()
+    return tensor.contiguous()
+
+
 def _copy_back(target: torch.Tensor,
                work: torch.Tensor) -> Callable[[int], torch.Tensor]:
     """A `finish` that copies `work` to the non-contiguous `target`."""
 
     def finish(_: int) -> torch.Tensor:
         with torch.no_grad():
-            target.copy_(work)
+            _copy(target, work)
         return target
 
     return finish
+
+
+def _copy(target: torch.Tensor, work: torch.Tensor) -> None:
+    """Copies `work` to `target`, of which several elements may be one in memory
+    (expand()). Raises ValueError if these get different values."""
+    whole = work
+    for dim, stride in enumerate(target.stride()):
+        if stride == 0 and target.shape[dim] > 1:
+            target, work = target.narrow(dim, 0, 1), work.narrow(dim, 0, 1)
+    if work is not whole:
+        same = work.expand_as(whole)
+        if not ((same == whole) | ((same != same) & (whole != whole))).all():
+            raise ValueError(
+                f"an in-place operation on a tensor of shape {list(whole.shape)} "
+                "of which several elements are one in memory (expand()): they "
+                "would get different values; pass a copy (tensor.clone())")
+    target.copy_(work)
+
+
+def _then(pending: operations.Pending,
+          function: Callable[[Any], Any]) -> operations.Pending:
+    """Makes `pending` end with function(its result)."""
+    before, output = pending.finish, pending.output
+
+    def finish(native: int) -> Any:
+        return function(output if before is None else before(native))
+
+    pending.finish = finish
+    return pending
+
+
+def _carried(pending: operations.Pending, carrier: Carrier,
+             tensor: Optional[torch.Tensor]) -> operations.Pending:
+    """Makes an operation on a carrier one on what it carries.
+
+    tensor: what is to get the result; None: a new tensor.
+    """
+
+    def end(result: Any) -> Any:
+        if isinstance(result, tuple):  # of alltoall, with splits
+            return (carrier.result(result[0]),) + result[1:]
+        if tensor is None:
+            return carrier.result(result)
+        if not carrier.in_memory:
+            with torch.no_grad():
+                _copy(tensor, carrier.result(result))
+        return tensor
+
+    return _then(pending, end)
+
+
+def changes(pending: operations.Pending,
+            tensor: Any) -> operations.Pending:
+    """`pending` changes `tensor` in place: autograd raises an error if it needs
+    the former values, as for torch's own operations in place."""
+    if not isinstance(tensor, torch.Tensor):
+        return pending
+    _tensors.note_change(tensor)
+
+    def end(result: Any) -> Any:
+        _tensors.note_change(tensor)
+        return result
+
+    return _then(pending, end)
 
 
 def _target_of(tensor: torch.Tensor, source: torch.Tensor, in_place: bool,
@@ -100,11 +172,18 @@ def allreduce(tensor: torch.Tensor,
               awaited: bool = False) -> operations.Pending:
     """Reduces `tensor` into a new tensor, or into itself."""
     tensor = as_tensor(tensor, "allreduce", name)
+    if tensor.dtype not in DTYPES:
+        carrier = carrier_of(tensor, "allreduce", name, op)
+        if carrier is not None:
+            return _carried(
+                allreduce(carrier.tensor, name, op, prescale, postscale,
+                          process_set, in_place, awaited), carrier,
+                tensor if in_place else None)
     dtype = dtype_code(tensor, "allreduce", name)
     if _scaling.scales_here(tensor, prescale, postscale):
         return _scaled_allreduce(tensor, name, op, prescale, postscale,
                                  process_set, in_place, awaited)
-    source, stream = tensor.contiguous(), _tensors.stream_of(tensor)
+    source, stream = _contiguous(tensor), _tensors.stream_of(tensor)
     target, finish = _target_of(tensor, source, in_place, stream)
     return operations.prepare(_native.ALLREDUCE, dtype, op, 0, source.shape,
                               prescale, postscale, name, source.data_ptr(),
@@ -145,8 +224,13 @@ def broadcast(tensor: torch.Tensor,
               awaited: bool = False) -> operations.Pending:
     """Copies the root's `tensor` to a new tensor, or to `tensor` itself."""
     tensor = as_tensor(tensor, "broadcast", name)
+    carrier = carrier_of(tensor, "broadcast", name)
+    if carrier is not None:
+        return _carried(
+            broadcast(carrier.tensor, root_rank, name, process_set, in_place,
+                      awaited), carrier, tensor if in_place else None)
     dtype = dtype_code(tensor, "broadcast", name)
-    source, stream = tensor.contiguous(), _tensors.stream_of(tensor)
+    source, stream = _contiguous(tensor), _tensors.stream_of(tensor)
     target, finish = _target_of(tensor, source, in_place, stream)
     return operations.prepare(_native.BROADCAST, dtype, 0, root_rank,
                               source.shape, 1.0, 1.0, name, source.data_ptr(),
@@ -161,9 +245,16 @@ def allgather(tensor: torch.Tensor,
               awaited: bool = False) -> operations.Pending:
     """Concatenates the ranks' `tensor`s; a scalar counts as one element."""
     tensor = as_tensor(tensor, "allgather", name)
+    if tensor.dtype not in DTYPES:
+        tensor = tensor.reshape(1) if tensor.dim() == 0 else tensor
+        carrier = carrier_of(tensor, "allgather", name)
+        if carrier is not None:
+            return _carried(
+                allgather(carrier.tensor, name, process_set, awaited), carrier,
+                None)
     dtype = dtype_code(tensor, "allgather", name)
     stream = _tensors.stream_of(tensor)
-    source = (tensor.reshape(1) if tensor.dim() == 0 else tensor).contiguous()
+    source = _contiguous(tensor.reshape(1) if tensor.dim() == 0 else tensor)
     return operations.prepare(_native.ALLGATHER, dtype, 0, 0, source.shape, 1.0,
                               1.0, name, source.data_ptr(), 0, source, None,
                               lambda native: _rows(native, source, stream),
@@ -180,6 +271,12 @@ def reducescatter(tensor: torch.Tensor,
                   awaited: bool = False) -> operations.Pending:
     """Reduces `tensor`; the result is this rank's part of the rows."""
     tensor = as_tensor(tensor, "reducescatter", name)
+    if tensor.dim() > 0:
+        carrier = carrier_of(tensor, "reducescatter", name, op)
+        if carrier is not None:
+            return _carried(
+                reducescatter(carrier.tensor, name, op, prescale, postscale,
+                              process_set, awaited), carrier, None)
     dtype = dtype_code(tensor, "reducescatter", name)
     if tensor.dim() == 0:
         raise ValueError(f"{title('reducescatter', name)}: a scalar cannot be "
@@ -193,7 +290,7 @@ def reducescatter(tensor: torch.Tensor,
         pending = reducescatter(work, name, op, 1.0, 1.0, process_set, awaited)
         _then_scale(pending, pending.output, postscale, pending.output)
         return pending
-    source, stream = tensor.contiguous(), _tensors.stream_of(tensor)
+    source, stream = _contiguous(tensor), _tensors.stream_of(tensor)
     shape = (collectives.scattered_rows(tensor.shape[0], process_set),) + tuple(
         tensor.shape[1:])
     target = torch.empty(shape, dtype=tensor.dtype, device=tensor.device)
@@ -212,8 +309,14 @@ def alltoall(tensor: torch.Tensor,
              awaited: bool = False) -> operations.Pending:
     """Sends each rank its rows; the result is (rows, received splits)."""
     tensor = as_tensor(tensor, "alltoall", name)
+    if tensor.dim() > 0:
+        carrier = carrier_of(tensor, "alltoall", name)
+        if carrier is not None:
+            return _carried(
+                alltoall(carrier.tensor, splits, name, process_set, awaited),
+                carrier, None)
     dtype = dtype_code(tensor, "alltoall", name)
-    source, stream = tensor.contiguous(), _tensors.stream_of(tensor)
+    source, stream = _contiguous(tensor), _tensors.stream_of(tensor)
     numbers, splits_dtype, splits_device = _read_splits(splits, name)
     ranks = collectives.ranks_of(process_set)
 

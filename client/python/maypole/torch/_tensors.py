@@ -78,6 +78,19 @@ def _refusal(tensor: torch.Tensor, kind: str,
                       f"supported are {names}")
 
 
+def note_change(tensor: torch.Tensor) -> None:
+    """Tells autograd that the values of `tensor` change."""
+    if tensor.is_inference():
+        return
+    if hasattr(torch.autograd.graph, "increment_version"):  # torch 2.1
+        torch.autograd.graph.increment_version(tensor)
+        return
+    with torch.no_grad():
+        # A change of no element; the views of a tensor count together.
+        same = tensor.detach()
+        (same.view(1) if same.dim() == 0 else same).narrow(0, 0, 0).zero_()
+
+
 # --- Streams ------------------------------------------------------------------
 
 

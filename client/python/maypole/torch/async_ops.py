@@ -81,9 +81,17 @@ def _allreduce(tensor: torch.Tensor, average: Optional[bool],
     if op == Adasum:
         return adasum.start([tensor], name, prescale, postscale, process_set,
                             in_place, single=True)
+    pending = _submissions.allreduce(tensor, name, op, prescale, postscale,
+                                     id_of(process_set), in_place)
+    return _start(_submissions.changes(pending, tensor) if in_place else pending)
+
+
+def reduce_gradient(tensor: torch.Tensor, name: str, op: int, prescale: float,
+                    postscale: float, process_set: Any) -> int:
+    """allreduce_async_ of a tensor of which autograd needs no former values."""
     return _start(
         _submissions.allreduce(tensor, name, op, prescale, postscale,
-                               id_of(process_set), in_place))
+                               id_of(process_set), True))
 
 
 @not_compiled
@@ -111,11 +119,15 @@ def _grouped_allreduce(tensors: Sequence[torch.Tensor],
     if op == Adasum:
         return adasum.start(tensors, name, prescale, postscale, process_set,
                             in_place, single=False)
-    return _start_group([
+    members = [
         _submissions.allreduce(tensor, member, op, prescale, postscale, number,
                                in_place)
         for tensor, member in zip(tensors, member_names(name, len(tensors)))
-    ])
+    ]
+    if in_place:
+        for member, tensor in zip(members, tensors):
+            _submissions.changes(member, tensor)
+    return _start_group(members)
 
 
 @not_compiled
@@ -200,8 +212,9 @@ def broadcast_async_(tensor: torch.Tensor,
                      process_set: Any = global_process_set) -> int:
     """broadcast_async in place: the root's values are written to `tensor`."""
     return _start(
-        _submissions.broadcast(tensor, root_rank, name, id_of(process_set),
-                               True))
+        _submissions.changes(
+            _submissions.broadcast(tensor, root_rank, name, id_of(process_set),
+                                   True), tensor))
 
 
 @not_compiled

@@ -64,9 +64,10 @@ def allreduce_(tensor: torch.Tensor,
         return adasum.allreduce([tensor], name, prescale_factor,
                                 postscale_factor, process_set, True)[0]
     return _autograd.now(
-        _submissions.allreduce(tensor, name, op, prescale_factor,
-                               postscale_factor, id_of(process_set), True,
-                               awaited=True))
+        _submissions.changes(
+            _submissions.allreduce(tensor, name, op, prescale_factor,
+                                   postscale_factor, id_of(process_set), True,
+                                   awaited=True), tensor))
 
 
 @not_compiled
@@ -182,8 +183,9 @@ def broadcast_(tensor: torch.Tensor,
                process_set: Any = global_process_set) -> torch.Tensor:
     """broadcast in place: writes the root's values to `tensor`, returns it."""
     return _autograd.now(
-        _submissions.broadcast(tensor, root_rank, name, id_of(process_set),
-                               True, awaited=True))
+        _submissions.changes(
+            _submissions.broadcast(tensor, root_rank, name, id_of(process_set),
+                                   True, awaited=True), tensor))
 
 
 @not_compiled
