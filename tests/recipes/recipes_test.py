@@ -1,8 +1,9 @@
 """Random training programs on ranks, against one process on the whole batch.
 
-Each test is a layout of ranks that plays the same seeds. A failure prints the simplest program that still fails, and the
-command that plays it. MAYPOLE_TEST_RECIPES: seeds of each layout, MAYPOLE_TEST_ELASTIC_RECIPES: seeds of elastic jobs;
-MAYPOLE_TEST_SEED: the first one; MAYPOLE_TEST_LONG: every value of every dimension must have been played.
+Each test is a layout of ranks that plays the same seeds: those of which a recipe has a value that no earlier one has, or, in
+the long run, all. A failure prints the simplest program that still fails, and the
+command that plays it. MAYPOLE_TEST_RECIPES: the number of seeds, MAYPOLE_TEST_ELASTIC_RECIPES: seeds of elastic jobs;
+MAYPOLE_TEST_SEED: the first one; MAYPOLE_TEST_LONG: play all seeds, and every value of every dimension must be in them.
 """
 
 import collections
@@ -14,7 +15,7 @@ from draw import NEEDS_NEW_TORCH, draw
 from open_faults import FAULTS, reason_of
 from recipe import DIMENSIONS, Recipe
 
-RECIPES = int(os.environ.get("MAYPOLE_TEST_RECIPES", "40"))
+RECIPES = int(os.environ.get("MAYPOLE_TEST_RECIPES", "200"))
 SEED = int(os.environ.get("MAYPOLE_TEST_SEED", "0"))
 LONG = os.environ.get("MAYPOLE_TEST_LONG") == "1"
 # Each is a job of its own, of some seconds.
@@ -42,13 +43,22 @@ class RecipesTest(unittest.TestCase):
         return [f"{name}={value}" for name, values in DIMENSIONS.items() for value in values[1:]
                 if not cls.covered[name, value] and (MODERN or value != "fused" and name not in NEEDS_NEW_TORCH)]
 
-    def play(self, layout, count=RECIPES, elastic=False):
-        failures = []
+    def recipes(self, count, elastic):
+        """(seed, recipe) of those to play."""
+        seen = set()
         for seed in range(SEED, SEED + count):
             recipe = draw(seed, MODERN, elastic)
             if reason_of(recipe):
                 self.oracle.counts["left out"] += 1
                 continue
+            values = {f"{name}={value}" for name, value in recipe.differences().items() if name != "data"}
+            if LONG or elastic or not values <= seen:
+                yield seed, recipe
+            seen |= values
+
+    def play(self, layout, count=RECIPES, elastic=False):
+        failures = []
+        for seed, recipe in self.recipes(count, elastic):
             self.covered.update(recipe.differences().items())
             failure = self.oracle.failure(recipe, layout)
             if failure is not None:
@@ -78,8 +88,9 @@ class RecipesTest(unittest.TestCase):
 
     @unittest.skipUnless(LONG, "needs a long run")
     def test_zz_everything_was_covered(self):
-        known = {f"{name}={value}" for fault in FAULTS for name, value in fault.example.items()}
-        self.assertEqual([gap for gap in self.gaps() if gap not in known], [])
+        # All values of a dimension that an open fault is about may be left out.
+        known = {name for fault in FAULTS for name in fault.example}
+        self.assertEqual([gap for gap in self.gaps() if gap.partition("=")[0] not in known], [])
 
 
 if __name__ == "__main__":

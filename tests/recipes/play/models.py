@@ -106,6 +106,13 @@ def filled_gradient(parameter, value):
     return torch.full_like(parameter, value, dtype=getattr(parameter, "grad_dtype", None) or parameter.dtype)
 
 
+def zero_gradient(parameter, sparse):
+    if not sparse:
+        return filled_gradient(parameter, 0.0)
+    values = parameter.detach().new_zeros((0,) + tuple(parameter.shape[1:]))
+    return torch.sparse_coo_tensor(torch.zeros(1, 0, dtype=torch.int64), values, parameter.shape)
+
+
 def batch(recipe, *at):
     """(x, y): the rows of one rank. at: integers that say whose and when."""
     generator = torch.Generator().manual_seed(hash((recipe.data,) + at) & 0x7FFFFFFF)

@@ -40,7 +40,7 @@ class _Alone:
 class Trainee:
     def __init__(self, recipe, world, number):
         self.recipe, self.world, self.number = recipe, world, number
-        self.known = set()
+        self.known = {}
         self.scaler = scaler() if recipe.scaler != "no" else None
         self.frozen = []
         unequal = recipe.start.startswith(("broadcast", "resume_root")) or recipe.start == "unequal"
@@ -260,7 +260,7 @@ class Trainee:
     def copy(self):
         how = self.recipe.copied
         if how not in ("average", "optimizer", "states"):
-            self.known = set()  # every parameter is used in the next step
+            self.known = {}  # every parameter is used in the next step
         if how in ("states", "rebuilt"):
             self._through_states(how == "rebuilt")
         elif how == "average":

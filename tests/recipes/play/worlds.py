@@ -68,14 +68,15 @@ class Alone:
         return 1.0 if recipe.op != "Average" else 1.0 / len(self.own)
 
     def complete(self, parameters, known):
-        """Gives parameters the gradients that ranks would give them. known: those that have had one."""
+        """Gives parameters the gradients that ranks would give them. known: those that have had one, and whether it was
+        sparse."""
         if len(self.own) == 1:
             return
         for p in parameters:
             if p.requires_grad and p.grad is None and p in known:
-                p.grad = models.filled_gradient(p, 0.0)
+                p.grad = models.zero_gradient(p, known[p])
             elif p.requires_grad and p.grad is not None:
-                known.add(p)
+                known[p] = p.grad.is_sparse
 
     def synchronize(self, optimizer):
         pass
