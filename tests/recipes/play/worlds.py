@@ -10,7 +10,8 @@ The reference is the mathematics of a DistributedOptimizer, computed from whole 
 * A parameter that some rank has had a gradient of counts as one with a gradient of zeros from then on, in steps in which
   no rank has one. (Torch would leave it out of the step; the ranks cannot know this without a message.)
 * A rank outside of the process set trains alone.
-* float16 and bfloat16 on the way are a tolerance (check.py), and Adasum is in adasum.py.
+* float16 and bfloat16 on the way are a tolerance (check.py), and Adasum is in adasum.py. PowerSGD is an approximation that
+  has no reference: only the ranks' bits are compared.
 
 Thread contract: one thread.
 """
@@ -131,8 +132,9 @@ class Together:
     def wrap(self, optimizer, names, recipe):
         hvd = self.hvd
         passes = 1 if recipe.passes == "one" or not recipe.declared else 2
+        compression = getattr(hvd.Compression, recipe.compression)
         return hvd.DistributedOptimizer(
-            optimizer, names, compression=getattr(hvd.Compression, recipe.compression),
+            optimizer, names, compression=compression(1) if recipe.compression == "powersgd" else compression,
             backward_passes_per_step=passes, op=getattr(hvd, recipe.op),
             gradient_predivide_factor=recipe.predivide, sparse_as_dense=recipe.as_dense, process_set=self.set,
             gradient_as_bucket_view=recipe.buckets != "no",

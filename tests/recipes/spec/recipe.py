@@ -65,7 +65,7 @@ DIMENSIONS: Dict[str, Tuple[Any, ...]] = {
     # --- options of DistributedOptimizer
     "op": ("Average", "Sum", "Adasum"),
     "buckets": ("no", "one", "small"),
-    "compression": ("none", "fp16", "bf16"),
+    "compression": ("none", "fp16", "bf16", "powersgd"),  # powersgd: only compared between ranks
     "predivide": (1.0, 2.0),
     "subset": (False, True),  # the optimizer is of a process set without the last rank
     "as_dense": (False, True),  # sparse_as_dense
@@ -357,6 +357,8 @@ def _conflicts(r: Recipe):
         yield "scaler", "no"
         yield "groups", "one" if r.groups == "added" else r.groups
         yield "zero_grad", "default" if r.zero_grad == "after" else r.zero_grad
+    if r.compression == "powersgd":
+        yield "buckets", "no"
     if r.compression != "none":
         yield "op", "Average"  # sums make larger steps, and those make large differences of small ones
         yield "scaler", "no"
