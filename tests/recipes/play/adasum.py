@@ -1,0 +1,43 @@
+"""The reference of DistributedOptimizer(op=Adasum): a training for each rank in one process, step by step.
+
+Every rank makes its own step with its own optimizer. The steps are combined by Adasum in a binary tree, whose left part
+has the largest power of two of ranks that is smaller than their number; a and b become
+
+    (1 - a.b / 2a.a) a + (1 - a.b / 2b.b) b
+
+for each parameter; a term whose divisor is 0 is 0.
+
+Thread contract: one thread.
+"""
+
+import torch
+
+from training import Training
+from worlds import Alone
+
+
+def combined(steps):
+    """The Adasum of a list of tensors."""
+    if len(steps) == 1:
+        return steps[0]
+    left = 1
+    while 2 * left < len(steps):
+        left *= 2
+    a, b = combined(steps[:left]), combined(steps[left:])
+    dot, aa, bb = float((a * b).sum()), float((a * a).sum()), float((b * b).sum())
+    return (1 - (dot / (2 * aa) if aa else 0)) * a + (1 - (dot / (2 * bb) if bb else 0)) * b
+
+
+def moments(recipe, members):
+    trainings = [Training(recipe, Alone(members, [rank])) for rank in members]
+    before = None
+    for now in zip(*(training.moments() for training in trainings)):
+        parameters = [training.trainees[0].parameters() for training in trainings]
+        if before is not None and now[0].label[-1].isdigit():
+            with torch.no_grad():
+                for start, *ranks in zip(before, *parameters):
+                    step = combined([p.double() - start for p in ranks])
+                    for p in ranks:
+                        p.copy_(start + step)
+        before = [p.detach().double().clone() for p in parameters[0]]
+        yield trainings[0].moment(now[0].label)
