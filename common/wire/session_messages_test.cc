@@ -39,7 +39,7 @@ TEST(SessionTest, AnotherVersionIsRefusedWithBothNamed) {
   EXPECT_EQ(s.code(), Code::kFailedPrecondition);
   EXPECT_EQ(s.message(),
             "this executor speaks protocol versions 10 to 15, but the client "
-            "speaks protocol version 15; upgrade this executor");
+            "speaks protocol version 16; upgrade this executor");
 }
 
 TEST(SessionTest, AllVersionsInTheRangeAreRead) {
@@ -69,18 +69,18 @@ TEST(SessionTest, AHelloSaysARangeAndIsRefusedWithBothNamed) {
   constexpr size_t kBytes = sizeof(session::Hello);
   EXPECT_EQ(HelloError({10, 0}, kBytes), "") << "a client of version 10";
   EXPECT_EQ(HelloError({10, 11}, kBytes), "");
-  EXPECT_EQ(HelloError({9, 15}, kBytes), "");
+  EXPECT_EQ(HelloError({9, 16}, kBytes), "");
   EXPECT_EQ(HelloError({9, 0}, kBytes),
             "libmaypole of rank 3 speaks protocol version 9, but the agent of "
             "node n1 speaks protocol versions 10 to 15; upgrade libmaypole of "
             "rank 3");
   const std::string newer =
       "the agent of node n1 speaks protocol versions 10 to 15, but libmaypole "
-      "of rank 3 speaks protocol versions 15 to 16; upgrade the agent of node "
+      "of rank 3 speaks protocol versions 16 to 17; upgrade the agent of node "
       "n1";
-  EXPECT_EQ(HelloError({15, 16}, kBytes), newer);
-  EXPECT_EQ(HelloError({15, 16}, kBytes + 8), newer);
-  EXPECT_EQ(HelloError({15, 16}, 104), newer);
+  EXPECT_EQ(HelloError({16, 17}, kBytes), newer);
+  EXPECT_EQ(HelloError({16, 17}, kBytes + 8), newer);
+  EXPECT_EQ(HelloError({16, 17}, 104), newer);
 }
 
 TEST(SessionTest, HostileBytesAreRefused) {

@@ -239,9 +239,8 @@ void Rig::CheckOnGpus(const GpuOperation& r, bool several) {
   if (Gathers(r.kind)) CheckGathered(r);
 }
 
-void Rig::CheckPlace(const GpuOperation& r,
-                     const GpuTensor& tensor, uint64_t offset,
-                     uint64_t elements) {
+void Rig::CheckPlace(const GpuOperation& r, const GpuTensor& tensor,
+                     uint64_t offset, uint64_t elements) {
   const auto it = gpu_memories_.find(tensor.memory);
   Expect(it != gpu_memories_.end(), "a tensor on a GPU is in open memory");
   Expect(elements <= it->second / SizeOf(r.dtype) &&

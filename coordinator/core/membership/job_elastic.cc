@@ -140,8 +140,8 @@ void Job::OnElasticTime(Time now, JobOutput* out) {
 
 void Job::StartElastic(JobOutput* out) {
   // The new epoch gets a number that none of its processes has seen before.
-  epoch_number_ = std::max(
-      {epoch_number_, said_epoch_, elastic_.LastEpochSaid()});
+  epoch_number_ =
+      std::max({epoch_number_, said_epoch_, elastic_.LastEpochSaid()});
   std::vector<NodeMember> members = elastic_.Begin(epoch_number_ + 1);
   wanted_ = {};
   uint32_t size = 0;
