@@ -13,22 +13,18 @@ class OptimizersTest(unittest.TestCase):
             job.check_ok(50)
             for r, record in enumerate(job.records()):
                 with self.subTest(rank=r):
-                    self.check_record(record, np, r)
+                    self.check_record(record, np)
 
-    def check_record(self, seen, np, r):
+    def check_record(self, seen, np):
         self.assertLess(seen["model_used_twice"], 1e-6)
         text, off = seen["two_backwards"]
         self.assertRegex(text, r"the gradient of '.*' was computed more than backward_passes_per_step=1 times before "
-                         r"step\(\); increase backward_passes_per_step")
+                         r"step\(\); increase backward_passes_per_step.*; step\(\): the gradient of '.*' was "
+                         "changed while it was reduced")
         self.assertLess(off, 1e-6)
         self.assertLess(seen["in_turn"], 1e-6)
         self.assertLess(seen["named_apart"], 1e-6)
-        text, off = seen["same_names"]
-        if r == 0:
-            self.assertRegex(text, r"allreduce 'DistributedOptimizer\..*': .*still pending")
-        else:
-            self.assertIsNone(text)
-        self.assertLess(off, 1e-6)
+        self.assertLess(seen["same_names"], 1e-6)
         self.assertEqual(seen["data_loader"], [4, [np] * 3])
 
     def test_one_node(self):

@@ -37,7 +37,7 @@ import traceback
 import warnings
 import weakref
 import zlib
-from typing import Any, Callable, Dict, Iterable, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set
 
 import torch
 import torch.utils.checkpoint
