@@ -158,8 +158,9 @@ def methods(base: type) -> Dict[str, Any]:
             f"DistributedOptimizer: without eager execution, Keras trains with the optimizers of "
             f"keras.optimizers.legacy only; expected legacy.{base.__name__}")
 
-    return {"apply_gradients": apply_gradients, "get_updates": get_updates, "_aggregate_gradients": _aggregate_gradients,
-            "_compute_gradients": _compute_gradients, "register_local_var": register_local_var}
+    return {"apply_gradients": apply_gradients, "get_updates": get_updates,
+            "_aggregate_gradients": _aggregate_gradients, "_compute_gradients": _compute_gradients,
+            "register_local_var": register_local_var}
 
 
 def _reduced(optimizer: Any, step: Step, grads: List[Any], factor: float) -> List[Any]:

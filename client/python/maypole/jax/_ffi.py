@@ -13,7 +13,6 @@ import os
 import re
 from typing import Any, Sequence
 
-import jax
 import jaxlib
 import numpy as np
 
