@@ -77,6 +77,13 @@ class KerasVersionsTest(KerasCase):
     def test_keras_2_as_tf_keras(self):
         self.check("tensorflow-2.15", tf_keras=True)
 
+    def test_keras_2_without_eager_execution(self):
+        program = os.path.join(harness.ROOT, "tests/programs/keras/graph_mode.py")
+        for name in ("tensorflow-2.8", "tensorflow-2.15"):
+            with harness.Job(np=2, command=[environments.python(name), program], env={"TF_CPP_MIN_LOG_LEVEL": "3"}) as job:
+                job.check_ok(200)
+                self.assertEqual([record["refused"] is None for record in job.records()], [name.endswith("8")] * 2)
+
     def test_tensorflow_2_12(self):
         self.check("tensorflow-2.12", tf_keras=True)
 

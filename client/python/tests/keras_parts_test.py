@@ -1,12 +1,13 @@
 """maypole._keras without Keras: schedules, commits, and which gradients are reduced how."""
 
+import sys
 import types
 import unittest
 from unittest import mock
 
-from maypole._keras import elastic, schedules
+from maypole._keras import backends, elastic, schedules
 from maypole._keras.gradients import BackendGradients
-from maypole._keras.reduction import Step, checked_groups
+from maypole._keras.reduction import Ahead, Step, checked_groups
 from maypole.common.elastic import State
 
 
@@ -54,6 +55,43 @@ class StepTest(unittest.TestCase):
         with self.assertWarns(DeprecationWarning):
             self.assertEqual(checked_groups(3, None), 3)
         self.assertEqual(checked_groups(0, [["a"]]), [["a"]])
+
+
+class AheadTest(unittest.TestCase):
+
+    def test_what_has_been_reduced_is_not_reduced_again_once(self):
+        ahead = Ahead()
+        self.assertFalse(ahead.take(["a", "b"], None))
+        ahead.note(["a", "b"], None)
+        self.assertTrue(ahead.take(["b"], None))
+        self.assertFalse(ahead.take(["a", "b"], None))
+
+    def test_only_in_the_same_graph(self):
+        ahead = Ahead()
+        ahead.note(["a"], "graph")
+        self.assertFalse(ahead.take(["a"], "another"))
+
+    def test_some_of_several_is_an_error(self):
+        ahead = Ahead()
+        ahead.note(["a"], None)
+        with self.assertRaisesRegex(RuntimeError, "of 2 gradients, of which 1 have been reduced"):
+            ahead.take(["a", "b"], None)
+
+
+class KerasOfTest(unittest.TestCase):
+    """An optimizer of another Keras than the module's."""
+
+    def keras(self, root):
+        optimizer = type("Optimizer", (), {"__module__": root + ".src.optimizers"})
+        return types.SimpleNamespace(optimizers=types.SimpleNamespace(Optimizer=optimizer))
+
+    def test_the_optimizers_own(self):
+        three, two = self.keras("keras"), self.keras("tf_keras")
+        with mock.patch.dict(sys.modules, {"keras": three, "tf_keras": two}):
+            self.assertIs(backends.keras_of(three.optimizers.Optimizer(), three), three)
+            self.assertIs(backends.keras_of(two.optimizers.Optimizer(), three), two)
+            self.assertIs(backends.keras_of(three.optimizers.Optimizer(), two), three)
+            self.assertIs(backends.keras_of("sgd", three), three)
 
 
 class Base:

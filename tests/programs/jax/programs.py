@@ -9,7 +9,7 @@ import numpy as np
 import optax
 
 import maypole.jax as hvd
-from expect import equal, raises
+from expect import BOTH, equal, raises
 from maypole.common.basics import counter
 from maypole.common import xla_header
 from maypole.jax import _ffi, _names
@@ -134,6 +134,72 @@ def check_optimizer():
     raises(ValueError, "expected a positive integer", hvd.DistributedOptimizer, optax.sgd(1.0),
            backward_passes_per_step=0)
     raises(ValueError, "op=Average", hvd.reduce_gradients, op=hvd.Sum, gradient_predivide_factor=2.0)
+
+
+def check_optimizer_of_mixed_types():
+    """Parameters, gradients and the optimizer's state of several types; the sums are not shortened."""
+    n = hvd.size()
+    params = {"half": jnp.zeros(2, jnp.bfloat16), "single": jnp.zeros(2), "short": jnp.zeros((), jnp.float16)}
+    types = {"half": jnp.float32, "single": jnp.bfloat16, "short": jnp.float16}
+    for make in (lambda: optax.sgd(1.0), lambda: optax.adam(1.0)):
+        optimizer = hvd.DistributedOptimizer(make(), backward_passes_per_step=2, average_aggregated_gradients=True)
+        state = optimizer.init(params)
+
+        def step(state):
+            gradients = {k: jnp.full(p.shape, 1.0 + hvd.rank(), types[k]) for k, p in params.items()}
+            return optimizer.update(gradients, state, params)
+
+        plain = make()
+        mean = {k: jnp.full(p.shape, (n + 1) / 2, types[k]) for k, p in params.items()}
+        wanted, _ = plain.update(mean, plain.init(params), params)
+        for run in BOTH:
+            state = optimizer.init(params)
+            for last in (False, True):
+                updates, state = run(step)(state)
+                for key, update in updates.items():
+                    assert update.dtype == wanted[key].dtype, (key, update.dtype, wanted[key].dtype)
+                    equal(update, wanted[key] if last else np.zeros(update.shape), 1e-2)
+
+
+def check_several_devices():
+    """A program over arrays of two devices runs the collective once, on whole arrays."""
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("d",))
+    mean = (hvd.size() + 1) / 2
+    for spec in (jax.sharding.PartitionSpec("d"), jax.sharding.PartitionSpec()):
+        sharding = jax.sharding.NamedSharding(mesh, spec)
+        x = jax.device_put(jnp.arange(4.0) * (hvd.rank() + 1), sharding)
+        got = jax.jit(lambda x: hvd.allreduce({"x": x, "sum": x.sum()}),
+                      out_shardings={"x": sharding, "sum": None})(x)
+        equal(got["x"], np.arange(4.0) * mean)
+        equal(got["sum"], 6 * mean)
+        equal(jax.jit(lambda x: hvd.allgather(hvd.broadcast(x, 1)))(x), np.tile(np.arange(4.0) * 2, hvd.size()))
+        equal(jax.jit(jax.grad(lambda x: jnp.sum(hvd.allreduce(x, op=hvd.Sum) ** 2)))(x),
+              2 * np.arange(4.0) * mean * hvd.size() ** 2)
+        equal(jax.jit(lambda x: jax.lax.scan(lambda c, i: (hvd.allreduce(c + i), None), x, jnp.arange(3.0))[0])(x),
+              np.arange(4.0) * mean + 3)
+        again = hvd.allreduce(x)  # not in a program: placed as it was
+        assert again.sharding == x.sharding
+        equal(again, np.arange(4.0) * mean)
+
+
+def check_where_results_are():
+    """A result is committed to a device if its input is, as those of JAX's functions."""
+    other = jax.devices()[1]
+    free, bound = jnp.ones(2), jax.device_put(jnp.ones(2), other)
+    for collective in (hvd.allreduce, hvd.allgather, lambda x: hvd.broadcast(x, 0)):
+        assert not collective(free).committed and not collective(np.ones(2)).committed
+        result = collective(bound)
+        assert result.committed and result.devices() == {other}
+    equal(hvd.allreduce(free) + bound, np.full(2, 2.0))
+
+
+def check_errors_name_the_leaf():
+    tree = {"a": jnp.ones(2), "b": [jnp.ones(2 + hvd.rank() % 2)]}
+    raises(RuntimeError, "leaf ['b'][0] of the tree", hvd.allreduce, tree)
+    raises(RuntimeError, "named['b'][0]", lambda: hvd.allreduce(tree, name="named"))
+    raises(RuntimeError, "['b'][0]", jax.jit(hvd.allreduce), tree)
+    raises(ValueError, "\"['b'][0]\"", hvd.allreduce, {"a": 1.0, "b": [jnp.ones(2, jnp.complex64)]})
+    raises(ValueError, "['b'][0]", lambda: hvd.allreduce({"a": 1.0, "b": [1]}, prescale_factor=2.0))
 
 
 def check_join():

@@ -38,6 +38,41 @@ def check_gradients():
     assert got["n"].dtype == jax.dtypes.float0
 
 
+def check_forward_mode():
+    """Tangents go through the same collective; those of a reduction that is not linear are refused."""
+    n, rank = hvd.size(), hvd.rank()
+    mean = sum(range(n)) / n
+    x, t = jnp.full((2 * n,), 1.0 + rank), jnp.full((2 * n,), float(rank))
+    for run in BOTH:
+        def tangent(function):
+            results, tangents = run(lambda x, t: jax.jvp(function, (x,), (t,)))(x, t)
+            equal(results, run(function)(x))
+            return tangents
+
+        equal(tangent(lambda x: hvd.allreduce(x, op=hvd.Sum, name="f0")), np.full(2 * n, n * mean))
+        equal(tangent(lambda x: hvd.allreduce(x, name="f1") ** 2), np.full(2 * n, 2 * (1 + mean) * mean))
+        equal(tangent(lambda x: hvd.allreduce(x, prescale_factor=3.0, name="f2")), np.full(2 * n, 3 * mean))
+        equal(tangent(lambda x: hvd.allgather(x, name="f3")), np.repeat(np.arange(float(n)), 2 * n))
+        equal(tangent(lambda x: hvd.broadcast(x, 1, name="f4")), np.ones(2 * n))
+        equal(tangent(lambda x: hvd.alltoall(x, name="f5")), np.repeat(np.arange(float(n)), 2))
+        equal(tangent(lambda x: hvd.reducescatter(x, name="f6")), np.full(2, mean))
+        raises(NotImplementedError, "has no derivative in forward mode", tangent,
+               lambda x: hvd.allreduce(x, op=hvd.Max, name="f7"))
+    equal(jax.jit(jax.vmap(lambda x, t: jax.jvp(hvd.allreduce, (x,), (t,))[1]))(x[None], t[None]), [np.full(2 * n, mean)])
+    # Of one leaf of three; through scan; forward over reverse; the whole Jacobian.
+    moved = jax.jit(lambda x: jax.jvp(lambda y: hvd.allreduce({"x": y, "i": jnp.int32(1), "z": x}), (x,), (t,))[1])(x)
+    equal(moved["x"], np.full(2 * n, mean))
+    equal(moved["z"], np.zeros(2 * n))
+    equal(jax.jit(lambda x, t: jax.jvp(lambda x: lax.scan(
+        lambda c, _: (hvd.allreduce(c, op=hvd.Sum), None), x, None, length=3)[0], (x,), (t,))[1])(x, t),
+          np.full(2 * n, n**3 * mean))
+    cube = lambda x: jnp.sum(hvd.allreduce(x, op=hvd.Sum) ** 3)
+    equal(jax.jit(lambda x, t: jax.jvp(jax.grad(cube), (x,), (t,))[1])(x, t), np.full(2 * n, 6 * n**3 * (1 + mean) * mean))
+    equal(jax.jit(jax.jacfwd(lambda x: hvd.allreduce(x, op=hvd.Sum)))(jnp.ones(2)), n * np.eye(2))
+    linear = jax.linearize(lambda x: hvd.allreduce(x, op=hvd.Sum, name="linear"), x)[1]
+    equal(linear(t), np.full(2 * n, n * mean))
+
+
 def check_vmap():
     n, rank = hvd.size(), hvd.rank()
     x = np.arange(3 * 2 * n, dtype=np.float32).reshape(3, 2 * n) + 100 * rank

@@ -1,6 +1,8 @@
 """Callbacks, values, states, and the errors of wrong arguments."""
 
+import copy
 import os
+import pickle
 
 import numpy as np
 from setting import (BACKEND, BATCH, KERAS3, MINE, RANK, SIZE, X, Y, check, close, compiled, fit, hvd,
@@ -222,17 +224,127 @@ def compiled_by_xla():
 
 
 def missing_gradients():
-    """On torch, a rank whose loss does not depend on a variable contributes zeros."""
-    if BACKEND != "torch":
+    """A rank whose loss does not depend on a variable contributes zeros; what no rank has is not touched. (JAX has
+    zeros itself.)"""
+    if BACKEND == "jax":
         return
-    mine = model(7)
-    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
-    variables = mine.trainable_variables[:2]
-    before = [np.array(v) for v in variables]
-    ones = [keras.ops.ones_like(v) for v in variables]
-    optimizer.apply([ones[0], ones[1] if RANK == 0 else None], variables)
-    close([np.array(v) for v in variables], [before[0] - 1, before[1] - 1 / SIZE], 1e-5)
+    for run_eagerly in (True, False):
+        for passes in (1, 2):
+            mine = model(7)
+            optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), backward_passes_per_step=passes)
+            variables = mine.trainable_variables[:3]
+            before = [np.array(v) for v in variables]
+            if hasattr(optimizer, "build"):
+                optimizer.build(variables)
+
+            def step():
+                ones = [1.0 + 0.0 * v for v in variables]
+                optimizer.apply_gradients(zip([ones[0], ones[1] if RANK == 0 else None, None], variables))
+
+            if BACKEND == "tensorflow" and not run_eagerly:
+                import tensorflow as tf
+                step = tf.function(step)
+            for _ in range(passes):
+                step()
+            after = [np.array(v) for v in variables]
+            close(after, [before[0] - passes, before[1] - passes / SIZE, before[2]], 1e-4)
+    if BACKEND == "tensorflow":
+        other = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), name="other")
+        count = 2 if RANK == 0 else 1
+        refused(ValueError, "gradients of different variables",
+                lambda: other.apply_gradients(zip(ones_of(variables[:count]), variables[:count])))
+
+
+def ones_of(variables):
+    return [1.0 + 0.0 * v for v in variables]
+
+
+def other_metrics():
+    """Ranks with different metrics end with an error that names them: none waits, and none is taken for another."""
+    average = hvd.callbacks.MetricAverageCallback()
+    for others, text in (({"a": 1.0, "b": 2.0}, "'c' on rank 0 but not on rank 1, 'b' on rank 1 but not on rank 0"),
+                         ({"c": 2.0}, "'a' on rank 0 but not on rank 1"), ({}, "'a', 'c' on rank 0 but not on rank 1")):
+        logs = {"a": 1.0, "c": 2.0} if RANK == 0 else dict(others)
+        refused(ValueError, text, lambda logs=logs: average.on_epoch_end(0, logs))
+    logs = {"c": float(RANK), "a": 1.0} if RANK == 0 else {"a": 1.0, "c": float(RANK)}
+    average.on_epoch_end(0, logs)
+    check(logs == {"a": 1.0, "c": (SIZE - 1) / 2}, logs)
+
+
+def copies():
+    """Whatever copies the plain optimizer copies the distributed one, which stays what it is."""
+    for trained in (False, True):
+        mine = compiled(model(7), hvd.DistributedOptimizer(keras.optimizers.Adam(0.01), op=hvd.Sum))
+        plain = compiled(model(7), keras.optimizers.Adam(0.01))
+        if trained:
+            fit(mine, MINE, BATCH // SIZE)
+            fit(plain, MINE, BATCH // SIZE)
+        for way in (copy.copy, copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))):
+            try:
+                way(plain.optimizer)
+            except Exception:  # pylint: disable=broad-except
+                continue  # Keras 2 has no deep copies
+            copied = way(mine.optimizer)
+            check(copied is not mine.optimizer and type(copied).__name__ == "Adam")
+            reduces(copied, way is not copy.copy)
+        reduces(mine.optimizer, False)
+    if KERAS3:
+        local = hvd.PartialDistributedOptimizer(keras.optimizers.Adam(), local_layers=mine.layers[1])
+        refused(pickle.PicklingError, "with local layers", lambda: pickle.dumps(local))
+        check(copy.deepcopy(local).__dict__["_maypole_state"].local_layers == [mine.layers[1]])
+
+
+def reduces(optimizer, steps):
+    """Checks that it is distributed, and reduces the gradients of new variables if it has no others."""
+    check(optimizer.__dict__["_maypole_state"] is not None)
+    if not KERAS3 or not steps or BACKEND == "jax":
+        return
+    reduced = optimizer._maypole_state.gradients.reduce(
+        optimizer._maypole_state, [keras.ops.ones(2) * (RANK + 1.0)], "copied", [0], False, 1.0)
+    check(np.allclose(np.asarray(reduced[0]), SIZE * (SIZE + 1) / 2), reduced)
+
+
+def own_loops():
+    """_compute_gradients() and _aggregate_gradients(), as Horovod's optimizers have them: what they return is reduced,
+    and apply_gradients() does not reduce it again."""
+    if BACKEND != "tensorflow":
+        refused(NotImplementedError, "needs Keras' TensorFlow backend",
+                lambda: hvd.DistributedOptimizer(keras.optimizers.SGD())._compute_gradients(lambda: 0, []))
+    else:
+        import tensorflow as tf
+        total = SIZE * (SIZE + 1) / 2
+        for way in ("tape", "function", "aggregate", "clipped", "plain"):
+            for run in (lambda f: f, tf.function):
+                weights = keras.Variable(np.ones(2, np.float32)) if KERAS3 else tf.Variable([1.0, 1.0])
+                optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), op=hvd.Sum)
+                if hasattr(optimizer, "build"):
+                    optimizer.build([weights])
+
+                def loss():
+                    return tf.reduce_sum(tf.convert_to_tensor(weights)) * (RANK + 1.0)
+
+                def step():
+                    with tf.GradientTape() as tape:
+                        value = loss()
+                    if way == "tape":
+                        pairs = optimizer._compute_gradients(value, [weights], tape=tape)
+                    elif way == "function":
+                        pairs = optimizer._compute_gradients(loss, [weights])
+                    else:
+                        pairs = list(zip(tape.gradient(value, [weights]), [weights]))
+                    if way in ("aggregate", "clipped"):
+                        pairs = optimizer._aggregate_gradients(pairs)
+                    seen = tf.identity(pairs[0][0])
+                    if way == "clipped":
+                        pairs = [(tf.clip_by_norm(g, 0.1), v) for g, v in pairs]
+                    optimizer.apply_gradients(pairs)
+                    return seen
+
+                seen = run(step)().numpy()
+                check(np.allclose(seen, total if way != "plain" else RANK + 1.0), way, seen)
+                moved = 0.1 / 2**0.5 if way == "clipped" else total
+                close([np.array(weights)], [np.full(2, 1.0 - moved)], 1e-5)
 
 
 CASES = [values, broadcast_and_average, built_on_some_ranks, schedules, best_checkpoint, elastic_state, process_sets,
-         wrong_arguments, compiled_by_xla, missing_gradients]
+         wrong_arguments, compiled_by_xla, missing_gradients, other_metrics, copies, own_loops]

@@ -134,6 +134,22 @@ class Cases:
         self.add("slices", lambda: densely(hvd.allreduce(slices(), op=hvd.Sum)), dense)
         self.add("average of slices", lambda: densely(hvd.allreduce(slices())), dense / n)
 
+        def integers(**kwargs):
+            s = slices()
+            return densely(hvd.allreduce(tf.IndexedSlices(tf.cast(s.values, tf.int64), s.indices, s.dense_shape), **kwargs))
+
+        scaled = [int(2.5 * (r + 1)) for r in range(n)]
+        self.add("slices times factors", lambda: densely(hvd.allreduce(
+            slices(), op=hvd.Sum, prescale_factor=0.5, postscale_factor=3.0)), dense * 1.5)
+        self.add("slices of integers times a factor", lambda: integers(op=hvd.Sum, prescale_factor=2.5),
+                 np.array([[each] * 2 for each in scaled + [sum(scaled)]], np.int64))
+        for op in (hvd.Min, hvd.Max, hvd.Product, hvd.Adasum):
+            try:
+                hvd.allreduce(slices(), op=op)
+                raise AssertionError("no error")
+            except NotImplementedError as error:
+                assert "sparse_as_dense=True" in str(error), error
+
         def mixed():
             first, second, third = hvd.grouped_allreduce([tf.constant(1.0), slices(), tf.constant(2.0)], op=hvd.Sum)
             return [first, densely(second), third]

@@ -184,6 +184,31 @@ def check_hook_and_a_checkpoint_of_rank_0():
                 session.run(add)
 
 
+def check_a_variable_that_one_rank_uses():
+    """The optimizers of version 1, eager and in a graph: rank 0's variable moves on all ranks by its part."""
+    makes = [lambda: hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(1.0)),
+             lambda: hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(1.0), backward_passes_per_step=2),
+             lambda: hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(1.0), op=hvd.Adasum)]
+    for make, steps, moved in zip(makes, (1, 2, 1), (1 / hvd.size(), 2 / hvd.size(), 1.0)):
+        optimizer = make()
+        both, one, none = [tf.Variable([1.0], name=name) for name in ("both", "one", "none")]
+
+        def loss():
+            return tf.reduce_sum(both) + (tf.reduce_sum(one) if hvd.rank() == 0 else 0.0)
+
+        for _ in range(steps):
+            optimizer.apply_gradients(optimizer.compute_gradients(loss, [both, one, none]))
+        close([both[0], one[0], none[0]], [1.0 - steps, 1.0 - moved, 1.0])
+        with tf.Graph().as_default(), v1.Session() as session:
+            both, one, none = [v1.get_variable(name, initializer=[1.0]) for name in ("both", "one", "none")]
+            optimizer = make()
+            step = optimizer.apply_gradients(optimizer.compute_gradients(loss(), [both, one, none]))
+            session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+            for _ in range(steps):
+                session.run(step)
+            close(session.run([both[0], one[0], none[0]]), [1.0 - steps, 1.0 - moved, 1.0])
+
+
 def check_eager_has_no_global_variables():
     refused(lambda: hvd.broadcast_global_variables(0), RuntimeError, "broadcast_variables")
 

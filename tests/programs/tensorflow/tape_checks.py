@@ -68,6 +68,123 @@ def check_eager_structures_and_none():
     close(one, [mean(lambda r: r + 1.0)] * 2)
 
 
+def check_a_variable_that_some_ranks_use():
+    """Zeros come from the ranks that have no gradient; what no rank has stays None. (It hung.)"""
+    last = hvd.size() - 1
+    everyones, some, table, none = [tf.Variable(tf.ones([5, 2]), name=name) for name in ("e", "s", "t", "n")]
+
+    def gradients(use, **kwargs):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(everyones)
+            if hvd.rank() == use:
+                loss += tf.reduce_sum(some) + tf.reduce_sum(tf.gather(table, tf.constant([1, 1], tf.int64)))
+            elif hvd.rank() == 0:  # dense here
+                loss += tf.reduce_sum(table)
+        found = hvd.DistributedGradientTape(tape, **kwargs).gradient(loss, [everyones, some, table, none])
+        assert found[3] is None, found
+        return found[:3]
+
+    rows = np.zeros([5, 2])
+    rows[1] = 2
+    for kwargs in ({}, {"sparse_as_dense": True}):
+        for run in (lambda f: f, tf.function):
+            for use in (0, last):
+                first, second, third = run(lambda use=use: gradients(use, **kwargs))()
+                close(first, np.ones([5, 2]))
+                close(second, np.full([5, 2], 1 / hvd.size()))
+                close(tf.convert_to_tensor(third), (rows + (use != 0)) / hvd.size())
+                assert not kwargs or not isinstance(third, tf.IndexedSlices)
+    # Only of the gradients that one step has, as in one process: no zeros of earlier steps.
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(everyones)
+    assert hvd.DistributedGradientTape(tape).gradient(loss, [everyones, some])[1] is None
+
+
+def check_tables_that_one_rank_uses():
+    table = tf.Variable(tf.ones([5, 2]))
+    for integer in (tf.int32, tf.int64):
+        for run in (lambda f: f, tf.function):
+
+            def gradient():
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_sum(table * 0.0) if hvd.rank() < 0 else tf.constant(0.0)
+                    if hvd.rank() == hvd.size() - 1:
+                        loss += tf.reduce_sum(tf.gather(table, tf.constant([3], integer)))
+                return hvd.DistributedGradientTape(tape).gradient(loss, table)
+
+            found = run(gradient)()
+            assert isinstance(found, tf.IndexedSlices) and found.indices.shape == [1], found
+            close(found.values, np.full([1, 2], 1 / hvd.size()))
+
+
+def check_a_function_that_one_rank_traces_again():
+    """Without the others, also with a variable that no rank uses, and one that some use."""
+    a, b = two_variables()
+    unused = tf.Variable(1.0, name="unused")
+
+    @tf.function
+    def retraced(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(a) * tf.reduce_mean(x)
+            if hvd.rank() == 0:
+                loss += tf.reduce_sum(b)
+        return hvd.DistributedGradientTape(tape).gradient(loss, [a, b, unused])[:2]
+
+    for rows in (4, 4 - hvd.rank() % 2):
+        close(retraced(tf.ones([rows]))[1], [[1 / hvd.size()]])
+
+
+def check_different_variables_are_an_error():
+    a, b = two_variables()
+    mine = [a, b] if hvd.rank() == 0 else [a]
+    with tf.GradientTape(persistent=True) as tape:
+        loss = loss_of(a, b)
+    tape = hvd.DistributedGradientTape(tape)
+    refused(lambda: tape.gradient(loss, mine), ValueError, "'second float32(1, 1)' on rank 0 but not on rank 1")
+    refused(lambda: tf.function(lambda: tape.gradient(loss, mine))(), ValueError, "of different variables")
+    named = tf.Variable([1.0], name="of_rank_%d" % hvd.rank())
+    with tf.GradientTape(persistent=True) as tape:
+        loss = tf.reduce_sum(named)
+    tape = hvd.DistributedGradientTape(tape)
+    refused(lambda: tape.gradient(loss, named), ValueError, "use_generic_names=True")
+    close(tape.gradient(loss, named, use_generic_names=True), [1.0])
+    close(tape.gradient(loss, named, None, True), [1.0])  # where Horovod has it
+
+
+def check_unconnected_gradients():
+    a, b = two_variables()
+    unused = tf.Variable([1.0, 2.0])
+    with tf.GradientTape(persistent=True) as tape:
+        loss = loss_of(a, b)
+    tape = hvd.DistributedGradientTape(tape)
+    zero = tf.UnconnectedGradients.ZERO
+    close(tape.gradient(loss, unused, unconnected_gradients=zero), [0.0, 0.0])
+    close(tape.gradient(loss, [a, unused], None, zero)[1], [0.0, 0.0])
+    close(tape.gradient(loss, [a, unused], None, "zero")[1], [0.0, 0.0])
+    assert tape.gradient(loss, [a, unused], None, tf.UnconnectedGradients.NONE)[1] is None
+
+
+def check_one_local_source():
+    """One source that is no list, which stays local."""
+    scalar, vector = tf.Variable(3.0), tf.Variable([1.0, 2.0])
+    mine = (hvd.rank() + 1.0) / hvd.size()
+
+    def gradient(source, function):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(scalar * vector) * (hvd.rank() + 1.0)
+        tape = hvd.DistributedGradientTape(tape)
+        tape.register_local_source(source)
+        return getattr(tape, function)(loss, source)
+
+    for run in (lambda f: f, tf.function):
+        for source, wanted in ((scalar, 3.0 * mine), (vector, [3.0 * mine] * 2)):
+            close(run(lambda: gradient(source, "gradient"))(), wanted)
+            (local,), others = run(lambda: gradient(source, "get_local_and_global_gradients"))()
+            close(local, wanted)
+            assert not others
+        close(run(lambda: gradient([scalar, vector], "gradient"))()[0], 3.0 * mine)
+
+
 def check_persistent_and_inside_the_block():
     a, b = two_variables()
     with hvd.DistributedGradientTape(tf.GradientTape(persistent=True)) as tape:

@@ -5,7 +5,8 @@ PyTorch; Keras 2 (tf.keras with TensorFlow <= 2.15, and tf_keras) has TensorFlow
 
     reduction.py           what DistributedOptimizer's arguments mean
     gradients_*.py         the reduction of a step's gradients, one file per backend
-    keras3.py, keras2.py   optimizers' classes whose steps reduce gradients first
+    classes.py             how an optimizer becomes a distributed one, and its copies
+    keras3.py, keras2.py   what distributed optimizers override
     values.py              arrays and numbers outside of a step
     variables.py           reading and writing models' and optimizers' variables
     callbacks.py, schedules.py, elastic.py, saving.py

@@ -19,6 +19,8 @@ def distributed_optimizer(keras: Any, optimizer: Any, name: Any, compression: An
                           process_set: Any = global_process_set, local_layers: Any = None,
                           scale_local_gradients: bool = True) -> Any:
     """See DistributedOptimizer() and PartialDistributedOptimizer() of maypole.keras."""
+    passed, keras = keras, backends.keras_of(optimizer, keras)
+    compression = backends.translated(compression, passed, keras)
     if local_layers is not None and not isinstance(local_layers, (list, tuple)):
         local_layers = [local_layers]
     reduction = Reduction(backends.gradients_of(keras), name, compression, sparse_as_dense, op,

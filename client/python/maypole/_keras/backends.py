@@ -25,6 +25,16 @@ def backend_of(keras: Any) -> str:
     return backend
 
 
+def keras_of(optimizer: Any, keras: Any) -> Any:
+    """The Keras that the optimizer is of: `keras`, or another one that the process has (tf_keras
+    beside Keras 3)."""
+    roots = [base.__module__.partition(".")[0] for base in type(optimizer).__mro__]
+    if keras.optimizers.Optimizer.__module__.partition(".")[0] in roots:
+        return keras
+    other = next((root for root in roots if root in ("keras", "tf_keras")), None)
+    return keras if other is None else importlib.import_module(other)
+
+
 def gradients_of(keras: Any) -> Any:
     """The object of Reduction.gradients for one optimizer."""
     return importlib.import_module("maypole._keras.gradients_" + backend_of(keras)).Gradients()
@@ -33,3 +43,11 @@ def gradients_of(keras: Any) -> Any:
 def compression_of(keras: Any) -> Any:
     """The class Compression of the backend's binding."""
     return importlib.import_module(f"maypole.{backend_of(keras)}.compression").Compression
+
+
+def translated(compression: Any, of: Any, to: Any) -> Any:
+    """What the compression of one Keras' backend is for another one's."""
+    if backend_of(of) == backend_of(to):
+        return compression
+    name = next((n for n, c in vars(compression_of(of)).items() if c is compression), None)
+    return compression if name is None else getattr(compression_of(to), name)

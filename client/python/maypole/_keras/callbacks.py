@@ -11,15 +11,22 @@ import numpy as np
 
 from maypole import arrays
 from maypole._keras import variables
-from maypole.common import basics
+from maypole.common import basics, same_on_all
 from maypole.common.constants import Min
+from maypole.common.process_sets import global_process_set
 
 _log = logging.getLogger("maypole.keras")
 
 
 class ForTraining:
     """What all callbacks do: where XLA has no way to a collective in TensorFlow, a model's
-    jit_compile is switched off before fit() looks at it."""
+    jit_compile is switched off before fit() looks at it. With Keras 3 as their base class, they also
+    serve a model of tf_keras."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_implements_"):  # which Keras 2 asks: whether a hook does anything
+            return lambda: True
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def set_model(self, model: Any) -> None:
         super().set_model(model)
@@ -77,7 +84,8 @@ class MetricAverage:
     """At the end of each epoch the logs become averages over all ranks.
 
     It must come before callbacks that use the logs, such as ReduceLROnPlateau. device: accepted,
-    without effect.
+    without effect. Training ends with a ValueError on all ranks if one has a metric that another
+    does not have.
     """
 
     def __init__(self, device: str = ""):
@@ -87,12 +95,19 @@ class MetricAverage:
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Averages the logs that are numbers, in place."""
         del epoch
-        if not logs:
-            return
+        logs = {} if logs is None else logs
         names = sorted(name for name, value in logs.items() if np.ndim(value) == 0)
         values = np.array([float(logs[name]) for name in names], dtype=np.float64)
-        for name, value in zip(names, arrays.allreduce(values, name="keras.metrics").tolist()):
+        rows = same_on_all.gather(values, names, "keras.metrics", global_process_set, _other_metrics)
+        for name, value in zip(names, rows.mean(axis=0).tolist()):
             logs[name] = value
+
+
+def _other_metrics(difference: str) -> ValueError:
+    return ValueError(
+        f"MetricAverageCallback: the ranks have different metrics: {difference}; compile with the same "
+        "ones and evaluate validation data on all ranks, and let callbacks that add to the logs of "
+        "some ranks come after this one")
 
 
 class BestModelCheckpoint:

@@ -13,7 +13,7 @@ class BackendGradients:
                  variables: Sequence[Any]) -> List[Any]:
         """The gradients, with zeros in place of those that only other ranks have.
 
-        Where steps are compiled, all ranks have the same ones.
+        On JAX all ranks have the same ones: it gives zeros itself.
         """
         del reduction, prefix, indices, variables
         return list(grads)
@@ -42,6 +42,16 @@ class BackendGradients:
         it clips the sum of its gradients."""
         del optimizer
         return reduce(grads)
+
+    def computed(self, loss: Any, variables: Any, grad_loss: Any, tape: Any) -> List[Any]:
+        """(gradient, variable) pairs of this rank; see _compute_gradients() in keras3.py."""
+        raise NotImplementedError("_compute_gradients() needs Keras' TensorFlow backend, which has "
+                                  "a gradient tape; compute them as this backend does, and pass "
+                                  "them to apply(), which reduces them")
+
+    def place(self) -> Any:
+        """The graph that is being made; None if there is none."""
+        return None
 
     def scaled(self, grad: Any, factor: float) -> Any:
         """A gradient that stays on its rank, times a factor."""

@@ -6,16 +6,27 @@ others are being computed. Eagerly all dense ones are one operation, for which t
 Thread contract: as Reduction's.
 """
 
+import weakref
 from typing import Any, List, Sequence
 
 import tensorflow as tf
 
 import maypole.tensorflow as hvd
 from maypole._keras.gradients import BackendGradients
+from maypole.tensorflow import _gradient_layouts
 
 
 class Gradients(BackendGradients):
     """See BackendGradients."""
+
+    def complete(self, reduction: Any, grads: Sequence[Any], prefix: str, indices: Sequence[int],
+                 variables: Sequence[Any]) -> List[Any]:
+        """As there; the ranks ask each other when a graph is made, or in each step that is not
+        compiled. Raises ValueError, on all ranks, if ranks have other variables."""
+        del prefix  # which those with other variables do not have
+        return _gradient_layouts.completed(
+            f"keras.{reduction.name}", reduction.process_set, grads, variables,
+            [f"variable {i}" for i in indices], reduction.sparse_as_dense)
 
     def reduce(self, reduction: Any, grads: Sequence[Any], prefix: str, indices: Sequence[int],
                own: bool, postscale: float) -> List[Any]:
@@ -38,6 +49,17 @@ class Gradients(BackendGradients):
         least = hvd.allreduce(tf.cast(value, tf.int32), op=hvd.Min, name=name,
                               process_set=reduction.process_set, ignore_name_scope=True)
         return tf.cast(least, tf.bool)
+
+    def computed(self, loss: Any, variables: Any, grad_loss: Any, tape: Any) -> List[Any]:
+        tape = tape or tf.GradientTape()
+        if callable(loss):
+            with tape:
+                loss = loss()
+        variables = list(variables() if callable(variables) else variables)
+        return list(zip(tape.gradient(loss, variables, grad_loss), variables))
+
+    def place(self) -> Any:
+        return None if tf.executing_eagerly() else weakref.ref(tf.compat.v1.get_default_graph())
 
     def scaled(self, grad: Any, factor: float) -> Any:
         if isinstance(grad, tf.IndexedSlices):

@@ -1,9 +1,10 @@
-"""Optimizers of Keras 2 (tf.keras up to TensorFlow 2.15, and tf_keras) that reduce gradients first.
+"""Optimizers of Keras 2 (tf.keras up to TensorFlow 2.15, and tf_keras) that reduce gradients first;
+see classes.py.
 
-As in keras3.py, an optimizer becomes one of a subclass of its class, in place, which Keras saves as
-the plain one. Gradients are reduced in apply_gradients(), which minimize() and fit() call: before
-clipping, and before a LossScaleOptimizer looks whether they are finite. get_gradients() returns
-this rank's own.
+Gradients are reduced in apply_gradients(), which minimize() and fit() call: before clipping, and
+before a LossScaleOptimizer looks whether they are finite. get_gradients() returns this rank's own.
+_compute_gradients() and _aggregate_gradients(), which Horovod has for a program's own loop, return
+reduced ones, which the next apply_gradients() does not reduce again.
 
 Keras 2 has no accumulation; ours keeps the sums in variables beside the optimizer's, which elastic
 states keep, too.
@@ -11,18 +12,15 @@ states keep, too.
 Thread contract: as Keras' optimizers, one thread at a time.
 """
 
-import sys
-from typing import Any, Dict, List, Sequence, Tuple
+import copy
+from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
 import tensorflow as tf
 
+from maypole._keras import classes
 from maypole._keras.reduction import Reduction, Step
 from maypole.tensorflow._gradient_sums import GradientSums
-
-_set_class = object.__dict__["__class__"].__set__
-_ATTRIBUTE = "_maypole_state"
-
-_classes: Dict[type, type] = {}
+from maypole.tensorflow.gradient_aggregation import variable_of
 
 
 class _State:
@@ -33,7 +31,14 @@ class _State:
         self.reduction = reduction
         self.prefix = ""
         self._positions: Dict[Any, int] = {}
-        self.sums = GradientSums() if reduction.passes > 1 else None
+        self.sums = GradientSums(_new_variable) if reduction.passes > 1 else None
+        self.applying = False  # within apply_gradients() of the optimizer's own class
+
+    def __copy__(self) -> "_State":
+        return _State(copy.copy(self.reduction))
+
+    def __reduce__(self) -> Any:
+        return _State, (self.reduction,)
 
     def step(self, variables: Sequence[Any]) -> Step:
         """The step of these variables' gradients."""
@@ -46,6 +51,11 @@ class _State:
                     [self.reduction.is_local(v, _key) for v in variables])
 
 
+def _new_variable(name: str, shape: Any, dtype: Any) -> Any:
+    """For sums of gradients, also under tf.compat.v1.disable_eager_execution()."""
+    return variable_of("maypole", True, name, shape, dtype)
+
+
 def _key(variable: Any) -> Any:
     return getattr(variable, "_unique_id", None) or id(variable)
 
@@ -55,84 +65,102 @@ def distribute(keras: Any, optimizer: Any, reduction: Reduction) -> Any:
     if not hasattr(optimizer, "apply_gradients"):
         raise ValueError(f"DistributedOptimizer: {optimizer!r} is a {type(optimizer).__name__}, "
                          "expected an optimizer of Keras")
+    for kind in _kinds_of(keras.mixed_precision.LossScaleOptimizer):
+        classes.turn_inside_out(kind, _take_over)
     if _is_loss_scale(optimizer):
-        if _is_distributed(optimizer.inner_optimizer):
-            _undo(optimizer.inner_optimizer)
+        if classes.is_distributed(optimizer.inner_optimizer):
+            classes.undo(optimizer.inner_optimizer)
     elif keras.mixed_precision.global_policy().name == "mixed_float16":
         # compile() would put it around ours.
-        if _is_distributed(optimizer):
-            _undo(optimizer)
+        if classes.is_distributed(optimizer):
+            classes.undo(optimizer)
         optimizer = keras.mixed_precision.LossScaleOptimizer(optimizer)
-    if not _is_distributed(optimizer):
-        _set_class(optimizer, _distributed_class(type(optimizer)))
-    optimizer.__dict__[_ATTRIBUTE] = _State(reduction)
+    classes.become(optimizer, methods, _State(reduction))
     return optimizer
+
+
+def _take_over(outer: Any, inner: _State) -> None:
+    """Makes a LossScaleOptimizer distributed, as the one in it was."""
+    classes.become(outer, methods, _State(inner.reduction))
+
+
+def _kinds_of(base: type) -> Iterator[type]:
+    """The class and its subclasses."""
+    yield base
+    # Not base.__subclasses__, because its metaclass may have another one.
+    for kind in type.__subclasses__(base):
+        yield from _kinds_of(kind)
 
 
 def _is_loss_scale(optimizer: Any) -> bool:
     return hasattr(type(optimizer), "get_scaled_loss")
 
 
-def _is_distributed(optimizer: Any) -> bool:
-    return type(optimizer) in _classes.values()
-
-
-def _undo(optimizer: Any) -> None:
-    _set_class(optimizer, type(optimizer).__mro__[1])
-    optimizer.__dict__.pop(_ATTRIBUTE, None)
-
-
-def _state_of(optimizer: Any) -> _State:
-    state = optimizer.__dict__.get(_ATTRIBUTE)
-    if state is None:
-        raise RuntimeError(f"this {type(optimizer).__name__} was made from a distributed "
-                           "optimizer's class; pass it to DistributedOptimizer() before it is used")
-    return state
-
-
-def _distributed_class(base: type) -> type:
-    """The subclass of `base`; always the same one."""
-    if base in _classes:
-        return _classes[base]
+def methods(base: type) -> Dict[str, Any]:
+    """What a distributed optimizer of the class `base` overrides."""
 
     def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-        _refuse_loss_scale(self, sys._getframe(1))
-        pairs, state = list(grads_and_vars), _state_of(self)
+        pairs, state = list(grads_and_vars), classes.state_of(self)
+        reduction, variables = state.reduction, [variable for _, variable in pairs]
 
         def apply(grads: List[Any]) -> Any:
-            return base.apply_gradients(self, list(zip(grads, [v for _, v in pairs])), *args,
-                                        **kwargs)
+            state.applying = True
+            try:
+                return base.apply_gradients(self, list(zip(grads, variables)), *args, **kwargs)
+            finally:
+                state.applying = False
 
         grads = [grad for grad, _ in pairs]
-        if not state.reduction.active() and state.reduction.passes == 1:
+        if reduction.passes == 1 and (not reduction.active() or reduction.ahead.take(
+                [_key(v) for v in variables], reduction.gradients.place())):
             return apply(grads)
-        step = state.step([v for _, v in pairs])
-        if state.reduction.passes > 1:
-            return _in_passes(self, state, step, pairs, apply)
+        step = state.step(variables)
+        if reduction.active():
+            grads = step.completed(grads)
+        if reduction.passes > 1:
+            return _in_passes(self, state, step, grads, apply)
         return apply(_reduced(self, step, grads, 1.0))
+
+    def _aggregate_gradients(self: Any, grads_and_vars: Any) -> List[Tuple[Any, Any]]:
+        """As keras3._aggregate_gradients(). Keras itself calls it for replicas, too."""
+        state, pairs = classes.state_of(self), list(grads_and_vars)
+        if state.applying:
+            return base._aggregate_gradients(self, pairs)
+        reduction = state.reduction
+        if not pairs or not reduction.active() or reduction.passes > 1:
+            return pairs
+        variables = [variable for _, variable in pairs]
+        step = state.step(variables)
+        grads = _reduced(self, step, step.completed([grad for grad, _ in pairs]), 1.0)
+        reduction.ahead.note([_key(v) for v in variables], reduction.gradients.place())
+        return list(zip(grads, variables))
+
+    def _compute_gradients(self: Any, loss: Any, var_list: Any, grad_loss: Any = None,
+                           tape: Any = None) -> List[Tuple[Any, Any]]:
+        """As keras3._compute_gradients()."""
+        if hasattr(base, "_compute_gradients"):
+            return _aggregate_gradients(
+                self, base._compute_gradients(self, loss, var_list, grad_loss, tape))
+        if grad_loss is not None:
+            raise ValueError("_compute_gradients(grad_loss=...): this optimizer's "
+                             "compute_gradients() has no such argument; multiply the loss")
+        return _aggregate_gradients(self, base.compute_gradients(self, loss, var_list, tape))
 
     def register_local_var(self: Any, variable: Any) -> None:
         """The gradient of this variable stays on its rank."""
-        _state_of(self).reduction.local_variables.append(variable)
+        classes.state_of(self).reduction.local_variables.append(variable)
 
-    _classes[base] = type(base)(base.__name__, (base,), {
-        "apply_gradients": apply_gradients,
-        "register_local_var": register_local_var,
-        "__module__": base.__module__,
-        "__qualname__": base.__qualname__,
-        "__doc__": base.__doc__,
-        "__class__": property(lambda self: base),
-    })
-    return _classes[base]
-
-
-def _refuse_loss_scale(optimizer: Any, frame: Any) -> None:
-    outer = frame.f_locals.get("self")
-    if outer is not optimizer and outer is not None and _is_loss_scale(outer):
+    def get_updates(self: Any, loss: Any, params: Any) -> Any:
+        """What Keras calls under disable_eager_execution()."""
+        if hasattr(base, "get_updates"):
+            return base.get_updates(self, loss, params)
         raise RuntimeError(
-            "a LossScaleOptimizer is around a distributed optimizer, whose ranks could wait for "
-            "each other for ever when the gradients of one overflow; put it inside: "
-            "DistributedOptimizer(keras.mixed_precision.LossScaleOptimizer(optimizer))")
+            f"DistributedOptimizer: without eager execution, Keras trains with the optimizers of "
+            f"keras.optimizers.legacy only; expected legacy.{base.__name__}")
+
+    return {"apply_gradients": apply_gradients, "get_updates": get_updates,
+            "_aggregate_gradients": _aggregate_gradients, "_compute_gradients": _compute_gradients,
+            "register_local_var": register_local_var}
 
 
 def _reduced(optimizer: Any, step: Step, grads: List[Any], factor: float) -> List[Any]:
@@ -159,13 +187,13 @@ def _finite_together(step: Step, grads: List[Any]) -> List[Any]:
     return out
 
 
-def _in_passes(optimizer: Any, state: _State, step: Step, pairs: Sequence[Tuple[Any, Any]],
+def _in_passes(optimizer: Any, state: _State, step: Step, grads: Sequence[Any],
                apply: Any) -> Any:
     """Adds the gradients to the sums, and in the last pass steps on these."""
-    kept = [grad is not None for grad, _ in pairs]
+    kept = [grad is not None for grad in grads]
     passes, shared = state.reduction.passes, step.only(kept)
     totals = state.sums.add([None if grad is None else tf.convert_to_tensor(grad)
-                             for grad, _ in pairs], [v.shape for _, v in pairs])
+                             for grad in grads], [v.shape for v in step.variables])
     count = state.sums.count_step(totals)
 
     def last() -> Any:

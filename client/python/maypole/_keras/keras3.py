@@ -1,8 +1,4 @@
-"""Optimizers of Keras 3 whose steps reduce the gradients first.
-
-An optimizer becomes one of a subclass of its class, in place, so that its variables and options
-stay. The subclass says that its __class__ is the base: Keras then saves the optimizer as the plain
-one, which loads without Maypole and under every backend.
+"""Optimizers of Keras 3 whose steps reduce the gradients first; see classes.py.
 
 Where gradients are reduced:
 
@@ -15,25 +11,21 @@ Where gradients are reduced:
                         branch that depends on the rank's own gradients: ranks would wait for each
                         other for ever. Then every rank sees the same gradients, and whether they
                         are finite
+    _compute_gradients(), _aggregate_gradients()
+                        of Horovod, in a program's own loop; then apply() does not reduce these
 
 Thread contract: as Keras' optimizers, one thread at a time.
 """
 
-import sys
 from typing import Any, Dict, List, Optional, Sequence
 
 import keras
 
+from maypole._keras import classes
 from maypole._keras.reduction import Reduction, Step
 
 _LossScale = keras.optimizers.LossScaleOptimizer
-# What object itself does with __class__, which the classes here override.
-_set_class = object.__dict__["__class__"].__set__
-
-_ATTRIBUTE = "_maypole_reduction"
 _STEP = "_maypole_step"  # of a step whose gradients _clip_gradients() reduces
-
-_classes: Dict[type, type] = {}
 
 
 def distribute(optimizer: Any, reduction: Reduction) -> Any:
@@ -44,27 +36,18 @@ def distribute(optimizer: Any, reduction: Reduction) -> Any:
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise ValueError(f"DistributedOptimizer: {optimizer!r} is a {type(optimizer).__name__}, "
                          "expected an optimizer of Keras 3")
+    classes.turn_inside_out(_LossScale, distribute)
     inner = _inner(optimizer)
     _accumulate(inner, reduction)
     if inner is optimizer and keras.config.dtype_policy().name == "mixed_float16":
         # compile() would put it around ours.
+        if classes.is_distributed(inner):
+            classes.undo(inner)
         optimizer = _LossScale(optimizer, name="loss_scale_optimizer")
-    if optimizer is not inner and is_distributed(inner):
-        _undo(inner)
-    if not is_distributed(optimizer):
-        _set_class(optimizer, _distributed_class(type(optimizer)))
-    optimizer.__dict__[_ATTRIBUTE] = reduction
+    if optimizer is not inner and classes.is_distributed(inner):
+        classes.undo(inner)
+    classes.become(optimizer, methods, reduction)
     return optimizer
-
-
-def is_distributed(optimizer: Any) -> bool:
-    """Whether distribute() has been called for this optimizer."""
-    return type(optimizer) in _classes.values()
-
-
-def _undo(optimizer: Any) -> None:
-    _set_class(optimizer, type(optimizer).__mro__[1])
-    optimizer.__dict__.pop(_ATTRIBUTE, None)
 
 
 def _inner(optimizer: Any) -> Any:
@@ -85,17 +68,9 @@ def _accumulate(optimizer: Any, reduction: Reduction) -> None:
     optimizer.gradient_accumulation_steps = passes
 
 
-def _reduction_of(optimizer: Any) -> Reduction:
-    reduction = optimizer.__dict__.get(_ATTRIBUTE)
-    if reduction is None:  # by from_config(), say
-        raise RuntimeError(f"this {optimizer.name} was made from a distributed optimizer's class; "
-                           "pass it to DistributedOptimizer() before it is used")
-    return reduction
-
-
 def _step(optimizer: Any, count: int, variables: Optional[Sequence[Any]]) -> Step:
     """The step of `count` gradients, of these variables or of all that the optimizer has."""
-    reduction, inner = _reduction_of(optimizer), _inner(optimizer)
+    reduction, inner = classes.state_of(optimizer), _inner(optimizer)
     known = inner._trainable_variables if inner.built else variables
     if variables is None:
         variables = known
@@ -108,38 +83,55 @@ def _step(optimizer: Any, count: int, variables: Optional[Sequence[Any]]) -> Ste
                 local[:count])
 
 
-def _distributed_class(base: type) -> type:
-    """The subclass of `base`; always the same one."""
-    if base not in _classes:
-        methods = _loss_scale_methods(base) if issubclass(base, _LossScale) else _methods(base)
-        _classes[base] = type(base.__name__, (base,), {
-            **methods,
-            "__module__": base.__module__,
-            "__qualname__": base.__qualname__,
-            "__doc__": base.__doc__,
-            "__class__": property(lambda self: base),
-            "register_local_var": _register_local_var,
-        })
-    return _classes[base]
+def methods(base: type) -> Dict[str, Any]:
+    """What a distributed optimizer of the class `base` overrides."""
+    own = _loss_scale_methods(base) if issubclass(base, _LossScale) else _methods(base)
+    return {**own, "register_local_var": _register_local_var,
+            "_aggregate_gradients": _aggregate_gradients, "_compute_gradients": _compute_gradients}
+
+
+def _aggregate_gradients(self: Any, grads_and_vars: Any) -> List[Any]:
+    """The pairs with reduced gradients, which the next apply() does not reduce again. With
+    accumulation it is apply() that reduces, and these are this rank's."""
+    pairs, reduction = list(grads_and_vars), classes.state_of(self)
+    if not pairs or not reduction.active() or _inner(self).gradient_accumulation_steps:
+        return pairs
+    variables = [variable for _, variable in pairs]
+    step = _step(self, len(pairs), variables)
+    grads = step.reduced(step.completed([grad for grad, _ in pairs]), False)
+    reduction.ahead.note([id(variable) for variable in variables], reduction.gradients.place())
+    return list(zip(grads, variables))
+
+
+def _compute_gradients(self: Any, loss: Any, var_list: Any, grad_loss: Any = None,
+                       tape: Any = None) -> List[Any]:
+    """As _aggregate_gradients(), of the gradients of `loss`: a function, or a tensor that `tape`
+    has recorded."""
+    scaled = (lambda: self.scale_loss(loss())) if callable(loss) else loss
+    return self._aggregate_gradients(
+        classes.state_of(self).gradients.computed(scaled, var_list, grad_loss, tape))
+
+
+def _are_reduced(reduction: Reduction, variables: Optional[Sequence[Any]]) -> bool:
+    """Whether a program's own loop has had the gradients of these reduced."""
+    return variables is not None and reduction.ahead.take([id(v) for v in variables],
+                                                          reduction.gradients.place())
 
 
 def _register_local_var(self: Any, variable: Any) -> None:
     """The gradient of this variable stays on its rank."""
-    _reduction_of(self).local_variables.append(variable)
+    classes.state_of(self).local_variables.append(variable)
 
 
 def _methods(base: type) -> Dict[str, Any]:
     """The methods of an optimizer other than a LossScaleOptimizer."""
 
-    def build(self: Any, variables: Any) -> None:
-        _turn_inside_out(self, sys._getframe(1))
-        base.build(self, variables)
-
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
         grads = list(grads)
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
-        if not _reduction_of(self).active():
+        reduction = classes.state_of(self)
+        if not reduction.active() or _are_reduced(reduction, trainable_variables):
             return base.apply(self, grads, trainable_variables)
         step = _step(self, len(grads), trainable_variables)
         grads = step.completed(grads)
@@ -166,34 +158,14 @@ def _methods(base: type) -> Dict[str, Any]:
     if not hasattr(base, "_clip_gradients"):
         raise RuntimeError(f"Keras {keras.__version__} has no Optimizer._clip_gradients(), where "
                            "Maypole reduces accumulated gradients; use an older Keras")
-    return {"build": build, "apply": apply, "_clip_gradients": _clip_gradients}
-
-
-def _turn_inside_out(optimizer: Any, frame: Any) -> None:
-    """If it is a LossScaleOptimizer around the optimizer that calls its build(), in `frame`: makes
-    that one distributed, and the optimizer plain.
-
-    compile() puts it there for a model of mixed precision. Once it applies gradients, it is too
-    late, because it has taken those of this rank.
-    """
-    outer = frame.f_locals.get("self")
-    if not isinstance(outer, _LossScale) or outer.inner_optimizer is not optimizer:
-        return
-    while frame is not None and frame.f_code.co_name != "fit":
-        if frame.f_code.co_name == "apply" and frame.f_locals.get("self") is outer:
-            raise RuntimeError(
-                "a LossScaleOptimizer is around a distributed optimizer, whose ranks could wait "
-                "for each other for ever when the gradients of one overflow; put it inside: "
-                "DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer))")
-        frame = frame.f_back
-    reduction = _reduction_of(optimizer)
-    _undo(optimizer)
-    distribute(outer, reduction)
+    return {"apply": apply, "_clip_gradients": _clip_gradients}
 
 
 def _loss_scale_methods(base: type) -> Dict[str, Any]:
 
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
+        if trainable_variables is not None:
+            trainable_variables = list(trainable_variables)
         base.apply(self, _scaled(self, grads, trainable_variables), trainable_variables)
 
     def stateless_apply(self: Any, optimizer_variables: Any, grads: Any,
@@ -202,7 +174,7 @@ def _loss_scale_methods(base: type) -> Dict[str, Any]:
                                     trainable_variables)
 
     def check_finite(self: Any, grads: Any) -> Any:
-        finite, reduction = base.check_finite(self, grads), _reduction_of(self)
+        finite, reduction = base.check_finite(self, grads), classes.state_of(self)
         if not reduction.has_local() or not reduction.active():
             return finite
         # Gradients that stay on their rank differ, and the scale must not.
@@ -216,9 +188,9 @@ def _loss_scale_methods(base: type) -> Dict[str, Any]:
 def _scaled(optimizer: Any, grads: Any, variables: Any) -> List[Any]:
     """The reduced gradients of a LossScaleOptimizer, in every pass: whether they are finite decides
     also about a pass that is accumulated."""
-    grads = list(grads)
-    if not _reduction_of(optimizer).active():
+    grads, reduction = list(grads), classes.state_of(optimizer)
+    if not reduction.active() or _are_reduced(reduction, variables):
         return grads
-    step = _step(optimizer, len(grads), None if variables is None else list(variables))
+    step = _step(optimizer, len(grads), variables)
     grads = step.completed(grads)
     return step.reduced(grads, step.owns(grads), step.reduction.over_passes)

@@ -8,9 +8,10 @@ the optimizer, and for a gradient's position among them.
 Thread contract: as the optimizer's, one thread at a time.
 """
 
+import pickle
 import warnings
 import zlib
-from typing import Any, List, Optional, Sequence
+from typing import Any, List, Optional, Sequence, Set
 
 from maypole.common import basics, process_sets
 from maypole.common.constants import Adasum, Average, OP_NAMES, Sum
@@ -33,6 +34,7 @@ class Reduction:
         process_sets.id_of(process_set)
         _check(op, gradient_predivide_factor, passes, groups)
         self.gradients = gradients
+        self.ahead = Ahead()
         self.name = name or "optimizer"
         self.compression = compression
         self.sparse_as_dense = sparse_as_dense
@@ -46,6 +48,30 @@ class Reduction:
         self.scale_local_gradients = scale_local_gradients
         # Keras averages over the passes.
         self.over_passes = 1 if average_aggregated_gradients else passes
+
+    def __copy__(self) -> "Reduction":
+        """For a copy of the optimizer: with layers, variables and the process set of this one."""
+        copied = object.__new__(type(self))
+        copied.__dict__.update(self.__dict__, gradients=type(self.gradients)(), ahead=Ahead(),
+                               local_variables=list(self.local_variables))
+        return copied
+
+    def __deepcopy__(self, memo: Any) -> "Reduction":
+        del memo
+        return self.__copy__()
+
+    def __getstate__(self) -> Any:
+        """Raises PicklingError for what lives in this process only."""
+        if self.has_local() or self.process_set is not process_sets.global_process_set:
+            raise pickle.PicklingError(
+                "a distributed optimizer with local layers or variables, or with a process set, "
+                "cannot be pickled; pickle o.get_config(), and pass an "
+                "optimizer made from it to DistributedOptimizer() where it is loaded")
+        return dict(self.__dict__, gradients=type(self.gradients), ahead=None, process_set=None)
+
+    def __setstate__(self, state: Any) -> None:
+        self.__dict__.update(state, gradients=state["gradients"](), ahead=Ahead(),
+                             process_set=process_sets.global_process_set)
 
     def active(self) -> bool:
         """Whether this rank's gradients have company. A rank that is alone in an elastic job may
@@ -71,6 +97,36 @@ class Reduction:
         """The beginning of the names of an optimizer with these variables."""
         shapes = ",".join(f"{tuple(v.shape)}" for v in variables)
         return f"keras.{self.name}.{zlib.crc32(shapes.encode()):08x}"
+
+
+class Ahead:
+    """The variables whose gradients a program's own loop has had reduced, until it applies them.
+
+    A place is a graph in which that happens, or None; in another one it does not count.
+    """
+
+    def __init__(self) -> None:
+        self._keys: Set[Any] = set()
+        self._place: Any = None
+
+    def note(self, keys: Sequence[Any], place: Any) -> None:
+        """These have been reduced."""
+        self._keys, self._place = set(keys), place
+
+    def take(self, keys: Sequence[Any], place: Any) -> bool:
+        """Whether the gradients that are applied have been reduced, which then is over.
+
+        Raises RuntimeError if some of them have, and others have not.
+        """
+        reduced = self._keys if self._place == place else set()
+        self._keys = set()
+        there = [key in reduced for key in keys]
+        if any(there) and not all(there):
+            raise RuntimeError(
+                f"apply of {len(there)} gradients, of which {sum(there)} have been reduced by "
+                "_compute_gradients() or _aggregate_gradients(), expected none or all; pass these "
+                "methods all variables that you apply gradients to")
+        return any(there)
 
 
 class Step:

@@ -11,7 +11,7 @@ Thread contract: the thread that trains.
 from typing import Any, Callable, List, Optional, Union
 
 from maypole._keras import variables
-from maypole._keras.values import as_array
+from maypole._keras.values import as_array, assign
 from maypole.common import basics
 
 
@@ -79,7 +79,7 @@ class LearningRateSchedule:
         optimizer.learning_rate = new
         if self.momentum_correction and old != 0 and new != old:
             for momentum in _momentums(self.model, variables.optimizer_of(optimizer)):
-                momentum.assign(momentum * (new / old))
+                assign(momentum, momentum * (new / old))
 
 
 def _momentums(model: Any, optimizer: Any) -> List[Any]:

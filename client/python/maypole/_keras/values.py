@@ -3,6 +3,7 @@
 Thread contract: any thread.
 """
 
+import sys
 from typing import Any, Optional
 
 import numpy as np
@@ -12,13 +13,32 @@ from maypole.common.collectives import reduction
 from maypole.common.constants import Average
 
 
+def session() -> Any:
+    """Keras 2's session, under tf.compat.v1.disable_eager_execution(); None otherwise."""
+    tf = sys.modules.get("tensorflow")
+    if tf is None or tf.compat.v1.executing_eagerly_outside_functions():
+        return None
+    return tf.compat.v1.keras.backend.get_session()
+
+
 def as_array(value: Any) -> np.ndarray:
     """A number, an array, or a tensor or variable of a backend, as an array."""
     if hasattr(value, "detach"):  # a torch tensor, also one on a GPU
         value = value.detach().cpu()
     elif hasattr(value, "numpy"):  # a variable, or a tensor of TensorFlow
-        value = value.numpy()
+        current = session()
+        value = value.numpy() if current is None else current.run(value)
     return np.asarray(value)
+
+
+def assign(variable: Any, value: Any) -> None:
+    """Assigns the value to a variable of a backend."""
+    current = session()
+    if current is None:
+        variable.assign(value)
+    else:  # adds nothing to the graph
+        start = variable.initializer
+        current.run(start, {start.inputs[1]: as_array(value)})
 
 
 def _as_given(value: Any, result: np.ndarray) -> Any:

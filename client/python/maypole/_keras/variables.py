@@ -11,7 +11,7 @@ from typing import Any, List, Sequence
 import numpy as np
 
 from maypole import arrays
-from maypole._keras.values import as_array
+from maypole._keras.values import as_array, assign
 from maypole.common import objects
 from maypole.common.operations import wait_all
 
@@ -86,7 +86,7 @@ def read(variables: Sequence[Any]) -> List[np.ndarray]:
 def write(variables: Sequence[Any], values: Sequence[np.ndarray]) -> None:
     """Assigns the values."""
     for variable, value in zip(variables, values):
-        variable.assign(value)
+        assign(variable, value)
 
 
 def broadcast(variables: Sequence[Any], root_rank: int, name: str) -> None:

@@ -1,15 +1,19 @@
 """Collectives on the leaves of a pytree, with derivatives and batches.
 
-    apply(plan, leaves)      what the public functions call: differentiable
+    apply(plan, leaves)      what the public functions call
       run(plan, leaves)      a primitive of JAX, which runs
         _eager                 outside traced functions
         _ffi                   in them: one custom call for all leaves
-        io_callback            in them, if JAX's default device is no CPU
+        io_callback            in them, if they run on several devices, or JAX's
+                               default device is no CPU
+      _tangent               a second primitive, for derivatives
 
 Gradients are as in maypole.torch: a reduction's gradient is reduced in the same
 way; that of allgather and broadcast is averaged. Operations of the backward pass
-have the name of the forward one with `.backward` appended. Leaves that are not
-floating have no gradient.
+have the name of the forward one with `.backward` appended. In forward mode
+(jax.jvp) the tangents go through the same collective, named `.tangent`; for Min,
+Max and Product, which are not linear, there is no forward mode. Leaves that are
+not floating have no derivative.
 
 vmap: the batch becomes a dimension of the tensor, so one operation serves all
 of it, and the result is that of one operation for each element of the batch.
@@ -27,13 +31,13 @@ import numpy as np
 from jax.core import ShapedArray
 from jax.experimental import io_callback
 from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir
+from jax.interpreters import ad, batching, mlir
 
 from maypole import _native
 from maypole.common import basics, collectives
-from maypole.common.constants import Average, Sum
+from maypole.common.constants import OP_NAMES, Average, Max, Min, Product, Sum
 from maypole.jax import _eager, _ffi, _internals
-from maypole.jax._plans import Plan
+from maypole.jax._plans import KIND_NAMES, Plan
 
 Leaves = Tuple[Any, ...]
 
@@ -66,12 +70,11 @@ def _shapes(*operands: Any, plan: Plan) -> Tuple[List[Any], Any]:
     return shapes, {_internals.COMMUNICATION}
 
 
-def _in_program(*operands: Any, plan: Plan) -> Leaves:
+def _on_host(*operands: Any, plan: Plan) -> Leaves:
+    """In a program that does not run on one CPU device."""
     shapes = tuple(
         jax.ShapeDtypeStruct(_result_shape(plan, i, leaf.shape), leaf.dtype)
         for i, leaf in enumerate(operands[:len(plan.names)]))
-    if jax.default_backend() == "cpu":
-        return tuple(_ffi.call(plan, operands, shapes))
 
     def on_host(*values: Any) -> Leaves:
         return tuple(np.asarray(r) for r in _on_values(*values, plan=plan))
@@ -79,21 +82,34 @@ def _in_program(*operands: Any, plan: Plan) -> Leaves:
     return tuple(io_callback(on_host, shapes, *operands))
 
 
-mlir.register_lowering(_collective,
-                       mlir.lower_fun(_in_program, multiple_results=True))
+_lower_by_callback = mlir.lower_fun(_on_host, multiple_results=True)
 
 
-def _batch(operands: Leaves, batched: Sequence[Any], *,
-           plan: Plan) -> Tuple[Leaves, Sequence[Any]]:
+def _lower(context: Any, *operands: Any, plan: Plan) -> Any:
+    title = collectives.title(KIND_NAMES[plan.kind], plan.names[0])
+    # XLA does not let an operation of ours run on one device of several.
+    if _internals.devices(context, title) > 1 or jax.default_backend() != "cpu":
+        return _lower_by_callback(context, *operands, plan=plan)
+    return _ffi.lower(context, operands, plan)
+
+
+mlir.register_lowering(_collective, _lower)
+
+
+def _batched(primitive: Primitive, operands: Leaves, batched: Sequence[Any],
+             plan: Plan) -> Tuple[Leaves, Sequence[Any]]:
     """A batch becomes the second dimension where the first one has the rows
     that go to other ranks, else the first one."""
     to, count = 1 if plan.kind in _ROW_KINDS else 0, len(plan.names)
     moved = tuple(
         leaf if at is None else jnp.moveaxis(leaf, at, to)
         for leaf, at in zip(operands[:count], batched))
-    return run(plan, moved, tuple(operands[count:])), [
-        at if at is None else to for at in batched[:count]
-    ]
+    results = primitive.bind(*moved, *operands[count:], plan=plan)
+    return results, [at if at is None else to for at in batched[:count]]
+
+
+def _batch(operands: Leaves, batched: Sequence[Any], *, plan: Plan) -> Any:
+    return _batched(_collective, operands, batched, plan)
 
 
 batching.primitive_batchers[_collective] = _batch
@@ -133,45 +149,114 @@ def apply(plan: Plan, leaves: Leaves) -> Leaves:
     whose program is a little different, if only in what it returns.
     """
     if not leaves or _internals.is_top_level():
-        return _apply(plan, leaves, ())
+        return run(plan, leaves)
     last = _internals.last_collective()
-    results = _apply(plan, leaves, () if last is None else (last,))
+    results = run(plan, leaves, () if last is None else (last,))
     _internals.note_collective(results)
     return results
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _apply(plan: Plan, leaves: Leaves, after: Leaves) -> Leaves:
-    return run(plan, leaves, after)
+def _push(primitive: Primitive, primals: Leaves, tangents: Leaves, plan: Plan,
+          tangents_plan: Plan) -> Tuple[List[Any], List[Any]]:
+    """(The results of the primitive, their tangents.)"""
+    results = primitive.bind(*primals, plan=plan)
+    there = [i for i in range(len(plan.names))
+             if not isinstance(tangents[i], ad.Zero)]
+    moved: List[Any] = [_internals.no_tangent(result) for result in results]
+    if there:
+        if plan.kind == _native.ALLGATHER:  # outside of programs, ranks' rows differ
+            tangents_plan = dataclasses.replace(
+                tangents_plan, rows=tuple(result.shape[0] for result in results))
+        found = _tangent.bind(*(tangents[i] for i in there), *_after(results),
+                              plan=_of(tangents_plan, there))
+        _internals.note_collective(found)
+        for i, tangent in zip(there, found):
+            moved[i] = tangent
+    return results, moved
 
 
-def _forward(plan: Plan, leaves: Leaves,
-             after: Leaves) -> Tuple[Leaves, _Static]:
-    shapes = tuple(tuple(leaf.shape) for leaf in leaves)
-    return _apply(plan, leaves, after), _Static((shapes, len(after)))
+def _push_forward(primals: Leaves, tangents: Leaves, *,
+                  plan: Plan) -> Tuple[List[Any], List[Any]]:
+    return _push(_collective, primals, tangents, plan, plan)
 
 
-def _backward(plan: Plan, residual: _Static,
-              cotangents: Leaves) -> Tuple[Leaves, Leaves]:
-    shapes, afters = residual.value
-    there = [
-        i for i, cotangent in enumerate(cotangents)
-        if cotangent.dtype != jax.dtypes.float0
-    ]
-    part = dataclasses.replace(
-        plan, names=tuple(plan.names[i] + ".backward" for i in there), rows=())
-    gradients: List[Any] = [
-        np.zeros(shape, jax.dtypes.float0) for shape in shapes
-    ]
-    found = _GRADIENTS[plan.kind](part,
-                                  tuple(cotangents[i] for i in there),
-                                  [shapes[i] for i in there])
-    for i, gradient in zip(there, found):
-        gradients[i] = gradient
-    return tuple(gradients), (None,) * afters
+ad.primitive_jvps[_collective] = _push_forward
 
 
-_apply.defvjp(_forward, _backward)
+def _after(results: Sequence[Any]) -> Leaves:
+    """For what a program must not begin before it has these results: an element of
+    them, because a derivative may keep it."""
+    smallest = min(results, key=lambda result: result.size)
+    if not isinstance(smallest, jax.core.Tracer):
+        return ()
+    return (jnp.ravel(smallest)[:1],)
+
+
+def _of(plan: Plan, members: Sequence[int]) -> Plan:
+    """The plan for these leaves only."""
+    return dataclasses.replace(
+        plan, names=tuple(plan.names[i] for i in members),
+        rows=tuple(plan.rows[i] for i in members) if plan.rows else ())
+
+
+# What a collective does with its leaves' tangents. It is linear, and its
+# transpose is what the collective does with cotangents; so in reverse mode, where
+# it is transposed only, it stands for a Min, too.
+_tangent = Primitive("maypole_tangent")
+_tangent.multiple_results = True
+
+
+def _forward_plan(plan: Plan) -> Plan:
+    if plan.op in (Min, Max, Product) and plan.kind == _native.ALLREDUCE:
+        raise NotImplementedError(
+            f"{collectives.title('allreduce', plan.names[0])}: op="
+            f"{OP_NAMES[plan.op]} has no derivative in forward mode (jax.jvp), "
+            "because it is not linear; use jax.grad, or op=Sum or Average")
+    return plan.named(".tangent")
+
+
+@_tangent.def_impl
+def _tangent_on_values(*operands: Any, plan: Plan) -> List[Any]:
+    return _on_values(*operands, plan=_forward_plan(plan))
+
+
+@_tangent.def_abstract_eval
+def _tangent_shapes(*operands: Any, plan: Plan) -> List[Any]:
+    return _shapes(*operands, plan=plan)[0]
+
+
+def _lower_tangent(context: Any, *operands: Any, plan: Plan) -> Any:
+    return _lower(context, *operands, plan=_forward_plan(plan))
+
+
+mlir.register_lowering(_tangent, _lower_tangent)
+
+
+def _batch_tangent(operands: Leaves, batched: Sequence[Any], *, plan: Plan) -> Any:
+    return _batched(_tangent, operands, batched, plan)
+
+
+batching.primitive_batchers[_tangent] = _batch_tangent
+
+
+def _push_tangent_forward(primals: Leaves, tangents: Leaves, *,
+                          plan: Plan) -> Tuple[List[Any], List[Any]]:
+    return _push(_tangent, primals, tangents, plan, plan.named(".tangent"))
+
+
+ad.primitive_jvps[_tangent] = _push_tangent_forward
+
+
+def _pull_back(cotangents: Sequence[Any], *operands: Any, plan: Plan) -> List[Any]:
+    count = len(plan.names)
+    shapes = [tuple(tangent.aval.shape) for tangent in operands[:count]]
+    found = _GRADIENTS[plan.kind](
+        dataclasses.replace(plan.named(".backward"), rows=()),
+        tuple(ad.instantiate_zeros(cotangent) for cotangent in cotangents), shapes)
+    return [*found, *(None for _ in operands[count:])]
+
+
+ad.primitive_transposes[_tangent] = _pull_back
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))

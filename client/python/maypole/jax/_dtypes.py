@@ -27,8 +27,8 @@ _SUMMED = {"uint32": _native.INT32, "uint64": _native.INT64}
 _MOVED = {**_SUMMED, "complex64": _native.INT64}
 
 
-def code(dtype: Any, plan: Plan) -> int:
-    """The library's number for `dtype` in operations of `plan`.
+def code(dtype: Any, plan: Plan, leaf: int) -> int:
+    """The library's number for `dtype` in the operation of `plan` on this leaf.
 
     Raises ValueError if they cannot have this type.
     """
@@ -43,7 +43,7 @@ def code(dtype: Any, plan: Plan) -> int:
         others = _SUMMED
     if name not in others:
         raise ValueError(
-            f"{KIND_NAMES[plan.kind]} of {plan.names[0] or 'an array'!r}: dtype "
+            f"{KIND_NAMES[plan.kind]} of {plan.label(leaf) or 'an array'!r}: dtype "
             f"{name} is not supported here, expected one of "
             f"{', '.join([*_CODES, *others])}")
     return others[name]

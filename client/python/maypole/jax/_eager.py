@@ -31,14 +31,19 @@ def run(plan: Plan, leaves: Sequence[Any],
     how many came from each rank).
     """
     members = [
-        _prepare(plan, name, leaf, splits)
-        for name, leaf in zip(plan.names, leaves)
+        _prepare(plan, i, leaf, splits) for i, leaf in enumerate(leaves)
     ]
-    results = operations.start_group(members).wait()
+    operations.start_group(members)
+    results, error = operations.wait_all(members)
+    if error is not None:
+        failed = next(i for i, result in enumerate(results) if result is None)
+        if not plan.names[failed] and plan.label(failed):
+            error.args = (f"{error} (leaf {plan.label(failed)} of the tree)",)
+        raise error
     return [_placed(result, leaf) for result, leaf in zip(results, leaves)]
 
 
-def _prepare(plan: Plan, name: str, leaf: Any,
+def _prepare(plan: Plan, i: int, leaf: Any,
              splits: Optional[Sequence[int]]) -> operations.Pending:
     source = np.asarray(leaf)
     if not source.flags.c_contiguous:
@@ -53,8 +58,8 @@ def _prepare(plan: Plan, name: str, leaf: Any,
                      ) + shape[1:]
         target = _aligned(shape, source.dtype)
     return operations.prepare(
-        plan.kind, _dtypes.code(source.dtype, plan), plan.op, plan.root,
-        source.shape, plan.prescale, plan.postscale, name or None,
+        plan.kind, _dtypes.code(source.dtype, plan, i), plan.op, plan.root,
+        source.shape, plan.prescale, plan.postscale, plan.names[i] or None,
         _address(source), 0 if target is None else _address(target), source,
         target, finish, finish_releases=finish is not None,
         process_set=plan.process_set, splits=splits)
@@ -93,10 +98,10 @@ def _aligned(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
 
 
 def _placed(result: Any, leaf: Any) -> Any:
-    """`result` as a jax.Array where `leaf` is."""
+    """`result` as a jax.Array where `leaf` is; committed to a device if it is."""
     if isinstance(result, tuple):
         return (_placed(result[0], leaf), result[1])
-    if not isinstance(leaf, jax.Array):
+    if not isinstance(leaf, jax.Array) or not leaf.committed:
         return jax.device_put(result)
     for device in leaf.sharding.device_set:
         if device.platform != "cpu":

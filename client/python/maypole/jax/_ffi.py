@@ -11,9 +11,8 @@ import ctypes
 import functools
 import os
 import re
-from typing import Any, List, Sequence
+from typing import Any, Sequence
 
-import jax
 import jaxlib
 import numpy as np
 
@@ -70,17 +69,15 @@ def register() -> None:
         platform="cpu")
 
 
-def call(plan: Any, operands: Sequence[Any],
-         results: Sequence[jax.ShapeDtypeStruct]) -> List[Any]:
-    """The custom call in the program that is being traced: one collective for
-    each name of `plan`, a _plans.Plan. Further operands are not read."""
+def lower(context: Any, operands: Sequence[Any], plan: Any) -> Any:
+    """The custom call in the program that is being lowered: one collective for
+    each name of `plan`, a _plans.Plan. Further operands are not read.
+
+    context: of the lowering rule.
+    """
     register()
-    custom_call = _jax_ffi.ffi_call(_TARGET, tuple(results),
-                                    has_side_effect=True)
-    return list(
-        custom_call(*operands, kind=np.int32(plan.kind), op=np.int32(plan.op),
-                    root=np.int32(plan.root),
-                    process_set=np.int32(plan.process_set),
-                    prescale=np.float64(plan.prescale),
-                    postscale=np.float64(plan.postscale),
-                    names="\n".join(plan.names)))
+    return _jax_ffi.ffi_lowering(_TARGET, has_side_effect=True)(
+        context, *operands, kind=np.int32(plan.kind), op=np.int32(plan.op),
+        root=np.int32(plan.root), process_set=np.int32(plan.process_set),
+        prescale=np.float64(plan.prescale), postscale=np.float64(plan.postscale),
+        names="\n".join(plan.names))

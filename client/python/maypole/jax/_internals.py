@@ -9,7 +9,7 @@ import weakref
 from typing import Any, Optional, Sequence, Set
 
 import jax
-from jax._src import core, effects
+from jax._src import core, effects, sharding_impls
 from jax._src.interpreters import ad, batching
 from jax._src.interpreters import partial_eval as pe
 
@@ -99,3 +99,25 @@ def device_axes() -> Set[Any]:
         axes.discard(getattr(axis, "name", None))
         trace = getattr(trace, "parent_trace", None)
     return axes
+
+
+def no_tangent(result: Any) -> Any:
+    """The tangent of a result that does not depend on what is differentiated."""
+    typeof = getattr(jax, "typeof", None) or core.get_aval  # before jax 0.6
+    return ad.Zero(typeof(result).to_tangent_aval())
+
+
+def devices(context: Any, title: str) -> int:
+    """Of the program that is being lowered, which XLA may divide among several.
+
+    context: of the lowering rule. Raises ValueError, about the operation `title`,
+    where each device has arrays of its own (under shard_map).
+    """
+    place = context.module_context.axis_context
+    if not isinstance(place, sharding_impls.SPMDAxisContext):
+        return getattr(place, "num_devices", 1)
+    if place.mesh.size > 1:
+        raise ValueError(
+            f"{title}: in a shard_map over {place.mesh.size} devices, expected one; "
+            "reduce over the devices first (jax.lax.pmean), and call it outside")
+    return 1

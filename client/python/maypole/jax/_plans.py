@@ -14,7 +14,8 @@ class Plan:
     """Arguments of all operations of a call, one for each leaf.
 
     kind, op, root, prescale, postscale: as in maypole.h. process_set: its id.
-    names: one for each leaf. rows: the first dimension of each result of an
+    names: one for each leaf. paths: of the leaves in the pytree, where they have no
+    names: for errors. rows: the first dimension of each result of an
     allgather; empty: as if all ranks gave as many rows as this one.
     """
 
@@ -26,6 +27,11 @@ class Plan:
     prescale: float = 1.0
     postscale: float = 1.0
     rows: Tuple[int, ...] = ()
+    paths: Tuple[str, ...] = ()
+
+    def label(self, i: int) -> str:
+        """What errors call leaf i; "" if it has no name, and is the whole tree."""
+        return self.names[i] or (self.paths[i] if self.paths else "")
 
     def named(self, suffix: str) -> "Plan":
         """The same with a suffix behind each name."""

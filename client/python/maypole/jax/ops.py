@@ -124,10 +124,10 @@ def alltoall(tree: Any,
                                                    tuple(leaves))
         return rebuild(rows), received
     ranks = len(collectives.ranks_of(plan.process_set))
-    for leaf_name, leaf in zip(plan.names, leaves):
+    for i, leaf in enumerate(leaves):
         if leaf.ndim == 0 or leaf.shape[0] % ranks:
             raise ValueError(
-                f"{collectives.title('alltoall', leaf_name)}: its shape is "
+                f"{collectives.title('alltoall', plan.label(i))}: its shape is "
                 f"{list(leaf.shape)}, expected a first dimension that is a "
                 f"multiple of {ranks}, the number of ranks, or splits")
     return rebuild(_collectives.apply(plan, tuple(leaves)))
@@ -163,12 +163,13 @@ def _planned(kind: int, tree: Any, name: Optional[str], process_set: Any,
     ]
     if name is None and _internals.is_top_level():
         names: Tuple[str, ...] = ("",) * len(leaves)  # matched by their order
+        arguments["paths"] = _names.of_leaves("", structure)
     else:
         base = _names.of_place(KIND_NAMES[kind]) if name is None else name
         names = _names.of_leaves(base, structure)
     plan = Plan(kind, names, process_set=id_of(process_set), **arguments)
-    for leaf in leaves:
-        _dtypes.code(leaf.dtype, plan)
+    for i, leaf in enumerate(leaves):
+        _dtypes.code(leaf.dtype, plan, i)
     return plan, leaves, lambda results: structure.unflatten(results)
 
 
@@ -187,9 +188,9 @@ def _check_place(kind: int) -> None:
 def _check_factors(plan: Plan, leaves: List[Any]) -> None:
     if plan.prescale == 1.0 and plan.postscale == 1.0:
         return
-    for name, leaf in zip(plan.names, leaves):
+    for i, leaf in enumerate(leaves):
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             raise ValueError(
-                f"{collectives.title(KIND_NAMES[plan.kind], name)}: "
+                f"{collectives.title(KIND_NAMES[plan.kind], plan.label(i))}: "
                 f"prescale_factor and postscale_factor are for floating arrays, "
                 f"this one is {leaf.dtype}; multiply it yourself")

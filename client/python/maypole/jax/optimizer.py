@@ -71,51 +71,76 @@ def DistributedOptimizer(  # pylint: disable=invalid-name
         raise ValueError(f"backward_passes_per_step={backward_passes_per_step}: "
                          "expected a positive integer")
     optax = _optax()
-    reduced = optax.chain(
-        reduce_gradients(name, compression, op, gradient_predivide_factor,
-                         process_set), optimizer)
+    reduction = reduce_gradients(name, compression, op, gradient_predivide_factor,
+                                 process_set)
     if backward_passes_per_step == 1:
-        return reduced
+        return optax.chain(reduction, optimizer)
     divisor = backward_passes_per_step if average_aggregated_gradients else 1
-    return _accumulated(optax, reduced, backward_passes_per_step, divisor)
+    return _accumulated(optax, optimizer, reduction, backward_passes_per_step,
+                        divisor)
 
 
 class AccumulationState(NamedTuple):
-    """passes: calls of update() since the last step. sums: of their gradients.
-    inner: the optimizer's state."""
+    """passes: calls of update() since the last step. sums: of their gradients, of
+    the parameters' dtypes, but of float32 where these are shorter. inner: the
+    optimizer's state."""
 
     passes: Any
     sums: Any
     inner: Any
 
 
-def _accumulated(optax: Any, optimizer: Any, passes: int, divisor: int) -> Any:
+def _accumulated(optax: Any, optimizer: Any, reduction: Any, passes: int,
+                 divisor: int) -> Any:
     # Not optax.MultiSteps: some versions of it call the inner update, and so the
     # allreduce, in each pass.
+    reduced = optax.chain(reduction, optimizer)
+    plain = optax.with_extra_args_support(optimizer)
 
     def init(params: Any) -> AccumulationState:
-        return AccumulationState(jnp.zeros((), jnp.int32), _zeros(params),
-                                 optimizer.init(params))
+        sums = jax.tree_util.tree_map(
+            lambda p: jnp.zeros(jnp.shape(p), _dtype_of_sum(p)), params)
+        return AccumulationState(jnp.zeros((), jnp.int32), sums,
+                                 reduced.init(params))
 
     def update(updates: Any, state: AccumulationState, params: Any = None,
                **extra: Any) -> Any:
-        sums = jax.tree_util.tree_map(jnp.add, state.sums, updates)
+        # The state's dtypes stay, whatever those of the gradients are.
+        sums = jax.tree_util.tree_map(
+            lambda total, g: total + jnp.asarray(g, total.dtype), state.sums,
+            updates)
 
         def step() -> Any:
-            gradients = jax.tree_util.tree_map(lambda s: s / divisor, sums)
-            new, inner = optimizer.update(gradients, state.inner, params,
-                                          **extra)
+            gradients = jax.tree_util.tree_map(
+                lambda total, g: jnp.asarray(total / divisor, jnp.result_type(g)),
+                sums, updates)
+            new, inner = reduced.update(gradients, state.inner, params, **extra)
             return new, AccumulationState(jnp.zeros((), jnp.int32),
                                           _zeros(sums), inner)
 
+        # Both branches return the same dtypes: those of the optimizer's results,
+        # which a reduction does not change.
+        new_like, own_like = jax.eval_shape(
+            lambda g: plain.update(g, state.inner[1], params, **extra), updates)
+
         def wait() -> Any:
-            return _zeros(updates), AccumulationState(state.passes + 1, sums,
-                                                      state.inner)
+            return (jax.tree_util.tree_map(
+                lambda like: jnp.zeros(like.shape, like.dtype), new_like),
+                    AccumulationState(state.passes + 1, sums,
+                                      (state.inner[0], jax.tree_util.tree_map(
+                                          lambda own, like: jnp.asarray(own, like.dtype),
+                                          state.inner[1], own_like))))
 
         # The number of passes is the same on all ranks.
         return jax.lax.cond(state.passes + 1 >= passes, step, wait)
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _dtype_of_sum(parameter: Any) -> Any:
+    dtype = jnp.result_type(parameter)
+    short = jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize < 4
+    return jnp.float32 if short else dtype
 
 
 def _zeros(tree: Any) -> Any:

@@ -14,16 +14,15 @@ Names: a group is named for the gradients in it, by the variables' names, so
 that a step retraced, or traced once more elsewhere, has the same names. The n-th
 use of a name in one graph gets the number n, because its operations may be in
 flight together with those of the first. Every rank must build its graph in the
-same order.
+same order, and have the same variables; gradients may be missing on some ranks
+(_gradient_layouts.py).
 
 Thread contract: any thread, but no two threads with the same variables at once.
 """
 
-import collections
 import contextlib
 import hashlib
 import warnings
-import weakref
 from typing import Any, Callable, List, Sequence
 
 import tensorflow as tf
@@ -31,16 +30,12 @@ import tensorflow as tf
 from maypole.common import basics
 from maypole.common.constants import Average
 from maypole.common.process_sets import global_process_set
-from maypole.tensorflow import _nodes, reductions
+from maypole.tensorflow import _gradient_layouts, _nodes, reductions
 from maypole.tensorflow.compression import Compression
 from maypole.tensorflow.mpi_ops import size_op
 from maypole.tensorflow.util import vars_to_refs
 
 _GROUP_BYTES = 32 << 20
-
-# How often each name has been used in a graph.
-_uses: "weakref.WeakKeyDictionary[Any, collections.Counter]" = (
-    weakref.WeakKeyDictionary())
 
 
 def check_reduction(op: int, gradient_predivide_factor: float) -> None:
@@ -81,22 +76,24 @@ class LocalVariables:
         self._scale = scale
         self._refs = set()
 
-    def register(self, variable: Any) -> None:
-        self._refs.add(vars_to_refs(variable))
+    def register(self, variables: Any) -> None:
+        """variables: one, or a structure of them."""
+        for variable in tf.nest.flatten(variables):
+            self._refs.add(vars_to_refs(variable))
 
     def __contains__(self, variable: Any) -> bool:
         return bool(self._refs) and vars_to_refs(variable) in self._refs
 
     def reduce_others(self, reduce: Callable[[List[Any], List[Any]], Any],
-                      gradients: Sequence[Any],
-                      variables: Sequence[Any]) -> List[Any]:
+                      gradients: Sequence[Any], variables: Sequence[Any],
+                      scale: bool = True) -> List[Any]:
         """The gradients, of which reduce(gradients, variables) has reduced
-        those of all other variables."""
+        those of all other variables. scale: those that stay are to be scaled."""
         local = [variable in self for variable in variables]
         others = [i for i, here in enumerate(local) if not here]
         reduced = reduce([gradients[i] for i in others],
                          [variables[i] for i in others])
-        result = [self._scaled(g) if here else None
+        result = [None if not here else self._scaled(g) if scale else g
                   for g, here in zip(gradients, local)]
         for i, gradient in zip(others, reduced):
             result[i] = gradient
@@ -125,8 +122,8 @@ def ranks_of(process_set: Any) -> Any:
 
 
 class GradientReduction:
-    """Reduces gradients; None stays None. See DistributedOptimizer() for the
-    keywords."""
+    """Reduces gradients; one that no rank has stays None. See
+    DistributedOptimizer() for the keywords."""
 
     def __init__(self,
                  name: str,
@@ -153,9 +150,9 @@ class GradientReduction:
                 prescale_factor=1.0 / gradient_predivide_factor,
                 postscale_factor=gradient_predivide_factor)
 
-    def register_local(self, variable: Any) -> None:
-        """The variable's gradient stays on this rank."""
-        self._local.register(variable)
+    def register_local(self, variables: Any) -> None:
+        """The gradients of these, one or a structure of them, stay on this rank."""
+        self._local.register(variables)
 
     def is_local(self, variable: Any) -> bool:
         return variable in self._local
@@ -171,17 +168,36 @@ class GradientReduction:
             lambda g, v: self._reduced(g, v, use_generic_names),
             gradients, variables)
 
+    def completed(self, gradients: Sequence[Any],
+                  variables: Sequence[Any]) -> List[Any]:
+        """The gradients, with zeros in place of those that only other ranks
+        have. For a sum of them, which is to have the same members on all ranks."""
+        return self._local.reduce_others(
+            lambda g, v: self._completed(g, v, _labels(v, False)), gradients,
+            variables, scale=False)
+
+    def _is_alone(self) -> bool:
+        return not basics.is_elastic() and self._process_set.size() == 1
+
+    def _completed(self, gradients: List[Any], variables: List[Any],
+                   labels: List[str]) -> List[Any]:
+        if self._is_alone() or not variables:
+            return list(gradients)
+        return _gradient_layouts.completed(
+            self._name, self._process_set, gradients, variables, labels,
+            self._sparse_as_dense)
+
     def _reduced(self, gradients: List[Any], variables: List[Any],
                  generic: bool) -> List[Any]:
-        if not basics.is_elastic() and self._process_set.size() == 1:
+        if self._is_alone():
             return list(gradients)
+        labels = _labels(variables, generic)
+        gradients = self._completed(gradients, variables, labels)
         with _nodes.together():
-            return self._submitted(gradients, variables, generic)
+            return self._submitted(gradients, variables, labels)
 
     def _submitted(self, gradients: List[Any], variables: List[Any],
-                   generic: bool) -> List[Any]:
-        labels = [f"gradient_{i}" if generic else _label(v)
-                  for i, v in enumerate(variables)]
+                   labels: List[str]) -> List[Any]:
         result = list(gradients)
         dense = []
         for i, gradient in enumerate(gradients):
@@ -256,7 +272,13 @@ def _by_bytes(dense: List[int], gradients: List[Any]) -> List[List[int]]:
     return groups
 
 
-def _label(variable: Any) -> str:
+def _labels(variables: Sequence[Any], generic: bool) -> List[str]:
+    return [f"gradient_{i}" if generic else label_of(variable)
+            for i, variable in enumerate(variables)]
+
+
+def label_of(variable: Any) -> str:
+    """The variable's name, as a part of an operation's."""
     name = getattr(variable, "path", None)  # of Keras 3
     if name is None:
         # A tensor that is watched has no name outside a graph.
@@ -268,9 +290,5 @@ def _label(variable: Any) -> str:
 
 def unique_name(name: str) -> str:
     """The name, with a number if this graph has used it before."""
-    if tf.executing_eagerly():
-        return name  # one operation after the other
-    graph = tf.compat.v1.get_default_graph()
-    uses = _uses.setdefault(graph, collections.Counter())
-    uses[name] += 1
-    return name if uses[name] == 1 else f"{name}.{uses[name]}"
+    use = _nodes.count_use(name)
+    return name if use == 1 else f"{name}.{use}"

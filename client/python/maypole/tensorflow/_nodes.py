@@ -22,9 +22,11 @@ always fetched together.
 Thread contract: that of TensorFlow's graphs.
 """
 
+import collections
 import contextlib
 import re
 import threading
+import weakref
 from typing import Any, Dict, Iterator, List, Optional
 
 import tensorflow as tf
@@ -55,13 +57,31 @@ def call(kind: str, inputs: Dict[str, Any], attributes: Dict[str, Any], name: Op
     return _add(function, inputs, dict(attributes, tensor_name=shared), node + "/", graph)
 
 
-def _default_name(graph: Any, kind: str, attributes: Dict[str, Any]) -> str:
+def function_of(graph: Any) -> str:
+    """The function's name; "" in a version 1 graph."""
     # Without the numbers that TensorFlow counts in this process.
-    function = re.sub(r"_\d+$", "", getattr(graph, "name", None) or "")
+    return re.sub(r"_\d+$", "", getattr(graph, "name", None) or "")
+
+
+def _default_name(graph: Any, kind: str, attributes: Dict[str, Any]) -> str:
+    function = function_of(graph)
     # Ranks outside the set do not have its operations.
     process_set = attributes.get("process_set_id", 0)
     name = f"Maypole{kind}" + (f"_set{process_set}" if process_set else "")
     return f"{function}/{name}" if function else name
+
+
+# How often each name has been used in a graph.
+_uses: "weakref.WeakKeyDictionary[Any, collections.Counter]" = weakref.WeakKeyDictionary()
+
+
+def count_use(name: str) -> int:
+    """How often this graph has used the name, with this time; 1 in eager execution."""
+    if tf.executing_eagerly():
+        return 1  # one operation after the other
+    uses = _uses.setdefault(tf.compat.v1.get_default_graph(), collections.Counter())
+    uses[name] += 1
+    return uses[name]
 
 
 def place(what: str, process_set: int, name: Optional[str] = None) -> Any:

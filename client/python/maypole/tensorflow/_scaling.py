@@ -26,14 +26,17 @@ def reduced(tensors: Sequence[Any], op: int, prescale: float, postscale: float,
     factor: Any = postscale
     if op == Average:  # rounded only once: a sum and a factor
         op, factor = Sum, postscale / tf.cast(size(), tf.float64)
-    results = reduce([_scaled(t, prescale) for t in tensors], op, 1.0, 1.0)
-    return [_scaled(t, factor) for t in results]
+    results = reduce([scaled(t, prescale) for t in tensors], op, 1.0, 1.0)
+    return [scaled(t, factor) for t in results]
 
 
-def _scaled(tensor: Any, factor: Any) -> Any:
+def scaled(tensor: Any, factor: Any) -> Any:
+    """The tensor times the factor, a number or a scalar tensor."""
     if isinstance(factor, float) and factor == 1.0:
         return tensor
     dtype = tensor.dtype
+    if dtype.is_floating:
+        return tensor * tf.cast(factor, dtype)
     product = tf.cast(tensor, tf.float64) * tf.cast(factor, tf.float64)
     # float64 has no 2^63 - 1, and 2^63 does not fit into int64.
     product = tf.where(tf.math.is_nan(product), tf.zeros_like(product), product)

@@ -16,7 +16,9 @@ from typing import Any, List, Optional
 import tensorflow as tf
 
 from maypole.common.constants import Adasum
-from maypole.tensorflow import reductions
+from maypole.common.process_sets import global_process_set
+from maypole.tensorflow import _gradient_layouts, reductions
+from maypole.tensorflow._gradient_reduction import label_of
 from maypole.tensorflow.compression import Compression
 
 _LegacyOptimizer = tf.compat.v1.train.Optimizer
@@ -43,7 +45,7 @@ class _DistributedAdasumOptimizer(_LegacyOptimizer):
     def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
         """The wrapped optimizer's apply_gradients(), then the combination."""
         pairs = list(args[0] if args else kwargs.pop("grads_and_vars"))
-        variables = [variable for gradient, variable in pairs if gradient is not None]
+        variables = self._changed(pairs)
         apply = lambda: self._optimizer.apply_gradients(pairs, *args[1:], **kwargs)
         if self._passes == 1:
             starts = [tf.identity(variable.read_value()) for variable in variables]
@@ -52,6 +54,15 @@ class _DistributedAdasumOptimizer(_LegacyOptimizer):
             with tf.control_dependencies(_all_of(step)):
                 return self._combine(variables, starts)
         return self._apply_some(apply, variables)
+
+    def _changed(self, pairs: List[Any]) -> List[Any]:
+        """The variables of which some rank has a gradient."""
+        gradients, variables = zip(*pairs) if pairs else ((), ())
+        everyones = _gradient_layouts.completed(
+            self._name, global_process_set, gradients, variables,
+            [label_of(variable) for variable in variables], True)
+        return [variable for gradient, variable in zip(everyones, variables)
+                if gradient is not None]
 
     def _apply_some(self, apply: Any, variables: List[Any]) -> Any:
         """A step of several: the first one keeps the variables' values, the last

@@ -26,7 +26,7 @@ from maypole._keras.elastic import KerasState
 from maypole.common import basics
 from maypole.common.elastic import ObjectState, State, run_converting
 from maypole.common.exceptions import HorovodInternalError, from_framework
-from maypole.tensorflow import _gradient_sums
+from maypole.tensorflow import _gradient_layouts, _gradient_sums
 from maypole.tensorflow.functions import broadcast_object
 
 __all__ = ["ObjectState", "State", "TensorFlowKerasState", "TensorFlowState",
@@ -92,6 +92,7 @@ class _KeptValues:
             self._values = broadcast_object(self._values)
             self.restore()
         _gradient_sums.sync(self._session)
+        _gradient_layouts.share()
 
     def restore(self) -> None:
         session = self._session

@@ -67,12 +67,12 @@ class LocalGradientAggregationHelper(LocalGradientAggregationHelperEager):
 
     def _new_variable(self) -> Callable[[str, Any, Any], Any]:
         return functools.partial(
-            _variable, self.name,
+            variable_of, self.name,
             self.optimizer_type == self._OPTIMIZER_TYPE_KERAS)
 
 
-def _variable(of: str, in_keras: bool, name: str, shape: Any,
-              dtype: Any) -> Any:
+def variable_of(of: str, in_keras: bool, name: str, shape: Any,
+                dtype: Any) -> Any:
     """A variable of zeros of the helper `of`. in_keras: Keras' session is to
     initialize it."""
     if tf.compat.v1.executing_eagerly_outside_functions():

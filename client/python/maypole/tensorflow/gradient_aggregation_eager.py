@@ -83,8 +83,12 @@ class LocalGradientAggregationHelperEager:
 
         Raises ValueError for an IndexedSlices unless sparse_as_dense.
         """
-        grads = [self._dense(gradient) for gradient in grads]
         vars = list(vars)
+        # All ranks sum the same gradients.
+        completed = getattr(self.allreduce_grads, "completed", None)
+        if completed is not None:
+            grads = completed(list(grads), vars)
+        grads = [self._dense(gradient) for gradient in grads]
         sums = self._sums.add(grads)
         present = [i for i, gradient in enumerate(grads)
                    if gradient is not None]

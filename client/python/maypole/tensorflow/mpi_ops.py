@@ -21,8 +21,9 @@ import tensorflow as tf
 
 from maypole.common.constants import Sum
 from maypole.common.process_sets import global_process_set, id_of
-from maypole.tensorflow import _nodes, _scaling
+from maypole.tensorflow import _gradient_layouts, _nodes, _scaling
 from maypole.tensorflow._library import as_it_is
+from maypole.tensorflow.util import tf_variable
 
 # How many bytes of variables one operation broadcasts: its results lie beside
 # them until they are assigned.
@@ -150,16 +151,11 @@ def broadcast_(variables: Sequence[Any], root_rank: int, name: Optional[str] = N
     number = id_of(process_set)
     assigned: List[Any] = []
     with _nodes.together():
-        for group in _groups([_tf_variable(variable) for variable in variables]):
+        for group in _groups([tf_variable(variable) for variable in variables]):
             values = _broadcast([variable.read_value() for variable in group], root_rank,
                                 f"{name or 'broadcast'}.{len(assigned)}", False, number)
             assigned += [variable.assign(value) for variable, value in zip(group, values)]
     return assigned
-
-
-def _tf_variable(variable: Any) -> Any:
-    """The tf.Variable of a Keras 3 variable; others as they are."""
-    return variable if hasattr(variable, "read_value") else variable.value
 
 
 def _groups(variables: Sequence[Any]) -> List[List[Any]]:
@@ -204,7 +200,10 @@ def join() -> tf.Tensor:
     ranks), to allgather and alltoall no rows. Returns the rank that joined last
     (int32, a scalar).
     """
-    return _nodes.call("Join", {}, {}, None)
+    last = _nodes.call("Join", {}, {}, None)
+    if tf.executing_eagerly():
+        _gradient_layouts.share()  # those that the others have made meanwhile
+    return last
 
 
 @as_it_is

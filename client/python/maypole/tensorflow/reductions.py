@@ -8,9 +8,9 @@ from typing import Any, List, Optional, Sequence
 import tensorflow as tf
 
 from maypole.common.collectives import reduction
-from maypole.common.constants import Adasum, Average, Sum
+from maypole.common.constants import OP_NAMES, Adasum, Average, Sum
 from maypole.common.process_sets import global_process_set, id_of
-from maypole.tensorflow import adasum, mpi_ops
+from maypole.tensorflow import _scaling, adasum, mpi_ops
 from maypole.tensorflow._library import as_it_is
 from maypole.tensorflow.compression import Compression
 
@@ -57,17 +57,16 @@ def _reduced(tensors: Sequence[Any], name: Optional[str], op: int, prescale: flo
 
 def _sparse_allreduce(tensor: tf.IndexedSlices, op: int, factor: float, name: Optional[str],
                       process_set: Any, ignore_name_scope: bool) -> tf.IndexedSlices:
-    if op == Adasum:
-        raise NotImplementedError("allreduce of tf.IndexedSlices: op=Adasum needs dense tensors; "
-                                  "use sparse_as_dense=True, or tf.convert_to_tensor()")
     if op not in (Average, Sum):
-        raise ValueError(f"allreduce of tf.IndexedSlices: op={op!r}, expected Average or Sum")
-    values, indices = mpi_ops.grouped_allgather([tensor.values, tensor.indices], name,
-                                                ignore_name_scope, process_set)
-    if factor != 1.0:
-        values = values * tf.cast(factor, values.dtype)
+        raise NotImplementedError(
+            f"allreduce of tf.IndexedSlices: op={OP_NAMES[op]} needs dense tensors; use "
+            "sparse_as_dense=True, or tf.convert_to_tensor()")
+    scale: Any = factor
     if op == Average:
-        values = values / tf.cast(mpi_ops.size_op(id_of(process_set)), values.dtype)
+        scale = factor / tf.cast(mpi_ops.size_op(id_of(process_set)), tf.float64)
+    # Before they are gathered, so that all ranks get the same.
+    values, indices = mpi_ops.grouped_allgather(
+        [_scaling.scaled(tensor.values, scale), tensor.indices], name, ignore_name_scope, process_set)
     return tf.IndexedSlices(values, indices, dense_shape=tensor.dense_shape)
 
 

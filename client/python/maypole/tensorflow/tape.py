@@ -44,19 +44,29 @@ class _DistributedGradientTape(tf.GradientTape):
             scale_local_gradients)
 
     def register_local_source(self, source: Any) -> None:
-        """The source's gradient stays on this rank."""
+        """The source's gradient stays on this rank. source: one, or a structure of
+        them."""
         self._reduction.register_local(source)
 
     def gradient(self, target: Any, sources: Any, output_gradients: Any = None,
-                 use_generic_names: bool = False, **kwargs: Any) -> Any:
+                 unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
+                 use_generic_names: bool = False) -> Any:
         """As tf.GradientTape.gradient(), with gradients reduced over the ranks,
         in the structure of `sources`.
 
+        A rank whose target does not depend on a source contributes zeros, if
+        another rank's does.
         use_generic_names: name the operations by position, for ranks whose
-        sources have different names.
+        sources have different names. (Horovod has it in the place of
+        unconnected_gradients, where a bool is taken for it.)
+        Raises ValueError, on all ranks, if ranks have different sources.
         """
-        gradients = self._inner.gradient(target, sources, output_gradients,
-                                         **kwargs)
+        if isinstance(unconnected_gradients, bool):
+            use_generic_names = unconnected_gradients
+            unconnected_gradients = tf.UnconnectedGradients.NONE
+        gradients = self._inner.gradient(
+            target, sources, output_gradients,
+            unconnected_gradients=unconnected_gradients)
         reduced = self._reduction(_flat(gradients), tf.nest.flatten(sources),
                                   use_generic_names)
         return tf.nest.pack_sequence_as(sources, reduced)
@@ -68,7 +78,7 @@ class _DistributedGradientTape(tf.GradientTape):
         in the order of the flattened sources."""
         flat = tf.nest.flatten(sources)
         gradients = self.gradient(target, flat, output_gradients,
-                                  use_generic_names)
+                                  use_generic_names=use_generic_names)
         local: List[Any] = []
         others: List[Any] = []
         for source, gradient in zip(flat, gradients):

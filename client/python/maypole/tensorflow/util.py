@@ -7,18 +7,20 @@ Keras 3 variable has none, but holds a tf.Variable that has.
 from typing import Any
 
 
-def _ref(variable: Any) -> Any:
+def tf_variable(variable: Any) -> Any:
+    """The tf.Variable of a Keras 3 variable; variables and tensors of TensorFlow as
+    they are."""
     if hasattr(variable, "ref"):
-        return variable.ref()
+        return variable
     # Not .value, which may be a copy of another type (Keras' autocast).
-    return variable._value.ref()  # pylint: disable=protected-access
+    return variable._value  # pylint: disable=protected-access
 
 
 def vars_to_refs(vars: Any) -> Any:  # pylint: disable=redefined-builtin
     """References to variables: of one, or of all in (nested) lists or tuples."""
     if isinstance(vars, (list, tuple)):
         return tuple(vars_to_refs(variable) for variable in vars)
-    return _ref(vars)
+    return tf_variable(vars).ref()
 
 
 def refs_to_vars(refs: Any) -> Any:

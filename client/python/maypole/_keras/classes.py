@@ -1,0 +1,125 @@
+"""The classes of distributed optimizers, of Keras 2 and 3.
+
+An optimizer becomes one of a subclass of its class, in place, so that its variables and options
+stay. The subclass says that its __class__ is the base: Keras then saves the optimizer as the plain
+one, which loads without Maypole and under every backend. A copy (copy, deepcopy, pickle) is
+distributed, too, where the plain optimizer can be copied.
+
+    become(optimizer, methods, state)    makes it distributed; methods(its class) -> the overrides
+    state_of(optimizer)                  what it keeps; not a part of files
+    undo(optimizer)                      makes it plain again
+
+Thread contract: as Keras' optimizers, one thread at a time.
+"""
+
+import copy
+import copyreg
+import functools
+from typing import Any, Callable, Dict, Set
+
+Methods = Callable[[type], Dict[str, Any]]
+
+# What object itself does with __class__, which the classes here override.
+_set_class = object.__dict__["__class__"].__set__
+_ATTRIBUTE = "_maypole_state"
+
+_classes: Dict[type, type] = {}
+_watched: Set[type] = set()
+
+
+def is_distributed(optimizer: Any) -> bool:
+    """Whether become() has been called for this optimizer."""
+    return type(optimizer) in _classes.values()
+
+
+def become(optimizer: Any, methods: Methods, state: Any) -> None:
+    """Makes the optimizer distributed, or gives a distributed one a new state."""
+    if not is_distributed(optimizer):
+        _set_class(optimizer, _class_of(type(optimizer), methods))
+    optimizer.__dict__[_ATTRIBUTE] = state
+
+
+def undo(optimizer: Any) -> Any:
+    """Makes a distributed optimizer plain; returns its state."""
+    _set_class(optimizer, type(optimizer).__mro__[1])
+    return optimizer.__dict__.pop(_ATTRIBUTE, None)
+
+
+def state_of(optimizer: Any) -> Any:
+    """The state. Raises RuntimeError if there is none, as after from_config()."""
+    state = optimizer.__dict__.get(_ATTRIBUTE)
+    if state is None:
+        raise RuntimeError(f"this {type(optimizer).__name__} was made from a distributed "
+                           "optimizer's class; pass it to DistributedOptimizer() before it is used")
+    return state
+
+
+def turn_inside_out(loss_scale: type, distribute: Callable[[Any, Any], None]) -> None:
+    """Makes each future object of the class `loss_scale` the distributed optimizer, if it is put
+    around one: distribute(it, the state of the one inside, which is plain then).
+
+    compile() does so for a model of mixed precision. Left as it is, it would call the optimizer
+    inside in a branch that depends on this rank's gradients, where the ranks would wait for each
+    other for ever.
+    """
+    if loss_scale in _watched or "__init__" not in loss_scale.__dict__:
+        return
+    _watched.add(loss_scale)
+    initialize = loss_scale.__init__
+
+    @functools.wraps(initialize)
+    def __init__(self: Any, inner_optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        initialize(self, inner_optimizer, *args, **kwargs)
+        if is_distributed(inner_optimizer):
+            distribute(self, undo(inner_optimizer))
+
+    loss_scale.__init__ = __init__
+
+
+def _class_of(base: type, methods: Methods) -> type:
+    """The subclass of `base`; always the same one."""
+    if base not in _classes:
+
+        def __reduce_ex__(self: Any, protocol: Any) -> Any:
+            del protocol
+            return _again, (_Plain(self), methods, state_of(self))
+
+        _classes[base] = type(base)(base.__name__, (base,), {
+            **methods(base),
+            "__reduce_ex__": __reduce_ex__,
+            "__module__": base.__module__,
+            "__qualname__": base.__qualname__,
+            "__doc__": base.__doc__,
+            "__class__": property(lambda self: base),
+        })
+    return _classes[base]
+
+
+class _Plain:
+    """Stands for a distributed optimizer in a copy or pickle, and comes out as the plain one."""
+
+    def __init__(self, optimizer: Any):
+        self._optimizer = optimizer
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        optimizer = self._optimizer
+        distributed, state = type(optimizer), undo(optimizer)
+        try:
+            function, *others = optimizer.__reduce_ex__(protocol)
+        finally:
+            _set_class(optimizer, distributed)
+            optimizer.__dict__[_ATTRIBUTE] = state
+        # pickle accepts that function for the object's own class only.
+        return (_new if function is copyreg.__newobj__ else function, *others)
+
+
+def _new(kind: type, *args: Any) -> Any:
+    return kind.__new__(kind, *args)
+
+
+def _again(optimizer: Any, methods: Methods, state: Any) -> Any:
+    """The copy of a distributed optimizer, from that of the plain one."""
+    if isinstance(optimizer, _Plain):  # copy.copy() does not copy arguments
+        optimizer, state = copy.copy(optimizer), copy.copy(state)
+    become(optimizer, methods, state)
+    return optimizer

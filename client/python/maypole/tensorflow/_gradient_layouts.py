@@ -1,0 +1,207 @@
+"""Which gradients the ranks have: None, dense ones, or tf.IndexedSlices.
+
+A rank whose loss does not depend on a variable has None as its gradient, while
+the others wait for it. So the ranks tell each other what they have, and
+
+    a gradient that no rank has       stays None, as in one process
+    one that some ranks have          is zeros on the others
+    one that is dense on a rank       is dense on all
+
+Eagerly they do so in each step. In a graph they do so when it is made, because
+there a gradient is None or not for good: in the first trace of each tf.function. But
+a rank may trace a function again that the others do not: for a last batch of another
+size, or with another Python argument. So what the ranks have agreed on is kept, and a
+rank does not ask again if it has the gradients that it had in an earlier trace. If
+ranks had different ones, only arguments of other shapes are such a case; otherwise
+all ranks are expected to trace it again.
+
+Thread contract: that of GradientReduction.
+"""
+
+import sys
+import weakref
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+
+import numpy as np
+import tensorflow as tf
+
+from maypole.common import objects, same_on_all
+from maypole.common.process_sets import id_of
+from maypole.tensorflow import _nodes
+from maypole.tensorflow._library import as_it_is
+from maypole.tensorflow.util import tf_variable
+
+# In the order in which one of two ranks' wins.
+_NONE, _SPARSE_INT32, _SPARSE_INT64, _DENSE = range(4)
+_Layouts = Tuple[int, ...]  # one for each variable
+
+_FUNCTION = type(tf.function(lambda: None))
+
+
+class _Place:
+    """A reduction in a function, and what the ranks have agreed on there.
+
+    objects: the function and the gradients' variables. layouts: of what this rank
+    had. uniform: all ranks had the same.
+    """
+
+    def __init__(self, objects: Sequence[Any], layouts: Dict[_Layouts, _Layouts], uniform: bool):
+        self._objects = [weakref.ref(thing) for thing in objects]
+        self.layouts = layouts
+        self.uniform = uniform
+        # The shapes of the functions' arguments so far.
+        self._signatures: Set[Any] = set()
+
+    def is_of(self, objects: Sequence[Any]) -> bool:
+        """Whether it has these objects, not others that lie where they did."""
+        return all(ref() is thing for ref, thing in zip(self._objects, objects))
+
+    def find(self, own: _Layouts, signature: Any) -> Optional[_Layouts]:
+        """What has been agreed on; None: the ranks are to agree."""
+        again = self.uniform or signature not in self._signatures
+        self._signatures.add(signature)
+        return self.layouts.get(own) if again else None
+
+
+_Key = Tuple[Any, ...]
+
+# By function, reduction, process set, the number of reductions of this name before in the graph,
+# and labels: first those of share(), then with the objects' identities.
+_shared: Dict[_Key, Tuple[Dict[_Layouts, _Layouts], bool]] = {}
+_places: Dict[Tuple[_Key, Tuple[int, ...]], _Place] = {}
+
+
+@as_it_is
+def completed(name: str, process_set: Any, gradients: Sequence[Any], variables: Sequence[Any],
+              labels: Sequence[str], dense: bool) -> List[Any]:
+    """The gradients as all ranks reduce them.
+
+    name: of the reduction. variables: of the gradients, as tensors or variables.
+    labels: their names, which must be the same on all ranks. dense: the caller makes
+    tf.IndexedSlices dense.
+    Raises ValueError, on all ranks, if the variables of two ranks differ.
+    """
+    own = tuple(_layout_of(gradient, dense) for gradient in gradients)
+    labels = [f"{label} {_description(variable)}" for label, variable in zip(labels, variables)]
+    if tf.executing_eagerly():
+        layouts, _ = _exchanged(name, process_set, labels, own)
+    else:
+        layouts = _agreed(name, process_set, variables, labels, own)
+    return [gradient if has == layout else _converted(gradient, variable, layout)
+            for gradient, variable, has, layout in zip(gradients, variables, own, layouts)]
+
+
+def _agreed(name: str, process_set: Any, variables: Sequence[Any], labels: Sequence[str],
+            own: _Layouts) -> _Layouts:
+    """What the ranks reduce in the graph that is being made."""
+    graph = tf.compat.v1.get_default_graph()
+    use = _nodes.count_use(name + ".layouts")
+    place = _place_of((_nodes.function_of(graph), name, id_of(process_set), use, tuple(labels)),
+                      [_function(graph)]
+                      + [v for v in map(tf_variable, variables) if hasattr(v, "read_value")])
+    layouts = place.find(own, _signature(graph))
+    if layouts is None:
+        layouts, uniform = _exchanged(name, process_set, labels, own)
+        place.layouts[own] = layouts
+        place.uniform = place.uniform and uniform
+    return layouts
+
+
+def _place_of(key: _Key, things: Sequence[Any]) -> _Place:
+    identity = key, tuple(map(id, things))
+    place = _places.get(identity)
+    if place is None or not place.is_of(things):
+        layouts, uniform = _shared.get(key, ({}, True))
+        place = _places[identity] = _Place(things, dict(layouts), uniform)
+    return place
+
+
+def _function(graph: Any) -> Any:
+    """The tf.function that is being traced, the outermost one; without one the graph.
+
+    TensorFlow tells it to nobody, so it is looked for in the calls.
+    """
+    found, frame = None, sys._getframe(1)  # pylint: disable=protected-access
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, _FUNCTION):
+            found = owner
+        frame = frame.f_back
+    while found is None and getattr(graph, "outer_graph", None) is not None:
+        graph = graph.outer_graph
+    return graph if found is None else found
+
+
+def _signature(graph: Any) -> Any:
+    """The shapes and types of the inputs of a function and of those around it."""
+    inputs = []
+    while graph is not None:
+        inputs.append(tuple((tensor.dtype, str(tensor.shape)) for tensor in getattr(graph, "inputs", ())))
+        graph = getattr(graph, "outer_graph", None)
+    return tuple(inputs)
+
+
+@as_it_is
+def share() -> None:
+    """Gives all ranks what each has agreed on. All ranks must call it.
+
+    Needed after some have made graphs without the others: with new ranks, or after
+    join().
+    """
+    mine = dict(_shared)
+    for (key, _), place in _places.items():
+        _merge(mine, key, place.layouts, place.uniform)
+    _places.clear()
+    _shared.clear()
+    for theirs in objects.allgather_object(mine, "tensorflow.gradient_layouts"):
+        for key, agreed in theirs.items():
+            _merge(_shared, key, *agreed)
+
+
+def _merge(into: Dict[_Key, Any], key: _Key, layouts: Dict[_Layouts, _Layouts],
+           uniform: bool) -> None:
+    others, others_uniform = into.get(key, ({}, True))
+    into[key] = {**layouts, **others}, uniform and others_uniform
+
+
+def _layout_of(gradient: Any, dense: bool) -> int:
+    if gradient is None:
+        return _NONE
+    if dense or not isinstance(gradient, tf.IndexedSlices):
+        return _DENSE
+    return _SPARSE_INT32 if gradient.indices.dtype == tf.int32 else _SPARSE_INT64
+
+
+def _description(variable: Any) -> str:
+    # The shape of a tensor that is watched may be known to some ranks only.
+    tensor = tf_variable(variable)
+    shape = tensor.shape if hasattr(tensor, "read_value") else ""
+    return f"{tensor.dtype.base_dtype.name}{shape}"
+
+
+def _exchanged(name: str, process_set: Any, labels: Sequence[str],
+               own: _Layouts) -> Tuple[_Layouts, bool]:
+    """(What the ranks agree on, whether all have the same.)"""
+
+    def error(difference: str) -> ValueError:
+        return ValueError(
+            f"{name}: the ranks reduce gradients of different variables: {difference}; create the "
+            "same layers on all ranks, in the same order, or name them (a tape's gradient() takes "
+            "use_generic_names=True for variables that differ in their names only)")
+
+    rows = same_on_all.gather(np.array(own, np.uint8), labels, name + ".layouts", process_set, error)
+    return tuple(rows.max(axis=0, initial=_NONE).tolist()), bool((rows == rows[0]).all())
+
+
+def _converted(gradient: Any, variable: Any, layout: int) -> Any:
+    if layout == _DENSE:
+        if gradient is None:
+            return tf.zeros_like(tf_variable(variable))
+        return tf.convert_to_tensor(gradient)
+    dtype = tf.int32 if layout == _SPARSE_INT32 else tf.int64
+    if gradient is not None:  # of the other type of indices
+        return tf.IndexedSlices(gradient.values, tf.cast(gradient.indices, dtype),
+                                gradient.dense_shape)
+    like = tf_variable(variable)
+    return tf.IndexedSlices(tf.zeros([0, *like.shape[1:]], like.dtype.base_dtype),
+                            tf.zeros([0], dtype), tf.constant(like.shape.as_list()))
