@@ -51,6 +51,16 @@ def contents(state):
             list(state.losses))
 
 
+class Trainer:
+    """Without a state_dict(): it is copied."""
+
+    def __init__(self, state):
+        self.model = state.model
+        self.weight = state.model[0].weight
+        self.group = state.optimizer.param_groups[0]
+        self.steps = 0
+
+
 class StateTest(unittest.TestCase):
 
     def setUp(self):
@@ -218,6 +228,47 @@ class StateTest(unittest.TestCase):
         self.assertEqual(state.losses, [1])
         nothing = hvd.elastic.TorchState(epoch=4)
         self.assertEqual((nothing.model, nothing.epoch), (None, 4))
+
+    def test_what_refers_to_the_optimizer_goes_on_steering_it(self):
+
+        def rank(r, schedule):
+            state = make_state(1.0 + r)
+            scheduler = schedule(state.optimizer)
+            trainer = Trainer(state)
+            state = hvd.elastic.TorchState(
+                state.model, state.optimizer, scheduler=scheduler,
+                trainer=trainer, sampler=state.sampler, batch=0, losses=[])
+            state.sync()
+            for step in range(4):
+                train(state)
+                scheduler.step()
+                state.trainer.steps += 1
+                if step == 1:
+                    state.save()
+            state.restore()
+            self.assertIs(state.scheduler, scheduler)
+            self.assertIs(scheduler.optimizer, state.optimizer)
+            self.assertEqual(scheduler.last_epoch, 2)
+            self.assertIs(state.trainer.model, state.model)
+            self.assertIs(state.trainer.weight, state.model[0].weight)
+            self.assertIs(state.trainer.group, state.optimizer.param_groups[0])
+            self.assertEqual(state.trainer.steps, 2)
+            if r == 1:
+                scheduler.last_epoch, state.trainer.steps = 7, 9
+            state.sync()
+            train(state)
+            scheduler.step()
+            self.assertEqual((scheduler.last_epoch, state.trainer.steps), (3, 2))
+            self.assertEqual(state.trainer.group["lr"],
+                             scheduler.get_last_lr()[0])
+            return contents(state)
+
+        schedulers = torch.optim.lr_scheduler
+        for schedule in (lambda o: schedulers.StepLR(o, 1, 0.5),
+                         lambda o: schedulers.OneCycleLR(o, 1.0, total_steps=9),
+                         lambda o: schedulers.LambdaLR(o, lambda n: 1 / (n + 1))):
+            zero, one = self.both(lambda r: rank(r, schedule))
+            self.assertEqual(zero, one)
 
     def test_a_name_that_a_state_uses_itself_is_refused(self):
         for name in ("commit", "_handlers", "sync"):

@@ -80,8 +80,8 @@ def _refusal(tensor: torch.Tensor, kind: str,
 
 def note_change(tensor: torch.Tensor) -> None:
     """Tells autograd that the values of `tensor` change."""
-    if tensor.is_inference():
-        return
+    if tensor.is_inference() or tensor.is_quantized:
+        return  # they take no part
     if hasattr(torch.autograd.graph, "increment_version"):  # torch 2.1
         torch.autograd.graph.increment_version(tensor)
         return

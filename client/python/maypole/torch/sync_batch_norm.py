@@ -1,6 +1,7 @@
 """BatchNorm with the statistics of all ranks' batches.
 
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), hvd.SyncBatchNorm(8))
+    model = hvd.SyncBatchNorm.convert_sync_batchnorm(model)   # all at once
 
 Forward: each rank gathers all ranks' (count, mean, sum of squared deviations)
 of each channel and combines them (Chan's formula), so that no sum of squares
@@ -20,6 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from maypole.common import basics
 from maypole.common.constants import Sum
+from maypole.common.process_sets import global_process_set
 from maypole.torch._compiling import not_compiled
 from maypole.torch.async_ops import (allgather_async, allreduce_async_,
                                      synchronize)
@@ -31,15 +33,55 @@ class SyncBatchNorm(_BatchNorm):
     Takes tensors of two or more dimensions, with the channels in the second, on
     the CPU or a CUDA device. Batches may differ in size, and be empty on some
     ranks. In evaluation, and with one rank, it is an ordinary BatchNorm.
-    Raises ValueError in training if there is only one value per channel in all
+    process_set: the ranks whose batches count; on others it is an ordinary
+    BatchNorm. Raises ValueError in training if there is only one value per channel in all
     batches together.
     """
 
     def __init__(self, num_features: int, eps: float = 1e-5,
                  momentum: Optional[float] = 0.1, affine: bool = True,
-                 track_running_stats: bool = True):
+                 track_running_stats: bool = True,
+                 process_set: Any = global_process_set):
         super().__init__(num_features, eps, momentum, affine,
                          track_running_stats)
+        self.process_set = process_set
+
+    @classmethod
+    def convert_sync_batchnorm(
+            cls,
+            module: torch.nn.Module,
+            process_set: Any = global_process_set) -> torch.nn.Module:
+        """Returns `module` with a SyncBatchNorm in place of each BatchNorm.
+
+        The new layers have the parameters, buffers and mode of the old ones. If
+        `module` is a BatchNorm itself, the new layer is returned. Call it before
+        the optimizer is made, as torch.nn.SyncBatchNorm's. Raises ValueError
+        for a lazy BatchNorm whose number of channels is not known yet.
+        """
+        output = module
+        if isinstance(module, _BatchNorm):
+            output = cls._like(module, process_set)
+        for name, child in module.named_children():
+            converted = cls.convert_sync_batchnorm(child, process_set)
+            if converted is not child:
+                setattr(output, name, converted)
+        return output
+
+    @classmethod
+    def _like(cls, module: _BatchNorm, process_set: Any) -> "SyncBatchNorm":
+        if module.num_features == 0:
+            raise ValueError(
+                f"SyncBatchNorm.convert_sync_batchnorm: a {type(module).__name__}"
+                " has no number of channels yet; run the model once before")
+        layer = cls(module.num_features, module.eps, module.momentum,
+                    module.affine, module.track_running_stats, process_set)
+        layer.train(module.training)
+        for name in ("weight", "bias", "running_mean", "running_var",
+                     "num_batches_tracked"):
+            setattr(layer, name, getattr(module, name))
+        if hasattr(module, "qconfig"):
+            layer.qconfig = module.qconfig
+        return layer
 
     def _check_input_dim(self, input: torch.Tensor) -> None:  # pylint: disable=redefined-builtin
         if input.dim() < 2:
@@ -52,11 +94,13 @@ class SyncBatchNorm(_BatchNorm):
     @not_compiled
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # pylint: disable=redefined-builtin
         """Normalizes `input`; in training with the statistics of all ranks."""
-        if not self.training or basics.size() == 1:
+        basics.size()  # raises ValueError before init()
+        ranks = self.process_set
+        if not self.training or not ranks.included() or ranks.size() == 1:
             return super().forward(input)
         self._check_input_dim(input)
         output, mean, variance, count = _SyncBatchNorm.apply(
-            input, self.weight, self.bias, self.eps)
+            input, self.weight, self.bias, self.eps, ranks)
         self._track(mean, variance, int(count))
         return output
 
@@ -79,9 +123,9 @@ class _SyncBatchNorm(torch.autograd.Function):
     """Returns (output, mean, biased variance, number of values per channel)."""
 
     @staticmethod
-    def forward(ctx, x, weight, bias, eps):
+    def forward(ctx, x, weight, bias, eps, process_set):
         values = x.to(torch.promote_types(x.dtype, torch.float32))
-        mean, variance, count = _statistics(values)
+        mean, variance, count = _statistics(values, process_set)
         scale = torch.rsqrt(variance + eps).to(values.dtype)
         normal = (values - _per_channel(mean.to(values.dtype), x)) * \
             _per_channel(scale, x)
@@ -90,7 +134,7 @@ class _SyncBatchNorm(torch.autograd.Function):
             output = normal * _per_channel(weight.to(values.dtype), x) + \
                 _per_channel(bias.to(values.dtype), x)
         ctx.save_for_backward(normal, scale, weight)
-        ctx.count = count
+        ctx.count, ctx.process_set = count, process_set
         numbers = (mean, variance, torch.tensor(count, device="cpu"))
         ctx.mark_non_differentiable(*numbers)
         return (output.to(x.dtype),) + numbers
@@ -106,15 +150,16 @@ class _SyncBatchNorm(torch.autograd.Function):
         own_weight = (grad * normal).sum(others)
         grad_x = None
         if ctx.needs_input_grad[0]:
-            means = _allreduced(torch.stack((own_bias, own_weight))) / ctx.count
+            means = _allreduced(torch.stack((own_bias, own_weight)),
+                                ctx.process_set) / ctx.count
             grad_x = grad - _per_channel(means[0], grad) - \
                 normal * _per_channel(means[1], grad)
             factor = scale if weight is None else scale * weight.to(scale.dtype)
             grad_x = (grad_x * _per_channel(factor, grad)).to(dtype)
         if weight is None:
-            return grad_x, None, None, None
+            return grad_x, None, None, None, None
         return grad_x, own_weight.to(weight.dtype), own_bias.to(
-            weight.dtype), None
+            weight.dtype), None, None
 
 
 def _other_dims(x: torch.Tensor) -> Tuple[int, ...]:
@@ -125,12 +170,15 @@ def _per_channel(numbers: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return numbers.reshape((1, -1) + (1,) * (x.dim() - 2))
 
 
-def _allreduced(x: torch.Tensor) -> Any:
-    return synchronize(allreduce_async_(x.contiguous(), op=Sum))
+def _allreduced(x: torch.Tensor, process_set: Any) -> Any:
+    return synchronize(
+        allreduce_async_(x.contiguous(), op=Sum, process_set=process_set))
 
 
-def _statistics(x: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor, int]:
-    """Mean and biased variance of each channel over all ranks, in float64, and
+def _statistics(
+        x: torch.Tensor,
+        process_set: Any) -> Tuple[torch.Tensor, torch.Tensor, int]:
+    """Mean and biased variance of each channel over the ranks, in float64, and
     the number of values."""
     channels = x.shape[1]
     own = x.numel() // channels if channels else 0
@@ -147,7 +195,7 @@ def _statistics(x: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor, int]:
     count = torch.full((1,), own, dtype=torch.float64, device=x.device)
     row = torch.cat((count, mean, squares)).reshape(1, -1)
     # A row of each rank; a rank that has joined has none.
-    rows = synchronize(allgather_async(row))
+    rows = synchronize(allgather_async(row, process_set=process_set))
     counts = rows[:, :1]
     means, all_squares = rows[:, 1:].split(channels, dim=1)
     total = counts.sum()
