@@ -180,10 +180,10 @@ def _conflicts(r: Recipe):
             yield "dtype", "float64"
         if r.zero_grad == "after":
             yield "zero_grad", "default"
-        if r.frozen == "since":
-            # With zeros, momentum would go on, but not in a process that comes later.
-            yield "zero_grad", "none"
-            yield "buckets", "no"
+    if r.frozen == "since" and (r.elastic != "no" or r.uneven != "no"):
+        # With zeros, momentum would go on, but not in a process that has never had a gradient.
+        yield "zero_grad", "none"
+        yield "buckets", "no"
     if r.optimizer == "SparseAdam":
         yield "model", "words"
         yield "usage", "idle" if r.usage == "idle" else "all"
