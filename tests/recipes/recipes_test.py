@@ -19,7 +19,7 @@ RECIPES = int(os.environ.get("MAYPOLE_TEST_RECIPES", "200"))
 SEED = int(os.environ.get("MAYPOLE_TEST_SEED", "0"))
 LONG = os.environ.get("MAYPOLE_TEST_LONG") == "1"
 # Each is a job of its own, of some seconds.
-ELASTIC = int(os.environ.get("MAYPOLE_TEST_ELASTIC_RECIPES", "4"))
+ELASTIC = int(os.environ.get("MAYPOLE_TEST_ELASTIC_RECIPES", "2"))
 MODERN = False  # new_torch_recipes_test.py sets it
 
 

@@ -24,9 +24,15 @@ FAULTS = [
           {"model": "convolution", "memory": "channels_last", "usage": "idle"},
           lambda r: r.memory != "plain" and r.usage in ("idle", "some", "late", "seldom") or
           r.memory != "plain" and r.uneven != "no"),
-    Fault("an elastic job's rank without a sparse gradient tells the others another layout",
-          {"model": "words", "usage": "idle", "elastic": "replaced"},
-          lambda r: r.model == "words" and r.usage == "idle" and r.elastic != "no"),
+    Fault("a rank without a sparse gradient tells the others another layout, after a join or in an elastic job",
+          {"model": "words", "usage": "idle", "uneven": "first"},
+          lambda r: r.model == "words" and r.usage == "idle" and (r.elastic != "no" or r.uneven != "no")),
+    Fault("a rank without a gradient in a step that all ranks leave out goes on with the others' gradients of it",
+          {"usage": "idle", "skipped": "after"},
+          lambda r: r.usage == "idle" and r.skipped == "after"),
+    Fault("with op=Sum, a backward() after a skipped step is refused, unless the optimizer's zero_grad() was called",
+          {"op": "Sum", "synchronize": True, "zero_grad": "model", "scaler": "yes"},
+          lambda r: r.op == "Sum" and r.scaler != "no" and r.zero_grad in ("model", "hand")),
     Fault("a copy of the optimizer does not wait before its first use",
           {"copied": "save", "clip": "early_value", "zero_grad": "hand"},
           lambda r: r.copied in ("deepcopy", "pickle", "save") and r.zero_grad in ("hand", "model", "after") and

@@ -180,10 +180,12 @@ def _conflicts(r: Recipe):
             yield "dtype", "float64"
         if r.zero_grad == "after":
             yield "zero_grad", "default"
-        if r.frozen == "since":
-            # With zeros, momentum would go on, but not in a process that comes later.
-            yield "zero_grad", "none"
-            yield "buckets", "no"
+    if r.outer != "none":
+        yield "uneven", "no"  # slow weights, or those of an ascent, of a rank that has joined are nobody's to broadcast
+    if r.frozen == "since" and (r.elastic != "no" or r.uneven != "no"):
+        # With zeros, momentum would go on, but not in a process that has never had a gradient.
+        yield "zero_grad", "none"
+        yield "buckets", "no"
     if r.optimizer == "SparseAdam":
         yield "model", "words"
         yield "usage", "idle" if r.usage == "idle" else "all"
@@ -309,9 +311,6 @@ def _conflicts(r: Recipe):
     if r.outer in ("lookahead", "inner_lookahead"):
         yield "copied", "no" if r.copied not in ("average",) else r.copied
         yield "start", "equal" if r.start.startswith("resume") else r.start
-        yield "uneven", "no"  # the slow weights of a rank that has joined are nobody's to broadcast
-    if r.outer in _OUTER_STEPS and r.uneven != "no":
-        yield "uneven", "no"
     if r.outer != "none":
         yield "groups", "one" if r.groups == "added" else r.groups
         yield "scheduler", "none"
