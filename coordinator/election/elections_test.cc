@@ -26,7 +26,15 @@ struct Shared {
   std::optional<Holder> holder;
   LeaseId last_lease = 0;
   uint64_t revision = 0;
+  uint64_t changes = 0;  // so many times has the holder gone
   bool down = false;
+
+  // `mutex` is held.
+  void LoseHolder() {
+    holder.reset();
+    ++changes;
+    changed.notify_all();
+  }
 };
 
 // A store whose leases end only by being revoked.
@@ -45,8 +53,7 @@ class FakeStore : public ElectionStore {
         return LeaseRenewed{seconds(1)};
       case Kind::kRevoke:
         if (shared_->holder && shared_->holder->lease == call.lease) {
-          shared_->holder.reset();
-          shared_->changed.notify_all();
+          shared_->LoseHolder();
         }
         return LeaseRevoked{};
       case Kind::kClaim:
@@ -62,8 +69,13 @@ class FakeStore : public ElectionStore {
 
   void Watch(const std::function<void()>& changed) override {
     std::unique_lock lock(shared_->mutex);
+    // As etcd's, from the first revision on: no change is missed that was
+    // before the call.
+    uint64_t seen = 0;
     while (!stopped_) {
-      shared_->changed.wait(lock);
+      shared_->changed.wait(
+          lock, [&] { return stopped_ || shared_->changes != seen; });
+      seen = shared_->changes;
       lock.unlock();
       changed();
       lock.lock();
@@ -153,8 +165,7 @@ TEST_F(ElectionsTest, ALeaderWhoseKeyIsDeletedIsLost) {
   ASSERT_TRUE(Eventually([&] { return a.Leads(); }));
   {
     std::lock_guard lock(shared_->mutex);
-    shared_->holder.reset();
-    shared_->changed.notify_all();
+    shared_->LoseHolder();
   }
   ASSERT_TRUE(Eventually([&] { return !lost().empty(); }));
   EXPECT_THAT(lost(), HasSubstr("deleted"));
