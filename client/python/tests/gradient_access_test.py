@@ -211,6 +211,53 @@ class AccessTest(unittest.TestCase):
 
         self.assertEqual(self.both(rank), [[-1.5] * 2] * 2)
 
+    def test_gradients_that_the_program_writes_after_backward(self):
+
+        def rank(r, op, buckets, look):
+            a, b = (torch.nn.Parameter(torch.zeros(2)) for _ in range(2))
+            optimizer = hvd.DistributedOptimizer(
+                torch.optim.SGD([a, b], lr=1.0), [("a", a), ("b", b)], op=op,
+                gradient_as_bucket_view=buckets)
+            for _ in range(3):
+                optimizer.zero_grad()
+                (a.sum() * (r + 1)).backward()
+                b.grad = torch.full_like(b, 2.0 * r + 1)
+                if look:
+                    torch.nn.utils.clip_grad_value_([a, b], 100.0)
+                optimizer.step()
+            return a.tolist(), b.tolist()
+
+        for buckets in (False, True):
+            for look in (False, True):
+                with self.subTest((buckets, look)):
+                    self.assertEqual(
+                        self.both(lambda r: rank(r, hvd.Average, buckets, look)),
+                        [([-4.5] * 2, [-6.0] * 2)] * 2)
+                    self.assertEqual(
+                        self.both(lambda r: rank(r, hvd.Sum, buckets, look)),
+                        [([-9.0] * 2, [-12.0] * 2)] * 2)
+
+    def test_a_gradient_that_is_replaced_while_it_is_reduced(self):
+
+        def rank(r):
+            p = torch.nn.Parameter(torch.zeros(2))
+            optimizer = hvd.DistributedOptimizer(
+                torch.optim.SGD([p], lr=1.0), [("p", p)])
+            p.sum().backward()
+            with self.assertRaisesRegex(AssertionError,
+                                        "'DistributedOptimizer.p' was replaced"
+                                        ".*synchronize"):
+                p.grad = torch.full_like(p, r + 1.0)
+            optimizer.step()
+            for clear in (None, torch.zeros(2)):
+                optimizer.zero_grad()
+                p.sum().backward()
+                p.grad = clear
+                optimizer.step()
+            return p.tolist()
+
+        self.assertEqual(self.both(rank), [[-1.0] * 2] * 2)
+
     def test_two_backward_passes_with_a_look_between_them(self):
 
         def rank(r, op):

@@ -172,6 +172,30 @@ class RanksTest(unittest.TestCase):
                         torch.testing.assert_close(
                             a.contiguous(), want, rtol=tolerance, atol=tolerance)
 
+    def test_channels_last_where_a_rank_has_no_gradient(self):
+
+        def rank(r, idle, options):
+            torch.manual_seed(0)
+            model = torch.nn.Conv2d(2, 3, 3).to(
+                memory_format=torch.channels_last)
+            optimizer = hvd.DistributedOptimizer(
+                torch.optim.SGD(model.parameters(), lr=0.1),
+                model.named_parameters(), **options)
+            x = torch.arange(50, dtype=torch.float32).sin().reshape(
+                1, 2, 5, 5).contiguous(memory_format=torch.channels_last)
+            for step in range(3):
+                optimizer.zero_grad()
+                if r == 0 or step != idle:
+                    model(x + r).pow(2).mean().backward()
+                optimizer.step()
+            return values(model)
+
+        for idle in range(3):
+            for options in ({}, {"gradient_as_bucket_view": True}):
+                with self.subTest((idle, options)):
+                    one, two = self.both(lambda r: rank(r, idle, options))
+                    self.assertEqual(one, two)
+
     def test_gradients_of_another_dtype(self):
         if not hasattr(torch.Tensor, "grad_dtype"):
             self.skipTest("this torch has no grad_dtype")

@@ -20,10 +20,6 @@ class Fault(NamedTuple):
 
 
 FAULTS = [
-    Fault("a rank without a gradient contributes zeros in another order of dimensions",
-          {"model": "convolution", "memory": "channels_last", "usage": "idle"},
-          lambda r: r.memory != "plain" and r.usage in ("idle", "some", "late", "seldom") or
-          r.memory != "plain" and r.uneven != "no"),
     Fault("a rank without a sparse gradient tells the others another layout, after a join or in an elastic job",
           {"model": "words", "usage": "idle", "uneven": "first"},
           lambda r: r.model == "words" and r.usage == "idle" and (r.elastic != "no" or r.uneven != "no")),
@@ -37,8 +33,6 @@ FAULTS = [
           {"copied": "save", "clip": "early_value", "zero_grad": "hand"},
           lambda r: r.copied in ("deepcopy", "pickle", "save") and r.zero_grad in ("hand", "model", "after") and
           (r.clip.startswith("early") or "early" in (r.by_hand, r.scaler))),
-    Fault("a gradient that the program writes after backward() is not reduced", {"usage": "nobody", "by_hand": "written"},
-          lambda r: r.by_hand == "written"),
     Fault("a rank without a gradient in a step does not wait when the program reads gradients",
           {"usage": "idle", "clip": "early_norm"},
           lambda r: r.usage == "idle" and (r.clip.startswith("early") or "early" in (r.by_hand, r.scaler))),

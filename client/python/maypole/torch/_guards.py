@@ -2,7 +2,7 @@
 
     guards = Guards(callback)
     guards.add(parameter)
-    guards.engage()          # from now on callback(parameter) runs first
+    guards.engage()          # from now on callback(parameter, ...) runs first
     guards.release()
 
 Between backward() and the end of the reductions, .grad is neither the rank's
@@ -25,6 +25,9 @@ import torch
 
 _GRAD = torch.Tensor.grad
 
+# The value for the callback of a .grad that is read.
+READ = object()
+
 # .grad, without a callback.
 grad_of: Callable[[torch.Tensor], Any] = _GRAD.__get__
 set_grad: Callable[[torch.Tensor, Any], None] = _GRAD.__set__
@@ -43,11 +46,13 @@ def check_no_graph(grad: torch.Tensor, name: str) -> None:
 class Guards:
     """See the head of this file.
 
-    callback: a bound method. It is held weakly: a parameter whose guard
-    outlives the method's object gets its own class back when it is read.
+    callback: a bound method; its arguments are the parameter, and the value that
+    the program gives to .grad (READ if it reads it). It is held weakly: a
+    parameter whose guard outlives the method's object gets its own class back
+    when it is read.
     """
 
-    def __init__(self, callback: Callable[[torch.Tensor], None]):
+    def __init__(self, callback: Callable[[torch.Tensor, Any], None]):
         self._callback = weakref.WeakMethod(callback)
         # (parameter, its class, the class while the guards are engaged)
         self._entries: List[Tuple[torch.Tensor, type, type]] = []
@@ -93,19 +98,19 @@ class Guards:
 
 def _guarded_class(base: type, callback: "weakref.WeakMethod") -> type:
 
-    def before(self: torch.Tensor) -> None:
+    def before(self: torch.Tensor, value: Any = READ) -> None:
         function = callback()
         if function is None:
             self.__class__ = base
         else:
-            function(self)
+            function(self, value)
 
     def get(self: torch.Tensor) -> Any:
         before(self)
         return grad_of(self)
 
     def put(self: torch.Tensor, value: Any) -> None:
-        before(self)
+        before(self, value)
         set_grad(self, value)
 
     def duplicate(self: torch.Tensor, memo: Any) -> torch.Tensor:

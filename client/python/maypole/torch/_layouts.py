@@ -65,8 +65,9 @@ class Layouts:
     def __init__(self) -> None:
         self._known: Dict[torch.Tensor, int] = {}
         self._noted: Dict[torch.Tensor, int] = {}
-        # Of dense gradients that are not contiguous.
+        # Of dense gradients that are not contiguous; since settle().
         self._orders: Dict[torch.Tensor, Order] = {}
+        self._learned_orders: Dict[torch.Tensor, Order] = {}
         # Dense gradients that lie differently on the ranks, or apart.
         self._unordered: Dict[torch.Tensor, bool] = {}
 
@@ -108,8 +109,15 @@ class Layouts:
             elif number != _NO_ORDER:
                 order = _order_of(number, parameter.dim())
                 if order != tuple(range(parameter.dim())):
-                    self._orders[parameter] = order
+                    self._learned_orders[parameter] = order
         self._noted.clear()
+
+    def settle(self) -> None:
+        """Ends a step: uses the orders that it has taught. In the step itself
+        ranks have begun to reduce these gradients without them."""
+        if self._learned_orders:
+            self._orders.update(self._learned_orders)
+            self._learned_orders.clear()
 
     def is_known(self, parameter: torch.Tensor) -> bool:
         """Whether some rank has had a gradient of this parameter."""
@@ -158,5 +166,6 @@ class Layouts:
 
     def forget(self) -> None:
         """After an error, when the ranks may know different things."""
-        for known in (self._known, self._noted, self._orders, self._unordered):
+        for known in (self._known, self._noted, self._orders,
+                      self._learned_orders, self._unordered):
             known.clear()

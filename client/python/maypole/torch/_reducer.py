@@ -42,6 +42,10 @@ class Reducer:
         """Asks the ranks which gradients they have, and which are sparse."""
         self._layouts.learn(parameters, name, self.process_set)
 
+    def settle(self) -> None:
+        """All ranks have reduced this step's gradients."""
+        self._layouts.settle()
+
     def is_used(self, parameter: torch.Tensor) -> bool:
         """Whether some rank has had a gradient of this parameter."""
         return self._layouts.is_known(parameter)

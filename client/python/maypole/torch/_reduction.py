@@ -48,7 +48,7 @@ from maypole.common.constants import Max, Sum
 from maypole.common.process_sets import global_process_set, id_of
 from maypole.torch._buckets import Bucket, Buckets
 from maypole.torch._compiling import not_compiled
-from maypole.torch._guards import Guards, grad_of
+from maypole.torch._guards import READ, Guards, grad_of
 from maypole.torch._hooks import on_gradient
 from maypole.torch._reducer import Reducer
 from maypole.torch.async_ops import allreduce_async_, synchronize
@@ -316,13 +316,21 @@ class GradientReduction:
 
     # --- Access by the program --------------------------------------------------
 
-    def _accessed(self, parameter: torch.Tensor) -> None:
+    def _accessed(self, parameter: torch.Tensor, value: Any) -> None:
         """Called before the program reads or sets parameter.grad, while
         gradients are pending."""
         if _in_backward():
             self._accessed_in_backward(parameter)
         elif self._complete:
-            self._synchronize(_BY_ACCESS)
+            if value is READ or _is_clear(value):
+                self._synchronize(_BY_ACCESS)
+            elif parameter in self._pending:
+                raise AssertionError(
+                    f"the gradient of {self._names[parameter]!r} was replaced on "
+                    "this rank while it was reduced, by another one than zeros; "
+                    "call synchronize() before you set .grad, or read .grad, "
+                    "which waits for the ranks' result")
+            # Otherwise the value is this rank's gradient, reduced with the rest.
         elif parameter not in self._read_early:
             # More passes may follow, or this is the step's last one.
             self._read_early[parameter] = _fingerprint(grad_of(parameter))
@@ -386,6 +394,7 @@ class GradientReduction:
         if first_error is not None:
             self._forget()
             raise first_error
+        self._reducer.settle()
         self._fill_buckets()
         if self.options.op == Sum:
             self._results = {p: id(p.grad) for p in self._passes_left}
@@ -564,6 +573,14 @@ class GradientReduction:
 
 def _nothing() -> None:
     """Ends a reduction that has ended."""
+
+
+def _is_clear(grad: Optional[torch.Tensor]) -> bool:
+    """Whether it is None or has zeros only."""
+    if grad is None:
+        return True
+    values = grad.coalesce().values() if grad.is_sparse else grad
+    return not values.detach().bool().any()
 
 
 def _in_backward() -> bool:
