@@ -301,6 +301,46 @@ class AccessTest(unittest.TestCase):
 
         self.assertEqual(self.both(rank), [-4.0] * 2)
 
+    def test_sums_that_are_cleared_without_the_optimizer(self):
+
+        def clear(p, q):
+            p.grad.zero_()
+            q.grad = None
+
+        def scale(p, q):
+            p.grad.zero_()
+            q.grad.mul_(0.5)
+
+        def rank(r, buckets, synchronize, change, expected):
+            p, q = (torch.nn.Parameter(torch.zeros(1)) for _ in range(2))
+            optimizer = hvd.DistributedOptimizer(
+                torch.optim.SGD([p, q], lr=1.0), [("p", p), ("q", q)],
+                op=hvd.Sum, gradient_as_bucket_view=buckets)
+            for _ in range(2):
+                optimizer.zero_grad()
+                (p * (r + 1) + q).backward()
+                if synchronize:
+                    optimizer.synchronize()
+                change(p, q)
+                if expected:
+                    with self.assertRaisesRegex(AssertionError,
+                                                f"{expected}.*summed again"):
+                        (p + q).backward()
+                    optimizer.abandon()
+                    return None
+                (p * (r + 2) + q).backward()
+                optimizer.step()
+            return p.item(), q.item()
+
+        for buckets in (False, True):
+            for synchronize in (False, True):
+                with self.subTest((buckets, synchronize)):
+                    self.assertEqual(
+                        self.both(lambda r: rank(r, buckets, synchronize, clear,
+                                                 "")), [(-10.0, -4.0)] * 2)
+                    self.both(lambda r: rank(r, buckets, synchronize, scale,
+                                             "'DistributedOptimizer.q'"))
+
     def test_an_optimizer_that_reads_gradients_before_the_closure(self):
 
         def train(rank, ranks):

@@ -175,9 +175,11 @@ class RanksTest(unittest.TestCase):
     def test_channels_last_where_a_rank_has_no_gradient(self):
 
         def rank(r, idle, options):
-            torch.manual_seed(0)
             model = torch.nn.Conv2d(2, 3, 3).to(
                 memory_format=torch.channels_last)
+            with torch.no_grad():
+                for p in model.parameters():
+                    p.copy_(torch.arange(p.numel()).sin().view_as(p))
             optimizer = hvd.DistributedOptimizer(
                 torch.optim.SGD(model.parameters(), lr=0.1),
                 model.named_parameters(), **options)

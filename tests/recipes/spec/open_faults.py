@@ -26,9 +26,6 @@ FAULTS = [
     Fault("a rank without a gradient in a step that all ranks leave out goes on with the others' gradients of it",
           {"usage": "idle", "skipped": "after"},
           lambda r: r.usage == "idle" and r.skipped == "after"),
-    Fault("with op=Sum, a backward() after a skipped step is refused, unless the optimizer's zero_grad() was called",
-          {"op": "Sum", "synchronize": True, "zero_grad": "model", "scaler": "yes"},
-          lambda r: r.op == "Sum" and r.scaler != "no" and r.zero_grad in ("model", "hand")),
     Fault("a copy of the optimizer does not wait before its first use",
           {"copied": "save", "clip": "early_value", "zero_grad": "hand"},
           lambda r: r.copied in ("deepcopy", "pickle", "save") and r.zero_grad in ("hand", "model", "after") and

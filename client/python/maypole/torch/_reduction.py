@@ -127,8 +127,8 @@ class GradientReduction:
         self._complete = False  # some gradient had its last pass in this step
         # Gradients that were read between two passes: (version, sums).
         self._read_early: Dict[torch.Tensor, Any] = {}
-        # With op=Sum: the ids of the results of this step.
-        self._results: Dict[torch.Tensor, int] = {}
+        # With op=Sum: hooks of parameters whose .grad may be a result.
+        self._results: Dict[torch.Tensor, Any] = {}
         self._epoch = basics.joins()
         self._joins = _native.library().counts["join"]
         self._steps = 0  # since _forget()
@@ -267,15 +267,47 @@ class GradientReduction:
     def _begin(self, parameter: torch.Tensor) -> None:
         """The first gradient since synchronize()."""
         self._follow_job()
-        if self._results.get(parameter) == id(grad_of(parameter)):
-            self._reset_passes()
+        self._guards.engage()
+
+    def _keep_results(self) -> None:
+        """With op=Sum: sees to it that no gradient is added to a result."""
+        if self.options.op != Sum:
+            return
+        method = weakref.WeakMethod(self._before_grad)
+
+        def hook_of(parameter: torch.Tensor) -> Callable[[Any], None]:
+            key = weakref.ref(parameter)
+
+            def hook(_: Any) -> None:
+                before_grad, parameter = method(), key()
+                if before_grad is not None and parameter is not None:
+                    before_grad(parameter)
+
+            return hook
+
+        for parameter in self._passes_left:
+            if parameter.requires_grad and parameter not in self._results:
+                self._results[parameter] = parameter.register_hook(
+                    hook_of(parameter))
+
+    def _drop_results(self) -> None:
+        while self._results:
+            self._results.popitem()[1].remove()
+
+    def _before_grad(self, parameter: torch.Tensor) -> None:
+        """backward() is about to add to a .grad that may be a result."""
+        hook = self._results.get(parameter)
+        if hook is None:
+            return
+        if not _is_clear(grad_of(parameter)):
             raise AssertionError(
                 f"the gradient of {self._names[parameter]!r} was computed onto "
                 "one that has been reduced in this step, which with op=Sum "
                 "would be summed again; call all backward() of a step before "
-                "synchronize() and before the gradients are read, or use "
-                "op=Average")
-        self._guards.engage()
+                "synchronize() and before the gradients are read, clear the "
+                "gradients in between, or use op=Average")
+        hook.remove()
+        del self._results[parameter]
 
     def _too_often(self, parameter: torch.Tensor) -> str:
         what = (f"the gradient of {self._names[parameter]!r} was computed more "
@@ -324,6 +356,7 @@ class GradientReduction:
         elif self._complete:
             if value is READ or _is_clear(value):
                 self._synchronize(_BY_ACCESS)
+                self._keep_results()
             elif parameter in self._pending:
                 raise AssertionError(
                     f"the gradient of {self._names[parameter]!r} was replaced on "
@@ -376,6 +409,7 @@ class GradientReduction:
     def synchronize(self) -> None:
         """See DistributedOptimizer()."""
         self._synchronize(_BY_PROGRAM)
+        self._keep_results()
 
     @not_compiled
     def _synchronize(self, how: int) -> None:
@@ -396,8 +430,6 @@ class GradientReduction:
             raise first_error
         self._reducer.settle()
         self._fill_buckets()
-        if self.options.op == Sum:
-            self._results = {p: id(p.grad) for p in self._passes_left}
 
     def _finish_all(self) -> Optional[Exception]:
         """Waits for all reductions; returns the first error."""
@@ -453,7 +485,7 @@ class GradientReduction:
                     "are sums already; call step() within the context "
                     "optimizer.skip_synchronize()")
         if self._synchronized != _BY_ACCESS:
-            self.synchronize()
+            self._synchronize(_BY_PROGRAM)
 
     def before_closure(self) -> None:
         """A closure is about to compute gradients."""
@@ -465,8 +497,7 @@ class GradientReduction:
         """step() has used the gradients, or zero_grad() has cleared them."""
         self._synchronized = _NOT
         self._count = 0
-        if self._results:
-            self._results = {}
+        self._drop_results()
 
     def before_zero_grad(self) -> None:
         """Raises AssertionError while gradients are being reduced."""
