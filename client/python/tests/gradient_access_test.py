@@ -301,6 +301,32 @@ class AccessTest(unittest.TestCase):
 
         self.assertEqual(self.both(rank), [-4.0] * 2)
 
+    def test_clipping_in_the_step_of_unfreezing(self):
+
+        def rank(r, before, buckets):
+            a, b = (torch.nn.Parameter(torch.zeros(2)) for _ in range(2))
+            a.requires_grad_(False)
+            b.requires_grad_(before)
+            optimizer = hvd.DistributedOptimizer(
+                torch.optim.SGD([a, b], lr=1.0), [("a", a), ("b", b)],
+                gradient_as_bucket_view=buckets)
+            for step in range(4):
+                if step == 2:
+                    a.requires_grad_(True)
+                optimizer.zero_grad()
+                if before or step >= 2:
+                    ((a + b).sum() * (4 * r + 1)).backward()
+                torch.nn.utils.clip_grad_value_([a, b], 2.0)
+                optimizer.step()
+            return a.tolist(), b.tolist()
+
+        for before in (True, False):
+            for buckets in (False, True):
+                with self.subTest((before, buckets)):
+                    self.assertEqual(
+                        self.both(lambda r: rank(r, before, buckets)),
+                        [([-4.0] * 2, [-8.0 * before] * 2)] * 2)
+
     def test_sums_that_are_cleared_without_the_optimizer(self):
 
         def clear(p, q):

@@ -19,7 +19,7 @@ parameter has the class that it had before engage().
 
 import copy
 import weakref
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, Tuple
 
 import torch
 
@@ -54,14 +54,22 @@ class Guards:
 
     def __init__(self, callback: Callable[[torch.Tensor, Any], None]):
         self._callback = weakref.WeakMethod(callback)
-        # (parameter, its class, the class while the guards are engaged)
-        self._entries: List[Tuple[torch.Tensor, type, type]] = []
+        # By id: (parameter, its class, the class while they are engaged).
+        self._entries: Dict[int, Tuple[torch.Tensor, type, type]] = {}
         self._classes: Dict[type, type] = {}
         self._engaged = False
 
+    def could_add(self, parameter: torch.Tensor) -> bool:
+        """Whether nobody guards this parameter, and its class is one of
+        torch's."""
+        return (id(parameter) not in self._entries
+                and type(parameter) in (torch.nn.Parameter, torch.Tensor))
+
     def add(self, parameter: torch.Tensor) -> None:
-        """Guards `parameter`, too. Raises TypeError if its class cannot be
-        exchanged."""
+        """Guards `parameter`, too, if it is not guarded yet. Raises TypeError if
+        its class cannot be exchanged."""
+        if id(parameter) in self._entries:
+            return
         base = type(parameter)
         guarded = self._classes.get(base)
         if guarded is None:
@@ -70,21 +78,18 @@ class Guards:
         parameter.__class__ = guarded
         if not self._engaged:
             parameter.__class__ = base
-        self._entries.append((parameter, base, guarded))
+        self._entries[id(parameter)] = (parameter, base, guarded)
 
     def remove(self, parameter: torch.Tensor) -> None:
         """Guards `parameter` no longer."""
-        for entry in self._entries:
-            if entry[0] is parameter:
-                if type(parameter) is entry[2]:
-                    parameter.__class__ = entry[1]
-                self._entries.remove(entry)
-                return
+        _, base, guarded = self._entries.pop(id(parameter), (None, None, None))
+        if guarded is not None and type(parameter) is guarded:
+            parameter.__class__ = base
 
     def engage(self) -> None:
         """From now on the callback runs before each access."""
         self._engaged = True
-        for parameter, _, guarded in self._entries:
+        for parameter, _, guarded in self._entries.values():
             parameter.__class__ = guarded
 
     def release(self) -> None:
@@ -92,7 +97,7 @@ class Guards:
         if not self._engaged:
             return
         self._engaged = False
-        for parameter, base, _ in self._entries:
+        for parameter, base, _ in self._entries.values():
             parameter.__class__ = base
 
 

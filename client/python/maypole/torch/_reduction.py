@@ -177,9 +177,16 @@ class GradientReduction:
         return number
 
     def _watch(self) -> None:
-        """Adds a hook to each parameter that needs a gradient and has none."""
-        fresh = [p for p in self._names
-                 if p.requires_grad and p not in self._passes_left]
+        """Adds a hook to each parameter that needs a gradient and has none, and
+        a guard to those that do not need one yet."""
+        fresh = []
+        for parameter in self._names:
+            if parameter in self._passes_left:
+                continue
+            if parameter.requires_grad:
+                fresh.append(parameter)
+            elif self._guards.could_add(parameter):
+                self._guards.add(parameter)
         if not fresh:
             return
         # Weak, so that an optimizer that was replaced stops reducing.
@@ -206,8 +213,8 @@ class GradientReduction:
     def _unwatch(self, parameter: torch.Tensor) -> None:
         if self._passes_left.pop(parameter, None) is not None:
             del self._hooks[parameter]
-            self._guards.remove(parameter)
             _watching.pop(id(parameter), None)
+        self._guards.remove(parameter)
         self._names.pop(parameter, None)
 
     def follow_groups(self) -> None:
@@ -507,6 +514,7 @@ class GradientReduction:
                 f"synchronize(), while gradients are being reduced ("
                 f"{self._first_pending()!r} among them); call step() or "
                 f"synchronize() first; {_OTHER_OPTIMIZER_HINT}")
+        self._watch()  # those that were unfrozen since the last step
         self.end_step()
 
     @contextlib.contextmanager
