@@ -26,10 +26,6 @@ FAULTS = [
     Fault("a rank without a gradient in a step that all ranks leave out goes on with the others' gradients of it",
           {"usage": "idle", "skipped": "after"},
           lambda r: r.usage == "idle" and r.skipped == "after"),
-    Fault("a copy of the optimizer does not wait before its first use",
-          {"copied": "save", "clip": "early_value", "zero_grad": "hand"},
-          lambda r: r.copied in ("deepcopy", "pickle", "save") and r.zero_grad in ("hand", "model", "after") and
-          (r.clip.startswith("early") or "early" in (r.by_hand, r.scaler))),
     Fault("a rank without a gradient in a step does not wait when the program reads gradients",
           {"usage": "idle", "clip": "early_norm"},
           lambda r: r.usage == "idle" and (r.clip.startswith("early") or "early" in (r.by_hand, r.scaler))),

@@ -37,7 +37,7 @@ import traceback
 import warnings
 import weakref
 import zlib
-from typing import Any, Callable, Dict, List, Optional, Set
+from typing import Any, Callable, Dict, Iterable, List, Optional, Set
 
 import torch
 import torch.utils.checkpoint
@@ -92,6 +92,11 @@ _watching: "weakref.WeakValueDictionary[int, GradientReduction]" = (
     weakref.WeakValueDictionary())
 
 
+def is_watched(parameters: Iterable[torch.Tensor]) -> bool:
+    """Whether some reduction watches one of these parameters."""
+    return any(id(p) in _watching for p in parameters)
+
+
 def parameters_of(optimizer: torch.optim.Optimizer) -> List[torch.Tensor]:
     """All parameters of all groups."""
     return [p for group in optimizer.param_groups for p in group["params"]]
@@ -100,7 +105,8 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> List[torch.Tensor]:
 class GradientReduction:
     """See the head of this file."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, options: Options):
+    def __init__(self, optimizer: torch.optim.Optimizer, options: Options,
+                 is_copy: bool = False):
         self.options = options
         self.backward_passes_per_step = options.backward_passes_per_step
         self._optimizer = weakref.ref(optimizer)
@@ -135,14 +141,26 @@ class GradientReduction:
         self._superseded = False
         self._ids: List[int] = []
         self._names: Dict[torch.Tensor, str] = {}
+        # A copy that has not been used: other ranks may not have made it.
+        self._asleep = self.distributed and is_copy
         if self.distributed:
-            self._number = self._take_over(options.names)
-            self._prefix = (f"{_PREFIX}#{self._number}" if self._number else
-                            _PREFIX)
-            self._names = {p: f"{self._prefix}.{name}"
-                           for p, name in options.names.items()}
+            self._be_called(0 if is_copy else self._take_over(options.names))
             self._ids = [id(p) for p in parameters_of(optimizer)]
             self._watch()
+
+    def _be_called(self, number: int) -> None:
+        """Names the operations. number: see _take_over()."""
+        self._number = number
+        self._prefix = f"{_PREFIX}#{number}" if number else _PREFIX
+        self._names = {p: f"{self._prefix}.{name}"
+                       for p, name in self.options.names.items()}
+
+    def wake(self) -> None:
+        """The first use of a copy, on all ranks."""
+        if self._asleep:
+            self._asleep = False
+            self._be_called(self._take_over(self.options.names))
+            self._follow_job()
 
     # --- Which parameters -------------------------------------------------------
 
@@ -153,9 +171,9 @@ class GradientReduction:
 
         An optimizer that replaces another one has its number.
         """
-        others = {_watching.get(id(p)) for p in names} - {None}
+        others = {_watching.get(id(p)) for p in names} - {None, self}
         for other in others:
-            if other._pending:
+            if other.pending:
                 raise ValueError(
                     "DistributedOptimizer: another one is reducing gradients of "
                     f"the same parameters ({other._first_pending()!r} among "
@@ -263,6 +281,8 @@ class GradientReduction:
             self._read_early.pop(parameter, None)
             return
         self._complete = True
+        if self._asleep:
+            return
         bucket = self._bucket_of(parameter)
         if bucket is None:
             self._start(parameter)
@@ -273,7 +293,8 @@ class GradientReduction:
 
     def _begin(self, parameter: torch.Tensor) -> None:
         """The first gradient since synchronize()."""
-        self._follow_job()
+        if not self._asleep:
+            self._follow_job()
         self._guards.engage()
 
     def _keep_results(self) -> None:
@@ -407,7 +428,7 @@ class GradientReduction:
     @property
     def pending(self) -> bool:
         """Whether gradients have been computed and not synchronized."""
-        return bool(self._pending)
+        return bool(self._pending) and not self._asleep
 
     def _first_pending(self) -> str:
         first = next(iter(self._pending))
@@ -453,6 +474,7 @@ class GradientReduction:
     def _start_the_rest(self) -> None:
         if not self.distributed:
             return
+        self.wake()
         self.follow_groups()
         self._watch()  # in case some were unfrozen
         if not self._pending:
@@ -508,6 +530,12 @@ class GradientReduction:
 
     def before_zero_grad(self) -> None:
         """Raises AssertionError while gradients are being reduced."""
+        if self._asleep:  # nothing is
+            self._guards.release()
+            self._pending.clear()
+            self._read_early.clear()
+            self._reset_passes()
+        self.wake()
         if self._pending:
             raise AssertionError(
                 "zero_grad() was called after backward() and before step() or "
