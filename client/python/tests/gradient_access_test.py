@@ -301,6 +301,39 @@ class AccessTest(unittest.TestCase):
 
         self.assertEqual(self.both(rank), [-4.0] * 2)
 
+    def test_a_rank_without_a_gradient(self):
+
+        def rank(r, between, idle, buckets, error):
+            model = make_model()
+            optimizer = hvd.DistributedOptimizer(
+                torch.optim.SGD(model.parameters(), lr=0.1),
+                model.named_parameters(), gradient_as_bucket_view=buckets)
+            for step in range(STEPS):
+                optimizer.zero_grad()
+                if r == 0 or step != idle:
+                    loss_of(model, step, r, 2).backward()
+                between(model, optimizer)
+                if error and step == idle:
+                    with self.assertRaisesRegex(
+                            AssertionError, "'DistributedOptimizer.0.weight' was "
+                            "changed.*synchronize"):
+                        optimizer.step()
+                else:
+                    optimizer.step()
+            return [p.tolist() for p in model.parameters()]
+
+        def look(model, _):
+            return [p.grad is None or p.grad.sum() for p in model.parameters()]
+
+        for idle in (0, 2):
+            for buckets in (False, True):
+                for between, error in ((clip_norm, True), (clip_value, True),
+                                       (look, False)):
+                    with self.subTest((idle, buckets, between.__name__)):
+                        one, two = self.both(lambda r: rank(
+                            r, between, idle, buckets, error))
+                        self.assertEqual(one, two)
+
     def test_clipping_in_the_step_of_unfreezing(self):
 
         def rank(r, before, buckets):

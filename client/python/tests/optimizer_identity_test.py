@@ -232,6 +232,25 @@ class IdentityTest(unittest.TestCase):
                         r, copied, options, lambda _, o: o.zero_grad()))
                     self.assertEqual([one, two], used_at_once)
 
+    def test_a_copy_that_one_rank_only_loads(self):
+
+        def rank(r):
+            model = make_model()
+            parts = model, wrapped(model)
+            step(*parts, r)
+            twin, other = copy.deepcopy(parts)
+            if r == 0:  # the other one has no batch
+                step(twin, other, r)
+            hvd.join()
+            hvd.broadcast_optimizer_state(other, 0)
+            model = make_model()
+            optimizer = wrapped(model)
+            step(model, optimizer, r)
+            return values(model)
+
+        one, two = self.both(rank)
+        self.assertEqual(one, two)
+
     def test_a_pickle_outside_of_a_job(self):
         _native.use(fake_library.FakeLibrary(2))
         model = make_model()

@@ -6,7 +6,9 @@ it must know whether the other ranks reduce that gradient as a dense or as a
 sparse tensor. A dense gradient that is not contiguous (channels_last) is reduced
 where it is if its dimensions have the same order in memory on all ranks. The
 ranks tell each other once: while there are parameters whose gradient no rank has
-had so far, each step has one small allreduce about them.
+had so far, each step has one small allreduce about them. It also says how the
+ranks came to wait for their gradients; once a rank has read them without
+synchronize(), each step has it.
 
 Thread contract: one thread at a time. Invariant: `_known` and `_orders` are
 equal on all ranks, because they come from these allreduces only.
@@ -70,6 +72,8 @@ class Layouts:
         self._learned_orders: Dict[torch.Tensor, Order] = {}
         # Dense gradients that lie differently on the ranks, or apart.
         self._unordered: Dict[torch.Tensor, bool] = {}
+        # Whether some rank has waited because its program read gradients.
+        self._reads = False
 
     def note(self, parameter: torch.Tensor, sparse_dims: int) -> None:
         """Notes that this rank's gradient was sparse before it was replaced by
@@ -88,19 +92,24 @@ class Layouts:
         return self._noted.get(parameter, _DENSE), number, -number
 
     def learn(self, parameters: Sequence[torch.Tensor], name: str,
-              process_set: Any) -> None:
+              process_set: Any, reads: bool, unaware: bool) -> bool:
         """Asks the ranks about those parameters whose layout is not known.
 
-        parameters: the same on all ranks.
+        parameters: the same on all ranks. reads: whether this rank waits
+        because its program read gradients. unaware: whether it could not have
+        noticed that.
+
+        Returns whether some rank reads and some rank is unaware.
         """
         unknown = [p for p in parameters if p not in self._known]
-        if not unknown:
-            return
-        own = torch.tensor([self._own(p) for p in unknown], dtype=torch.int64,
-                           device="cpu")
+        if not unknown and not self._reads:
+            return False
+        own = torch.tensor([self._own(p) for p in unknown] +
+                           [(reads, unaware, 0)], dtype=torch.int64, device="cpu")
         handle = allreduce_async_(own, None, name, Max, process_set=process_set)
-        for parameter, (code, number, negative) in zip(
-                unknown, synchronize(handle).tolist()):
+        *layouts, (some_reads, some_unaware, _) = synchronize(handle).tolist()
+        self._reads = self._reads or some_reads > 0
+        for parameter, (code, number, negative) in zip(unknown, layouts):
             if code == _NO_GRADIENT:
                 continue
             self._known[parameter] = code
@@ -111,6 +120,7 @@ class Layouts:
                 if order != tuple(range(parameter.dim())):
                     self._learned_orders[parameter] = order
         self._noted.clear()
+        return some_reads > 0 and some_unaware > 0
 
     def settle(self) -> None:
         """Ends a step: uses the orders that it has taught. In the step itself
@@ -134,8 +144,9 @@ class Layouts:
 
     def knowledge(self, names: Dict[torch.Tensor, str]) -> Any:
         """All of it, as something that repr() makes equal on equal ranks."""
-        return sorted((names[p], code, self._orders.get(p), p in self._unordered)
-                      for p, code in self._known.items() if p in names)
+        return self._reads, sorted(
+            (names[p], code, self._orders.get(p), p in self._unordered)
+            for p, code in self._known.items() if p in names)
 
     def lacks_gradient(self, parameter: torch.Tensor) -> bool:
         """Whether zeros() should take the place of the gradient.
@@ -169,3 +180,4 @@ class Layouts:
         for known in (self._known, self._noted, self._orders,
                       self._learned_orders, self._unordered):
             known.clear()
+        self._reads = False

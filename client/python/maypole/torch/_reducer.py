@@ -37,10 +37,12 @@ class Reducer:
         # Its tensors must keep their shape: PowerSGD's factors do.
         self.has_state = hasattr(compression, "reset")
 
-    def learn_layouts(self, parameters: Sequence[torch.Tensor],
-                      name: str) -> None:
-        """Asks the ranks which gradients they have, and which are sparse."""
-        self._layouts.learn(parameters, name, self.process_set)
+    def learn_layouts(self, parameters: Sequence[torch.Tensor], name: str,
+                      reads: bool, unaware: bool) -> bool:
+        """Asks the ranks which gradients they have, and which are sparse. See
+        Layouts.learn()."""
+        return self._layouts.learn(parameters, name, self.process_set, reads,
+                                   unaware)
 
     def settle(self) -> None:
         """All ranks have reduced this step's gradients."""

@@ -67,6 +67,7 @@ _OTHER_OPTIMIZER_HINT = (
 _NOT = 0
 _BY_ACCESS = 1
 _BY_PROGRAM = 2
+_BY_STEP = 3
 
 
 @dataclasses.dataclass
@@ -135,6 +136,9 @@ class GradientReduction:
         self._read_early: Dict[torch.Tensor, Any] = {}
         # With op=Sum: hooks of parameters whose .grad may be a result.
         self._results: Dict[torch.Tensor, Any] = {}
+        # Results as they were, by parameter, in a step in which some rank could
+        # not notice that others read them; None in other steps.
+        self._read: Optional[Dict[torch.Tensor, Any]] = None
         self._epoch = basics.joins()
         self._joins = _native.library().counts["join"]
         self._steps = 0  # since _forget()
@@ -155,12 +159,22 @@ class GradientReduction:
         self._names = {p: f"{self._prefix}.{name}"
                        for p, name in self.options.names.items()}
 
-    def wake(self) -> None:
-        """The first use of a copy, on all ranks."""
+    def _wake(self) -> bool:
+        """The first use of a copy, on all ranks. Returns whether this is it."""
+        if not self._asleep:
+            return False
+        self._asleep = False
+        self._be_called(self._take_over(self.options.names))
+        return True
+
+    def wake_anew(self) -> None:
+        """The same, by a use that is not about earlier gradients."""
         if self._asleep:
-            self._asleep = False
-            self._be_called(self._take_over(self.options.names))
-            self._follow_job()
+            self._guards.release()
+            self._pending.clear()
+            self._read_early.clear()
+            self._reset_passes()
+            self._wake()
 
     # --- Which parameters -------------------------------------------------------
 
@@ -443,8 +457,9 @@ class GradientReduction:
     def _synchronize(self, how: int) -> None:
         self._guards.release()
         first_error: Optional[Exception] = None
+        doubtful = False
         try:
-            self._start_the_rest()
+            doubtful = self._start_the_rest(how)
         except Exception as error:  # pylint: disable=broad-except
             first_error = error
         first_error = self._finish_all() or first_error
@@ -458,6 +473,8 @@ class GradientReduction:
             raise first_error
         self._reducer.settle()
         self._fill_buckets()
+        self._read = ({p: _fingerprint(grad_of(p)) for p in self._names
+                       if how == _BY_ACCESS} if doubtful else None)
 
     def _finish_all(self) -> Optional[Exception]:
         """Waits for all reductions; returns the first error."""
@@ -471,13 +488,16 @@ class GradientReduction:
             del self._pending[key]
         return first_error
 
-    def _start_the_rest(self) -> None:
+    def _start_the_rest(self, how: int) -> bool:
+        """Returns whether some rank waits because its program read gradients,
+        and some rank without a gradient could not notice whether its own did."""
         if not self.distributed:
-            return
-        self.wake()
+            return False
+        unaware = how == _BY_STEP and not self._pending
+        was_asleep = self._wake()
         self.follow_groups()
         self._watch()  # in case some were unfrozen
-        if not self._pending:
+        if was_asleep or not self._pending:
             self._follow_job()
         for parameter in self._read_early:
             self._check_unchanged(parameter)
@@ -488,12 +508,41 @@ class GradientReduction:
             p for p in self._passes_left
             if p.requires_grad and self._bucket_of(p) is None
         ]
-        self._reducer.learn_layouts(alone,
-                                    f"{self._prefix}:layouts{self._suffix()}")
+        doubtful = self._reducer.learn_layouts(
+            alone, f"{self._prefix}:layouts{self._suffix()}",
+            how == _BY_ACCESS, unaware)
         for parameter in alone:
             if (self._pending.get(parameter) is None
                     and self._reducer.is_used(parameter)):
                 self._start(parameter)
+        return doubtful
+
+    def _check_all_waited(self) -> None:
+        """Raises AssertionError on all ranks if the program has changed results
+        on one and may not have done so on another."""
+        changed = 0
+        for i, (parameter, seen) in enumerate(self._read.items()):
+            now = _fingerprint(grad_of(parameter))
+            if not (seen is None and now is None or
+                    now is not None and _same(seen, now)):
+                changed = i + 1
+                break
+        self._read = None
+        number = torch.tensor([changed], device="cpu")
+        changed = int(synchronize(
+            allreduce_async_(number, None,
+                             f"{self._prefix}:changed{self._suffix()}", Max,
+                             process_set=self.options.process_set)))
+        if changed:
+            self.end_step()
+            raise AssertionError(
+                "the gradient of "
+                f"{list(self._names.values())[changed - 1]!r} was changed between "
+                "backward() and step() on a rank, while another rank had "
+                "computed no gradient in this step, and so had nothing to wait "
+                "for when its program read .grad; call synchronize() on all "
+                "ranks before you change gradients, and step() within "
+                "skip_synchronize()")
 
     def before_step(self) -> None:
         """step() is about to use the gradients."""
@@ -514,7 +563,9 @@ class GradientReduction:
                     "are sums already; call step() within the context "
                     "optimizer.skip_synchronize()")
         if self._synchronized != _BY_ACCESS:
-            self._synchronize(_BY_PROGRAM)
+            self._synchronize(_BY_STEP)
+        if self._read is not None:
+            self._check_all_waited()
 
     def before_closure(self) -> None:
         """A closure is about to compute gradients."""
@@ -526,16 +577,12 @@ class GradientReduction:
         """step() has used the gradients, or zero_grad() has cleared them."""
         self._synchronized = _NOT
         self._count = 0
+        self._read = None
         self._drop_results()
 
     def before_zero_grad(self) -> None:
         """Raises AssertionError while gradients are being reduced."""
-        if self._asleep:  # nothing is
-            self._guards.release()
-            self._pending.clear()
-            self._read_early.clear()
-            self._reset_passes()
-        self.wake()
+        self.wake_anew()
         if self._pending:
             raise AssertionError(
                 "zero_grad() was called after backward() and before step() or "

@@ -159,6 +159,7 @@ class _DistributedOptimizer(Wrapped):
         """As the optimizer's own, but first ends pending reductions."""
         reduction = self._attached()
         if reduction is not None:
+            reduction.wake_anew()
             if reduction.pending:
                 reduction.synchronize()
             reduction.end_step()
