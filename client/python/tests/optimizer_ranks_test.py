@@ -67,6 +67,28 @@ class RanksTest(unittest.TestCase):
                         lambda r: rank(r, batches, sparse, options))
                     self.assertEqual(one, two)
 
+    def test_a_sparse_gradient_that_was_cleared_before_a_join(self):
+
+        def rank(r):
+            table = torch.nn.Embedding(5, 4, sparse=True)
+            with torch.no_grad():
+                table.weight.fill_(1.0)
+            optimizer = hvd.DistributedOptimizer(
+                torch.optim.SGD(table.parameters(), lr=0.1),
+                table.named_parameters())
+            for epoch, batches in enumerate(((0, 2), (2, 2))):
+                for b in range(batches[r]):
+                    optimizer.zero_grad(set_to_none=False)
+                    if r == 0 or (epoch, b) != (1, 0):
+                        table(torch.tensor([r, 2])).sum().backward()
+                    optimizer.step()
+                last = hvd.join()
+                hvd.broadcast_parameters(table.state_dict(), root_rank=last)
+            return values(table)
+
+        one, two = self.both(rank)
+        self.assertEqual(one, two)
+
     def test_after_a_join_buckets_stay_if_all_ranks_have_them(self):
 
         def rank(_):

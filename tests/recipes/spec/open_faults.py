@@ -20,9 +20,9 @@ class Fault(NamedTuple):
 
 
 FAULTS = [
-    Fault("a rank without a sparse gradient tells the others another layout, after a join or in an elastic job",
-          {"model": "words", "usage": "idle", "uneven": "first"},
-          lambda r: r.model == "words" and r.usage == "idle" and (r.elastic != "no" or r.uneven != "no")),
+    Fault("SparseAdam fails on a cleared gradient of a rank that is idle while the others have joined",
+          {"model": "words", "usage": "idle", "optimizer": "SparseAdam", "uneven": "first"},
+          lambda r: r.optimizer == "SparseAdam" and r.usage == "idle" and (r.elastic != "no" or r.uneven != "no")),
     Fault("a rank without a gradient in a step that all ranks leave out goes on with the others' gradients of it",
           {"usage": "idle", "skipped": "after"},
           lambda r: r.usage == "idle" and r.skipped == "after"),

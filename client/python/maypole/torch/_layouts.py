@@ -14,7 +14,7 @@ Thread contract: one thread at a time. Invariant: `_known` and `_orders` are
 equal on all ranks, because they come from these allreduces only.
 """
 
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Container, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -81,21 +81,24 @@ class Layouts:
         if parameter not in self._known:
             self._noted[parameter] = _DENSE + sparse_dims
 
-    def _own(self, parameter: torch.Tensor) -> Tuple[int, int, int]:
+    def _own(self, parameter: torch.Tensor,
+             computed: bool) -> Tuple[int, int, int]:
         """(code, number of the order, that times -1)."""
         grad = grad_of(parameter)
-        if grad is None:
-            return _NO_GRADIENT, _NO_ORDER, _NO_ORDER
+        if grad is None or grad.is_sparse and not computed and grad._nnz() == 0:
+            return _NO_GRADIENT, _NO_ORDER, _NO_ORDER  # see lacks_gradient()
         if grad.is_sparse:
             return _DENSE + grad.sparse_dim(), _NO_ORDER, _NO_ORDER
         number = _number_of(order_in_memory(grad))
         return self._noted.get(parameter, _DENSE), number, -number
 
     def learn(self, parameters: Sequence[torch.Tensor], name: str,
-              process_set: Any, reads: bool, unaware: bool) -> bool:
+              process_set: Any, computed: Container[torch.Tensor], reads: bool,
+              unaware: bool) -> bool:
         """Asks the ranks about those parameters whose layout is not known.
 
-        parameters: the same on all ranks. reads: whether this rank waits
+        parameters: the same on all ranks. computed: those whose gradient
+        backward() has computed in this step. reads: whether this rank waits
         because its program read gradients. unaware: whether it could not have
         noticed that.
 
@@ -104,7 +107,7 @@ class Layouts:
         unknown = [p for p in parameters if p not in self._known]
         if not unknown and not self._reads:
             return False
-        own = torch.tensor([self._own(p) for p in unknown] +
+        own = torch.tensor([self._own(p, p in computed) for p in unknown] +
                            [(reads, unaware, 0)], dtype=torch.int64, device="cpu")
         handle = allreduce_async_(own, None, name, Max, process_set=process_set)
         *layouts, (some_reads, some_unaware, _) = synchronize(handle).tolist()

@@ -510,7 +510,7 @@ class GradientReduction:
         ]
         doubtful = self._reducer.learn_layouts(
             alone, f"{self._prefix}:layouts{self._suffix()}",
-            how == _BY_ACCESS, unaware)
+            self._pending, how == _BY_ACCESS, unaware)
         for parameter in alone:
             if (self._pending.get(parameter) is None
                     and self._reducer.is_used(parameter)):
