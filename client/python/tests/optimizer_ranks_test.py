@@ -89,6 +89,23 @@ class RanksTest(unittest.TestCase):
         one, two = self.both(rank)
         self.assertEqual(one, two)
 
+    def test_adasum_of_a_parameter_that_is_frozen_later(self):
+
+        def rank(r):
+            p, q = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
+            optimizer = hvd.DistributedOptimizer(
+                torch.optim.SGD([p, q], lr=0.1, momentum=0.9),
+                [("p", p), ("q", q)], op=hvd.Adasum)
+            for step in range(3):
+                p.requires_grad_(step == 0)
+                optimizer.zero_grad(set_to_none=False)
+                ((p + q) * torch.tensor([1.0, r])).sum().backward()
+                optimizer.step()
+            return p.tolist(), q.tolist()
+
+        one, two = self.both(rank)
+        self.assertEqual(one, two)
+
     def test_after_a_join_buckets_stay_if_all_ranks_have_them(self):
 
         def rank(_):
