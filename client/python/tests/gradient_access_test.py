@@ -211,6 +211,53 @@ class AccessTest(unittest.TestCase):
 
         self.assertEqual(self.both(rank), [[-1.5] * 2] * 2)
 
+    def test_gradients_that_the_program_writes_after_backward(self):
+
+        def rank(r, op, buckets, look):
+            a, b = (torch.nn.Parameter(torch.zeros(2)) for _ in range(2))
+            optimizer = hvd.DistributedOptimizer(
+                torch.optim.SGD([a, b], lr=1.0), [("a", a), ("b", b)], op=op,
+                gradient_as_bucket_view=buckets)
+            for _ in range(3):
+                optimizer.zero_grad()
+                (a.sum() * (r + 1)).backward()
+                b.grad = torch.full_like(b, 2.0 * r + 1)
+                if look:
+                    torch.nn.utils.clip_grad_value_([a, b], 100.0)
+                optimizer.step()
+            return a.tolist(), b.tolist()
+
+        for buckets in (False, True):
+            for look in (False, True):
+                with self.subTest((buckets, look)):
+                    self.assertEqual(
+                        self.both(lambda r: rank(r, hvd.Average, buckets, look)),
+                        [([-4.5] * 2, [-6.0] * 2)] * 2)
+                    self.assertEqual(
+                        self.both(lambda r: rank(r, hvd.Sum, buckets, look)),
+                        [([-9.0] * 2, [-12.0] * 2)] * 2)
+
+    def test_a_gradient_that_is_replaced_while_it_is_reduced(self):
+
+        def rank(r):
+            p = torch.nn.Parameter(torch.zeros(2))
+            optimizer = hvd.DistributedOptimizer(
+                torch.optim.SGD([p], lr=1.0), [("p", p)])
+            p.sum().backward()
+            with self.assertRaisesRegex(AssertionError,
+                                        "'DistributedOptimizer.p' was replaced"
+                                        ".*synchronize"):
+                p.grad = torch.full_like(p, r + 1.0)
+            optimizer.step()
+            for clear in (None, torch.zeros(2)):
+                optimizer.zero_grad()
+                p.sum().backward()
+                p.grad = clear
+                optimizer.step()
+            return p.tolist()
+
+        self.assertEqual(self.both(rank), [[-1.0] * 2] * 2)
+
     def test_two_backward_passes_with_a_look_between_them(self):
 
         def rank(r, op):
@@ -253,6 +300,112 @@ class AccessTest(unittest.TestCase):
             return p.item()
 
         self.assertEqual(self.both(rank), [-4.0] * 2)
+
+    def test_a_rank_without_a_gradient(self):
+
+        def rank(r, between, idle, buckets, error):
+            model = make_model()
+            optimizer = hvd.DistributedOptimizer(
+                torch.optim.SGD(model.parameters(), lr=0.1),
+                model.named_parameters(), gradient_as_bucket_view=buckets)
+            for step in range(STEPS):
+                optimizer.zero_grad()
+                if r == 0 or step != idle:
+                    loss_of(model, step, r, 2).backward()
+                between(model, optimizer)
+                if error and step == idle:
+                    with self.assertRaisesRegex(
+                            AssertionError, "'DistributedOptimizer.0.weight' was "
+                            "changed.*synchronize"):
+                        optimizer.step()
+                else:
+                    optimizer.step()
+            return [p.tolist() for p in model.parameters()]
+
+        def clamp(model, _):
+            for p in model.parameters():
+                if p.grad is not None:
+                    p.grad.clamp_(-0.01, 0.01)
+
+        def look(model, _):
+            return [p.grad is None or p.grad.sum() for p in model.parameters()]
+
+        for idle in (0, 2):
+            for buckets in (False, True):
+                for between, error in ((clip_norm, True), (clamp, True),
+                                       (look, False)):
+                    with self.subTest((idle, buckets, between.__name__)):
+                        one, two = self.both(lambda r: rank(
+                            r, between, idle, buckets, error))
+                        self.assertEqual(one, two)
+
+    def test_clipping_in_the_step_of_unfreezing(self):
+
+        def rank(r, before, buckets):
+            a, b = (torch.nn.Parameter(torch.zeros(2)) for _ in range(2))
+            a.requires_grad_(False)
+            b.requires_grad_(before)
+            optimizer = hvd.DistributedOptimizer(
+                torch.optim.SGD([a, b], lr=1.0), [("a", a), ("b", b)],
+                gradient_as_bucket_view=buckets)
+            for step in range(4):
+                if step == 2:
+                    a.requires_grad_(True)
+                optimizer.zero_grad()
+                if before or step >= 2:
+                    ((a + b).sum() * (4 * r + 1)).backward()
+                for p in (a, b):
+                    if p.grad is not None:
+                        p.grad.clamp_(-2.0, 2.0)
+                optimizer.step()
+            return a.tolist(), b.tolist()
+
+        for before in (True, False):
+            for buckets in (False, True):
+                with self.subTest((before, buckets)):
+                    self.assertEqual(
+                        self.both(lambda r: rank(r, before, buckets)),
+                        [([-4.0] * 2, [-8.0 * before] * 2)] * 2)
+
+    def test_sums_that_are_cleared_without_the_optimizer(self):
+
+        def clear(p, q):
+            p.grad.zero_()
+            q.grad = None
+
+        def scale(p, q):
+            p.grad.zero_()
+            q.grad.mul_(0.5)
+
+        def rank(r, buckets, synchronize, change, expected):
+            p, q = (torch.nn.Parameter(torch.zeros(1)) for _ in range(2))
+            optimizer = hvd.DistributedOptimizer(
+                torch.optim.SGD([p, q], lr=1.0), [("p", p), ("q", q)],
+                op=hvd.Sum, gradient_as_bucket_view=buckets)
+            for _ in range(2):
+                optimizer.zero_grad()
+                (p * (r + 1) + q).backward()
+                if synchronize:
+                    optimizer.synchronize()
+                change(p, q)
+                if expected:
+                    with self.assertRaisesRegex(AssertionError,
+                                                f"{expected}.*summed again"):
+                        (p + q).backward()
+                    optimizer.abandon()
+                    return None
+                (p * (r + 2) + q).backward()
+                optimizer.step()
+            return p.item(), q.item()
+
+        for buckets in (False, True):
+            for synchronize in (False, True):
+                with self.subTest((buckets, synchronize)):
+                    self.assertEqual(
+                        self.both(lambda r: rank(r, buckets, synchronize, clear,
+                                                 "")), [(-10.0, -4.0)] * 2)
+                    self.both(lambda r: rank(r, buckets, synchronize, scale,
+                                             "'DistributedOptimizer.q'"))
 
     def test_an_optimizer_that_reads_gradients_before_the_closure(self):
 

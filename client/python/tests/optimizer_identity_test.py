@@ -201,6 +201,56 @@ class IdentityTest(unittest.TestCase):
                     one, two = self.both(lambda r: rank(r, copied, options))
                     self.assertEqual(one, two)
 
+    def test_gradients_of_a_copy_that_are_clipped_before_its_first_use(self):
+
+        def by_hand(model, _):
+            for p in model.parameters():
+                if p.grad is not None:
+                    p.grad.zero_()
+
+        def rank(r, copied, options, clear):
+            model = make_model()
+            parts = model, wrapped(model, **options)
+            step(*parts, r)
+            if r == 0:  # one rank computes with a copy that it does not use
+                copied(parts)[0](torch.ones(1, 3)).sum().backward()
+            model, optimizer = copied(parts)
+            for _ in range(3):
+                clear(model, optimizer)
+                (model(torch.ones(1, 3)).sum() * (10 * r + 1)).backward()
+                torch.nn.utils.clip_grad_value_(model.parameters(), 2.0)
+                optimizer.step()
+            return values(model)
+
+        for copied in (copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))):
+            for options in ({}, {"gradient_as_bucket_view": True}):
+                with self.subTest(options):
+                    one, two = self.both(
+                        lambda r: rank(r, copied, options, by_hand))
+                    self.assertEqual(one, two)
+                    used_at_once = self.both(lambda r: rank(
+                        r, copied, options, lambda _, o: o.zero_grad()))
+                    self.assertEqual([one, two], used_at_once)
+
+    def test_a_copy_that_one_rank_only_loads(self):
+
+        def rank(r):
+            model = make_model()
+            parts = model, wrapped(model)
+            step(*parts, r)
+            twin, other = copy.deepcopy(parts)
+            if r == 0:  # the other one has no batch
+                step(twin, other, r)
+            hvd.join()
+            hvd.broadcast_optimizer_state(other, 0)
+            model = make_model()
+            optimizer = wrapped(model)
+            step(model, optimizer, r)
+            return values(model)
+
+        one, two = self.both(rank)
+        self.assertEqual(one, two)
+
     def test_a_pickle_outside_of_a_job(self):
         _native.use(fake_library.FakeLibrary(2))
         model = make_model()

@@ -67,6 +67,45 @@ class RanksTest(unittest.TestCase):
                         lambda r: rank(r, batches, sparse, options))
                     self.assertEqual(one, two)
 
+    def test_a_sparse_gradient_that_was_cleared_before_a_join(self):
+
+        def rank(r):
+            table = torch.nn.Embedding(5, 4, sparse=True)
+            with torch.no_grad():
+                table.weight.fill_(1.0)
+            optimizer = hvd.DistributedOptimizer(
+                torch.optim.SGD(table.parameters(), lr=0.1),
+                table.named_parameters())
+            for epoch, batches in enumerate(((0, 2), (2, 2))):
+                for b in range(batches[r]):
+                    optimizer.zero_grad(set_to_none=False)
+                    if r == 0 or (epoch, b) != (1, 0):
+                        table(torch.tensor([r, 2])).sum().backward()
+                    optimizer.step()
+                last = hvd.join()
+                hvd.broadcast_parameters(table.state_dict(), root_rank=last)
+            return values(table)
+
+        one, two = self.both(rank)
+        self.assertEqual(one, two)
+
+    def test_adasum_of_a_parameter_that_is_frozen_later(self):
+
+        def rank(r):
+            p, q = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
+            optimizer = hvd.DistributedOptimizer(
+                torch.optim.SGD([p, q], lr=0.1, momentum=0.9),
+                [("p", p), ("q", q)], op=hvd.Adasum)
+            for step in range(3):
+                p.requires_grad_(step == 0)
+                optimizer.zero_grad(set_to_none=False)
+                ((p + q) * torch.tensor([1.0, r])).sum().backward()
+                optimizer.step()
+            return p.tolist(), q.tolist()
+
+        one, two = self.both(rank)
+        self.assertEqual(one, two)
+
     def test_after_a_join_buckets_stay_if_all_ranks_have_them(self):
 
         def rank(_):
@@ -171,6 +210,32 @@ class RanksTest(unittest.TestCase):
                         self.assertTrue(torch.equal(a, b))
                         torch.testing.assert_close(
                             a.contiguous(), want, rtol=tolerance, atol=tolerance)
+
+    def test_channels_last_where_a_rank_has_no_gradient(self):
+
+        def rank(r, idle, options):
+            model = torch.nn.Conv2d(2, 3, 3).to(
+                memory_format=torch.channels_last)
+            with torch.no_grad():
+                for p in model.parameters():
+                    p.copy_(torch.arange(p.numel()).sin().view_as(p))
+            optimizer = hvd.DistributedOptimizer(
+                torch.optim.SGD(model.parameters(), lr=0.1),
+                model.named_parameters(), **options)
+            x = torch.arange(50, dtype=torch.float32).sin().reshape(
+                1, 2, 5, 5).contiguous(memory_format=torch.channels_last)
+            for step in range(3):
+                optimizer.zero_grad()
+                if r == 0 or step != idle:
+                    model(x + r).pow(2).mean().backward()
+                optimizer.step()
+            return values(model)
+
+        for idle in range(3):
+            for options in ({}, {"gradient_as_bucket_view": True}):
+                with self.subTest((idle, options)):
+                    one, two = self.both(lambda r: rank(r, idle, options))
+                    self.assertEqual(one, two)
 
     def test_gradients_of_another_dtype(self):
         if not hasattr(torch.Tensor, "grad_dtype"):

@@ -7,7 +7,7 @@
 DIMENSIONS has every dimension with its values; the first is the simplest one and the default. normal() puts a
 dimension back to it where the others leave it without meaning or where no reference is defined, so that any
 combination of values leads to a program. REFUSABLE has the values that Maypole may refuse with an error; a program
-without any of them must end equal to one process.
+without any of them must end equal to one process, except for those that refusable() has.
 
 Thread contract: values that never change.
 """
@@ -142,7 +142,15 @@ class Recipe(_Fields):
 
     def refusable(self) -> List[str]:
         """The values that allow an error, as "dimension=value"."""
-        return [f"{name}={value}" for name, value in sorted(REFUSABLE, key=str) if getattr(self, name) == value]
+        values = [f"{name}={value}" for name, value in sorted(REFUSABLE, key=str) if getattr(self, name) == value]
+        if self.usage == "idle" and self.changes_early():
+            # A rank that has computed nothing cannot know that there is something to wait for.
+            values.append("usage=idle")
+        return values
+
+    def changes_early(self) -> bool:
+        """Whether gradients are changed between backward() and step(), without synchronize()."""
+        return self.clip.startswith("early") or "early" in (self.by_hand, self.scaler)
 
     def normal(self) -> "Recipe":
         """The same program without values that have no meaning, or no reference, beside the others."""
@@ -347,7 +355,9 @@ def _conflicts(r: Recipe):
     if r.scaler == "early":
         yield "clip", "no"
         yield "by_hand", "no"
-    if r.clip.startswith("early") or r.by_hand == "early" or r.scaler == "early":
+    if r.usage == "idle" and r.by_hand == "early":
+        yield "by_hand", "no"  # there is no gradient to multiply
+    if r.changes_early():
         yield "synchronize", False
     if r.by_hand == "halved" or r.scaler == "yes":
         yield "synchronize", True

@@ -2,7 +2,7 @@
 
     guards = Guards(callback)
     guards.add(parameter)
-    guards.engage()          # from now on callback(parameter) runs first
+    guards.engage()          # from now on callback(parameter, ...) runs first
     guards.release()
 
 Between backward() and the end of the reductions, .grad is neither the rank's
@@ -19,11 +19,14 @@ parameter has the class that it had before engage().
 
 import copy
 import weakref
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, Tuple
 
 import torch
 
 _GRAD = torch.Tensor.grad
+
+# The value for the callback of a .grad that is read.
+READ = object()
 
 # .grad, without a callback.
 grad_of: Callable[[torch.Tensor], Any] = _GRAD.__get__
@@ -43,20 +46,30 @@ def check_no_graph(grad: torch.Tensor, name: str) -> None:
 class Guards:
     """See the head of this file.
 
-    callback: a bound method. It is held weakly: a parameter whose guard
-    outlives the method's object gets its own class back when it is read.
+    callback: a bound method; its arguments are the parameter, and the value that
+    the program gives to .grad (READ if it reads it). It is held weakly: a
+    parameter whose guard outlives the method's object gets its own class back
+    when it is read.
     """
 
-    def __init__(self, callback: Callable[[torch.Tensor], None]):
+    def __init__(self, callback: Callable[[torch.Tensor, Any], None]):
         self._callback = weakref.WeakMethod(callback)
-        # (parameter, its class, the class while the guards are engaged)
-        self._entries: List[Tuple[torch.Tensor, type, type]] = []
+        # By id: (parameter, its class, the class while they are engaged).
+        self._entries: Dict[int, Tuple[torch.Tensor, type, type]] = {}
         self._classes: Dict[type, type] = {}
         self._engaged = False
 
+    def could_add(self, parameter: torch.Tensor) -> bool:
+        """Whether nobody guards this parameter, and its class is one of
+        torch's."""
+        return (id(parameter) not in self._entries
+                and type(parameter) in (torch.nn.Parameter, torch.Tensor))
+
     def add(self, parameter: torch.Tensor) -> None:
-        """Guards `parameter`, too. Raises TypeError if its class cannot be
-        exchanged."""
+        """Guards `parameter`, too, if it is not guarded yet. Raises TypeError if
+        its class cannot be exchanged."""
+        if id(parameter) in self._entries:
+            return
         base = type(parameter)
         guarded = self._classes.get(base)
         if guarded is None:
@@ -65,21 +78,18 @@ class Guards:
         parameter.__class__ = guarded
         if not self._engaged:
             parameter.__class__ = base
-        self._entries.append((parameter, base, guarded))
+        self._entries[id(parameter)] = (parameter, base, guarded)
 
     def remove(self, parameter: torch.Tensor) -> None:
         """Guards `parameter` no longer."""
-        for entry in self._entries:
-            if entry[0] is parameter:
-                if type(parameter) is entry[2]:
-                    parameter.__class__ = entry[1]
-                self._entries.remove(entry)
-                return
+        _, base, guarded = self._entries.pop(id(parameter), (None, None, None))
+        if guarded is not None and type(parameter) is guarded:
+            parameter.__class__ = base
 
     def engage(self) -> None:
         """From now on the callback runs before each access."""
         self._engaged = True
-        for parameter, _, guarded in self._entries:
+        for parameter, _, guarded in self._entries.values():
             parameter.__class__ = guarded
 
     def release(self) -> None:
@@ -87,25 +97,25 @@ class Guards:
         if not self._engaged:
             return
         self._engaged = False
-        for parameter, base, _ in self._entries:
+        for parameter, base, _ in self._entries.values():
             parameter.__class__ = base
 
 
 def _guarded_class(base: type, callback: "weakref.WeakMethod") -> type:
 
-    def before(self: torch.Tensor) -> None:
+    def before(self: torch.Tensor, value: Any = READ) -> None:
         function = callback()
         if function is None:
             self.__class__ = base
         else:
-            function(self)
+            function(self, value)
 
     def get(self: torch.Tensor) -> Any:
         before(self)
         return grad_of(self)
 
     def put(self: torch.Tensor, value: Any) -> None:
-        before(self)
+        before(self, value)
         set_grad(self, value)
 
     def duplicate(self: torch.Tensor, memo: Any) -> torch.Tensor:

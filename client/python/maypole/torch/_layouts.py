@@ -6,13 +6,15 @@ it must know whether the other ranks reduce that gradient as a dense or as a
 sparse tensor. A dense gradient that is not contiguous (channels_last) is reduced
 where it is if its dimensions have the same order in memory on all ranks. The
 ranks tell each other once: while there are parameters whose gradient no rank has
-had so far, each step has one small allreduce about them.
+had so far, each step has one small allreduce about them. It also says how the
+ranks came to wait for their gradients; once a rank has read them without
+synchronize(), each step has it.
 
 Thread contract: one thread at a time. Invariant: `_known` and `_orders` are
 equal on all ranks, because they come from these allreduces only.
 """
 
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Container, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -65,10 +67,13 @@ class Layouts:
     def __init__(self) -> None:
         self._known: Dict[torch.Tensor, int] = {}
         self._noted: Dict[torch.Tensor, int] = {}
-        # Of dense gradients that are not contiguous.
+        # Of dense gradients that are not contiguous; since settle().
         self._orders: Dict[torch.Tensor, Order] = {}
+        self._learned_orders: Dict[torch.Tensor, Order] = {}
         # Dense gradients that lie differently on the ranks, or apart.
         self._unordered: Dict[torch.Tensor, bool] = {}
+        # Whether some rank has waited because its program read gradients.
+        self._reads = False
 
     def note(self, parameter: torch.Tensor, sparse_dims: int) -> None:
         """Notes that this rank's gradient was sparse before it was replaced by
@@ -76,30 +81,38 @@ class Layouts:
         if parameter not in self._known:
             self._noted[parameter] = _DENSE + sparse_dims
 
-    def _own(self, parameter: torch.Tensor) -> Tuple[int, int, int]:
+    def _own(self, parameter: torch.Tensor,
+             computed: bool) -> Tuple[int, int, int]:
         """(code, number of the order, that times -1)."""
         grad = grad_of(parameter)
-        if grad is None:
-            return _NO_GRADIENT, _NO_ORDER, _NO_ORDER
+        if grad is None or grad.is_sparse and not computed and grad._nnz() == 0:
+            return _NO_GRADIENT, _NO_ORDER, _NO_ORDER  # see lacks_gradient()
         if grad.is_sparse:
             return _DENSE + grad.sparse_dim(), _NO_ORDER, _NO_ORDER
         number = _number_of(order_in_memory(grad))
         return self._noted.get(parameter, _DENSE), number, -number
 
     def learn(self, parameters: Sequence[torch.Tensor], name: str,
-              process_set: Any) -> None:
+              process_set: Any, computed: Container[torch.Tensor], reads: bool,
+              unaware: bool) -> bool:
         """Asks the ranks about those parameters whose layout is not known.
 
-        parameters: the same on all ranks.
+        parameters: the same on all ranks. computed: those whose gradient
+        backward() has computed in this step. reads: whether this rank waits
+        because its program read gradients. unaware: whether it could not have
+        noticed that.
+
+        Returns whether some rank reads and some rank is unaware.
         """
         unknown = [p for p in parameters if p not in self._known]
-        if not unknown:
-            return
-        own = torch.tensor([self._own(p) for p in unknown], dtype=torch.int64,
-                           device="cpu")
+        if not unknown and not self._reads:
+            return False
+        own = torch.tensor([self._own(p, p in computed) for p in unknown] +
+                           [(reads, unaware, 0)], dtype=torch.int64, device="cpu")
         handle = allreduce_async_(own, None, name, Max, process_set=process_set)
-        for parameter, (code, number, negative) in zip(
-                unknown, synchronize(handle).tolist()):
+        *layouts, (some_reads, some_unaware, _) = synchronize(handle).tolist()
+        self._reads = self._reads or some_reads > 0
+        for parameter, (code, number, negative) in zip(unknown, layouts):
             if code == _NO_GRADIENT:
                 continue
             self._known[parameter] = code
@@ -108,8 +121,16 @@ class Layouts:
             elif number != _NO_ORDER:
                 order = _order_of(number, parameter.dim())
                 if order != tuple(range(parameter.dim())):
-                    self._orders[parameter] = order
+                    self._learned_orders[parameter] = order
         self._noted.clear()
+        return some_reads > 0 and some_unaware > 0
+
+    def settle(self) -> None:
+        """Ends a step: uses the orders that it has taught. In the step itself
+        ranks have begun to reduce these gradients without them."""
+        if self._learned_orders:
+            self._orders.update(self._learned_orders)
+            self._learned_orders.clear()
 
     def is_known(self, parameter: torch.Tensor) -> bool:
         """Whether some rank has had a gradient of this parameter."""
@@ -126,8 +147,9 @@ class Layouts:
 
     def knowledge(self, names: Dict[torch.Tensor, str]) -> Any:
         """All of it, as something that repr() makes equal on equal ranks."""
-        return sorted((names[p], code, self._orders.get(p), p in self._unordered)
-                      for p, code in self._known.items() if p in names)
+        return self._reads, sorted(
+            (names[p], code, self._orders.get(p), p in self._unordered)
+            for p, code in self._known.items() if p in names)
 
     def lacks_gradient(self, parameter: torch.Tensor) -> bool:
         """Whether zeros() should take the place of the gradient.
@@ -158,5 +180,7 @@ class Layouts:
 
     def forget(self) -> None:
         """After an error, when the ranks may know different things."""
-        for known in (self._known, self._noted, self._orders, self._unordered):
+        for known in (self._known, self._noted, self._orders,
+                      self._learned_orders, self._unordered):
             known.clear()
+        self._reads = False

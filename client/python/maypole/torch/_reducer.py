@@ -4,7 +4,7 @@ Thread contract: start(), start_dense(), start_bucket() and the functions that t
 thread, one at a time for a parameter. The others: one thread at a time.
 """
 
-from typing import Any, Callable, Dict, Optional, Sequence
+from typing import Any, Callable, Container, Dict, Optional, Sequence
 
 import torch
 
@@ -37,10 +37,17 @@ class Reducer:
         # Its tensors must keep their shape: PowerSGD's factors do.
         self.has_state = hasattr(compression, "reset")
 
-    def learn_layouts(self, parameters: Sequence[torch.Tensor],
-                      name: str) -> None:
-        """Asks the ranks which gradients they have, and which are sparse."""
-        self._layouts.learn(parameters, name, self.process_set)
+    def learn_layouts(self, parameters: Sequence[torch.Tensor], name: str,
+                      computed: Container[torch.Tensor], reads: bool,
+                      unaware: bool) -> bool:
+        """Asks the ranks which gradients they have, and which are sparse. See
+        Layouts.learn()."""
+        return self._layouts.learn(parameters, name, self.process_set, computed,
+                                   reads, unaware)
+
+    def settle(self) -> None:
+        """All ranks have reduced this step's gradients."""
+        self._layouts.settle()
 
     def is_used(self, parameter: torch.Tensor) -> bool:
         """Whether some rank has had a gradient of this parameter."""

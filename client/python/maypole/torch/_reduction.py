@@ -37,7 +37,7 @@ import traceback
 import warnings
 import weakref
 import zlib
-from typing import Any, Callable, Dict, List, Optional, Set
+from typing import Any, Callable, Dict, Iterable, List, Optional, Set
 
 import torch
 import torch.utils.checkpoint
@@ -48,7 +48,7 @@ from maypole.common.constants import Max, Sum
 from maypole.common.process_sets import global_process_set, id_of
 from maypole.torch._buckets import Bucket, Buckets
 from maypole.torch._compiling import not_compiled
-from maypole.torch._guards import Guards, grad_of
+from maypole.torch._guards import READ, Guards, grad_of
 from maypole.torch._hooks import on_gradient
 from maypole.torch._reducer import Reducer
 from maypole.torch.async_ops import allreduce_async_, synchronize
@@ -67,6 +67,7 @@ _OTHER_OPTIMIZER_HINT = (
 _NOT = 0
 _BY_ACCESS = 1
 _BY_PROGRAM = 2
+_BY_STEP = 3
 
 
 @dataclasses.dataclass
@@ -92,6 +93,11 @@ _watching: "weakref.WeakValueDictionary[int, GradientReduction]" = (
     weakref.WeakValueDictionary())
 
 
+def is_watched(parameters: Iterable[torch.Tensor]) -> bool:
+    """Whether some reduction watches one of these parameters."""
+    return any(id(p) in _watching for p in parameters)
+
+
 def parameters_of(optimizer: torch.optim.Optimizer) -> List[torch.Tensor]:
     """All parameters of all groups."""
     return [p for group in optimizer.param_groups for p in group["params"]]
@@ -100,7 +106,8 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> List[torch.Tensor]:
 class GradientReduction:
     """See the head of this file."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, options: Options):
+    def __init__(self, optimizer: torch.optim.Optimizer, options: Options,
+                 is_copy: bool = False):
         self.options = options
         self.backward_passes_per_step = options.backward_passes_per_step
         self._optimizer = weakref.ref(optimizer)
@@ -127,22 +134,47 @@ class GradientReduction:
         self._complete = False  # some gradient had its last pass in this step
         # Gradients that were read between two passes: (version, sums).
         self._read_early: Dict[torch.Tensor, Any] = {}
-        # With op=Sum: the ids of the results of this step.
-        self._results: Dict[torch.Tensor, int] = {}
+        # With op=Sum: hooks of parameters whose .grad may be a result.
+        self._results: Dict[torch.Tensor, Any] = {}
+        # Results as they were, by parameter, in a step in which some rank could
+        # not notice that others read them; None in other steps.
+        self._read: Optional[Dict[torch.Tensor, Any]] = None
         self._epoch = basics.joins()
         self._joins = _native.library().counts["join"]
         self._steps = 0  # since _forget()
         self._superseded = False
         self._ids: List[int] = []
         self._names: Dict[torch.Tensor, str] = {}
+        # A copy that has not been used: other ranks may not have made it.
+        self._asleep = self.distributed and is_copy
         if self.distributed:
-            self._number = self._take_over(options.names)
-            self._prefix = (f"{_PREFIX}#{self._number}" if self._number else
-                            _PREFIX)
-            self._names = {p: f"{self._prefix}.{name}"
-                           for p, name in options.names.items()}
+            self._be_called(0 if is_copy else self._take_over(options.names))
             self._ids = [id(p) for p in parameters_of(optimizer)]
             self._watch()
+
+    def _be_called(self, number: int) -> None:
+        """Names the operations. number: see _take_over()."""
+        self._number = number
+        self._prefix = f"{_PREFIX}#{number}" if number else _PREFIX
+        self._names = {p: f"{self._prefix}.{name}"
+                       for p, name in self.options.names.items()}
+
+    def _wake(self) -> bool:
+        """The first use of a copy, on all ranks. Returns whether this is it."""
+        if not self._asleep:
+            return False
+        self._asleep = False
+        self._be_called(self._take_over(self.options.names))
+        return True
+
+    def wake_anew(self) -> None:
+        """The same, by a use that is not about earlier gradients."""
+        if self._asleep:
+            self._guards.release()
+            self._pending.clear()
+            self._read_early.clear()
+            self._reset_passes()
+            self._wake()
 
     # --- Which parameters -------------------------------------------------------
 
@@ -153,9 +185,9 @@ class GradientReduction:
 
         An optimizer that replaces another one has its number.
         """
-        others = {_watching.get(id(p)) for p in names} - {None}
+        others = {_watching.get(id(p)) for p in names} - {None, self}
         for other in others:
-            if other._pending:
+            if other.pending:
                 raise ValueError(
                     "DistributedOptimizer: another one is reducing gradients of "
                     f"the same parameters ({other._first_pending()!r} among "
@@ -177,9 +209,16 @@ class GradientReduction:
         return number
 
     def _watch(self) -> None:
-        """Adds a hook to each parameter that needs a gradient and has none."""
-        fresh = [p for p in self._names
-                 if p.requires_grad and p not in self._passes_left]
+        """Adds a hook to each parameter that needs a gradient and has none, and
+        a guard to those that do not need one yet."""
+        fresh = []
+        for parameter in self._names:
+            if parameter in self._passes_left:
+                continue
+            if parameter.requires_grad:
+                fresh.append(parameter)
+            elif self._guards.could_add(parameter):
+                self._guards.add(parameter)
         if not fresh:
             return
         # Weak, so that an optimizer that was replaced stops reducing.
@@ -206,8 +245,8 @@ class GradientReduction:
     def _unwatch(self, parameter: torch.Tensor) -> None:
         if self._passes_left.pop(parameter, None) is not None:
             del self._hooks[parameter]
-            self._guards.remove(parameter)
             _watching.pop(id(parameter), None)
+        self._guards.remove(parameter)
         self._names.pop(parameter, None)
 
     def follow_groups(self) -> None:
@@ -256,6 +295,8 @@ class GradientReduction:
             self._read_early.pop(parameter, None)
             return
         self._complete = True
+        if self._asleep:
+            return
         bucket = self._bucket_of(parameter)
         if bucket is None:
             self._start(parameter)
@@ -266,16 +307,49 @@ class GradientReduction:
 
     def _begin(self, parameter: torch.Tensor) -> None:
         """The first gradient since synchronize()."""
-        self._follow_job()
-        if self._results.get(parameter) == id(grad_of(parameter)):
-            self._reset_passes()
+        if not self._asleep:
+            self._follow_job()
+        self._guards.engage()
+
+    def _keep_results(self) -> None:
+        """With op=Sum: sees to it that no gradient is added to a result."""
+        if self.options.op != Sum:
+            return
+        method = weakref.WeakMethod(self._before_grad)
+
+        def hook_of(parameter: torch.Tensor) -> Callable[[Any], None]:
+            key = weakref.ref(parameter)
+
+            def hook(_: Any) -> None:
+                before_grad, parameter = method(), key()
+                if before_grad is not None and parameter is not None:
+                    before_grad(parameter)
+
+            return hook
+
+        for parameter in self._passes_left:
+            if parameter.requires_grad and parameter not in self._results:
+                self._results[parameter] = parameter.register_hook(
+                    hook_of(parameter))
+
+    def _drop_results(self) -> None:
+        while self._results:
+            self._results.popitem()[1].remove()
+
+    def _before_grad(self, parameter: torch.Tensor) -> None:
+        """backward() is about to add to a .grad that may be a result."""
+        hook = self._results.get(parameter)
+        if hook is None:
+            return
+        if not _is_clear(grad_of(parameter)):
             raise AssertionError(
                 f"the gradient of {self._names[parameter]!r} was computed onto "
                 "one that has been reduced in this step, which with op=Sum "
                 "would be summed again; call all backward() of a step before "
-                "synchronize() and before the gradients are read, or use "
-                "op=Average")
-        self._guards.engage()
+                "synchronize() and before the gradients are read, clear the "
+                "gradients in between, or use op=Average")
+        hook.remove()
+        del self._results[parameter]
 
     def _too_often(self, parameter: torch.Tensor) -> str:
         what = (f"the gradient of {self._names[parameter]!r} was computed more "
@@ -316,13 +390,22 @@ class GradientReduction:
 
     # --- Access by the program --------------------------------------------------
 
-    def _accessed(self, parameter: torch.Tensor) -> None:
+    def _accessed(self, parameter: torch.Tensor, value: Any) -> None:
         """Called before the program reads or sets parameter.grad, while
         gradients are pending."""
         if _in_backward():
             self._accessed_in_backward(parameter)
         elif self._complete:
-            self._synchronize(_BY_ACCESS)
+            if value is READ or _is_clear(value):
+                self._synchronize(_BY_ACCESS)
+                self._keep_results()
+            elif parameter in self._pending:
+                raise AssertionError(
+                    f"the gradient of {self._names[parameter]!r} was replaced on "
+                    "this rank while it was reduced, by another one than zeros; "
+                    "call synchronize() before you set .grad, or read .grad, "
+                    "which waits for the ranks' result")
+            # Otherwise the value is this rank's gradient, reduced with the rest.
         elif parameter not in self._read_early:
             # More passes may follow, or this is the step's last one.
             self._read_early[parameter] = _fingerprint(grad_of(parameter))
@@ -359,7 +442,7 @@ class GradientReduction:
     @property
     def pending(self) -> bool:
         """Whether gradients have been computed and not synchronized."""
-        return bool(self._pending)
+        return bool(self._pending) and not self._asleep
 
     def _first_pending(self) -> str:
         first = next(iter(self._pending))
@@ -368,13 +451,15 @@ class GradientReduction:
     def synchronize(self) -> None:
         """See DistributedOptimizer()."""
         self._synchronize(_BY_PROGRAM)
+        self._keep_results()
 
     @not_compiled
     def _synchronize(self, how: int) -> None:
         self._guards.release()
         first_error: Optional[Exception] = None
+        doubtful = False
         try:
-            self._start_the_rest()
+            doubtful = self._start_the_rest(how)
         except Exception as error:  # pylint: disable=broad-except
             first_error = error
         first_error = self._finish_all() or first_error
@@ -386,9 +471,10 @@ class GradientReduction:
         if first_error is not None:
             self._forget()
             raise first_error
+        self._reducer.settle()
         self._fill_buckets()
-        if self.options.op == Sum:
-            self._results = {p: id(p.grad) for p in self._passes_left}
+        self._read = ({p: _fingerprint(grad_of(p)) for p in self._names
+                       if how == _BY_ACCESS} if doubtful else None)
 
     def _finish_all(self) -> Optional[Exception]:
         """Waits for all reductions; returns the first error."""
@@ -402,12 +488,16 @@ class GradientReduction:
             del self._pending[key]
         return first_error
 
-    def _start_the_rest(self) -> None:
+    def _start_the_rest(self, how: int) -> bool:
+        """Returns whether some rank waits because its program read gradients,
+        and some rank without a gradient could not notice whether its own did."""
         if not self.distributed:
-            return
+            return False
+        unaware = how == _BY_STEP and not self._pending
+        was_asleep = self._wake()
         self.follow_groups()
         self._watch()  # in case some were unfrozen
-        if not self._pending:
+        if was_asleep or not self._pending:
             self._follow_job()
         for parameter in self._read_early:
             self._check_unchanged(parameter)
@@ -418,12 +508,41 @@ class GradientReduction:
             p for p in self._passes_left
             if p.requires_grad and self._bucket_of(p) is None
         ]
-        self._reducer.learn_layouts(alone,
-                                    f"{self._prefix}:layouts{self._suffix()}")
+        doubtful = self._reducer.learn_layouts(
+            alone, f"{self._prefix}:layouts{self._suffix()}",
+            self._pending, how == _BY_ACCESS, unaware)
         for parameter in alone:
             if (self._pending.get(parameter) is None
                     and self._reducer.is_used(parameter)):
                 self._start(parameter)
+        return doubtful
+
+    def _check_all_waited(self) -> None:
+        """Raises AssertionError on all ranks if the program has changed results
+        on one and may not have done so on another."""
+        changed = 0
+        for i, (parameter, seen) in enumerate(self._read.items()):
+            now = _fingerprint(grad_of(parameter))
+            if not (seen is None and now is None or
+                    now is not None and _same(seen, now)):
+                changed = i + 1
+                break
+        self._read = None
+        number = torch.tensor([changed], device="cpu")
+        changed = int(synchronize(
+            allreduce_async_(number, None,
+                             f"{self._prefix}:changed{self._suffix()}", Max,
+                             process_set=self.options.process_set)))
+        if changed:
+            self.end_step()
+            raise AssertionError(
+                "the gradient of "
+                f"{list(self._names.values())[changed - 1]!r} was changed between "
+                "backward() and step() on a rank, while another rank had "
+                "computed no gradient in this step, and so had nothing to wait "
+                "for when its program read .grad; call synchronize() on all "
+                "ranks before you change gradients, and step() within "
+                "skip_synchronize()")
 
     def before_step(self) -> None:
         """step() is about to use the gradients."""
@@ -444,7 +563,9 @@ class GradientReduction:
                     "are sums already; call step() within the context "
                     "optimizer.skip_synchronize()")
         if self._synchronized != _BY_ACCESS:
-            self.synchronize()
+            self._synchronize(_BY_STEP)
+        if self._read is not None:
+            self._check_all_waited()
 
     def before_closure(self) -> None:
         """A closure is about to compute gradients."""
@@ -456,17 +577,19 @@ class GradientReduction:
         """step() has used the gradients, or zero_grad() has cleared them."""
         self._synchronized = _NOT
         self._count = 0
-        if self._results:
-            self._results = {}
+        self._read = None
+        self._drop_results()
 
     def before_zero_grad(self) -> None:
         """Raises AssertionError while gradients are being reduced."""
+        self.wake_anew()
         if self._pending:
             raise AssertionError(
                 "zero_grad() was called after backward() and before step() or "
                 f"synchronize(), while gradients are being reduced ("
                 f"{self._first_pending()!r} among them); call step() or "
                 f"synchronize() first; {_OTHER_OPTIMIZER_HINT}")
+        self._watch()  # those that were unfrozen since the last step
         self.end_step()
 
     @contextlib.contextmanager
@@ -564,6 +687,14 @@ class GradientReduction:
 
 def _nothing() -> None:
     """Ends a reduction that has ended."""
+
+
+def _is_clear(grad: Optional[torch.Tensor]) -> bool:
+    """Whether it is None or has zeros only."""
+    if grad is None:
+        return True
+    values = grad.coalesce().values() if grad.is_sparse else grad
+    return not values.detach().bool().any()
 
 
 def _in_backward() -> bool:

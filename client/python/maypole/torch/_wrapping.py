@@ -9,8 +9,9 @@ the class before. All of Maypole's is in the attribute `_maypole`, so that
 nothing of the optimizer's own is overwritten.
 
 A copy (copy.deepcopy, pickle) is a distributed optimizer, too. It begins to
-reduce gradients with its first use, because all ranks use it then, while one
-rank alone may have made the copy, to save it say.
+reduce gradients with its first use, or when a gradient is read after backward(),
+because all ranks do that, while one rank alone may have made the copy, to save
+it say.
 
 Thread contract: one thread at a time.
 """
@@ -26,7 +27,8 @@ from maypole.common import basics
 class Wrapped(torch.optim.Optimizer):
     """What both kinds of distributed optimizers have in common.
 
-    _maypole: what _attach() made; None in a copy before its first use.
+    _maypole: what _attach() made; None in a copy that was made outside of a job,
+    or shares parameters, before its first use.
     """
 
     # pylint: disable=super-init-not-called
@@ -36,6 +38,9 @@ class Wrapped(torch.optim.Optimizer):
     def _attach(self) -> None:
         """Makes `_maypole`, from `_maypole_options`."""
         raise NotImplementedError
+
+    def _attach_copy(self) -> None:
+        """Notices from now on when the program uses gradients of this copy."""
 
     def _attached(self) -> Any:
         """`_maypole`; None outside of a job, where this is an optimizer like
@@ -65,6 +70,8 @@ class Wrapped(torch.optim.Optimizer):
         if isinstance(state, tuple):
             state, self._maypole_options = state
         super().__setstate__(state)
+        if basics.is_initialized():
+            self._attach_copy()
 
 
 def _new(methods: type, base: type) -> Any:

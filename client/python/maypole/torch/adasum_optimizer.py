@@ -73,9 +73,10 @@ class DistributedAdasumOptimizer(Wrapped):
         options = self._attached()
         if options is None or options.process_set.size() == 1:
             return super().step(*args, **kwargs)
+        # Momentum moves a parameter also after it was frozen.
         parameters = [
             p for group in self.param_groups for p in group["params"]
-            if p.requires_grad
+            if p.requires_grad or self.state.get(p)
         ]
         starts = [p.detach().clone() for p in parameters]
         loss = super().step(*args, **kwargs)

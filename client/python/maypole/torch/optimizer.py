@@ -22,7 +22,8 @@ from maypole.common import basics, process_sets
 from maypole.common.constants import Adasum, Average, OP_NAMES, Sum
 from maypole.common.process_sets import global_process_set
 from maypole.torch._compiling import not_compiled
-from maypole.torch._reduction import GradientReduction, Options
+from maypole.torch._reduction import (GradientReduction, Options,
+                                          is_watched)
 from maypole.torch._tensors import has_no_memory
 from maypole.torch._wrapping import Wrapped, attach, step_is_counted
 from maypole.torch.adasum_optimizer import DistributedAdasumOptimizer
@@ -36,6 +37,11 @@ class _DistributedOptimizer(Wrapped):
 
     def _attach(self) -> None:
         self._maypole = GradientReduction(self, self._maypole_options)
+
+    def _attach_copy(self) -> None:
+        if self._maypole is None and self._maypole_options is not None and (
+                not is_watched(self._maypole_options.names)):
+            self._maypole = GradientReduction(self, self._maypole_options, True)
 
     @property
     def backward_passes_per_step(self) -> int:
@@ -153,6 +159,7 @@ class _DistributedOptimizer(Wrapped):
         """As the optimizer's own, but first ends pending reductions."""
         reduction = self._attached()
         if reduction is not None:
+            reduction.wake_anew()
             if reduction.pending:
                 reduction.synchronize()
             reduction.end_step()
