@@ -426,7 +426,7 @@ class BucketsTest(unittest.TestCase):
                 parameter.sum().backward()
                 optimizer.step()
                 return
-            hvd.allreduce_(torch.tensor([[0, -2**62, -2**62]]), op=hvd.Max,
+            hvd.allreduce_(torch.tensor([[0, -2**62, -2**62], [0, 0, 0]]), op=hvd.Max,
                            name="DistributedOptimizer:layouts")
             for name in names:
                 hvd.allreduce_(torch.ones(16 if "bucket" in name else 2), None,

@@ -38,7 +38,7 @@ def check_all(handles):
 def plain():
     handles = []
     side = torch.cuda.Stream() if CUDA else None
-    for turn in range(40):
+    for turn in range(40 if CUDA else 5):
         for i, elements in enumerate((30000 + 1000 * turn, 2 << 20, 100, 500000 - turn)):
             reduce_and_check(elements, "plain.%d.%d" % (turn, i), handles)
         if CUDA:
