@@ -24,6 +24,12 @@ ELASTIC = int(os.environ.get("MAYPOLE_TEST_ELASTIC_RECIPES", "2"))
 MODERN = False  # new_torch_recipes_test.py sets it
 
 
+# Recipes that have failed once, by layout, and were no known faults.
+FAILED_ONCE = [
+    ("1x3", {"data": 138, "usage": "nobody", "shuffled": True, "buckets": "small"}),
+]
+
+
 class RecipesTest(unittest.TestCase):
     covered = collections.Counter()
 
@@ -79,6 +85,11 @@ class RecipesTest(unittest.TestCase):
 
     def test_elastic_jobs(self):
         self.play("1x3", ELASTIC, elastic=True)
+
+    def test_what_has_failed_once(self):
+        for layout, recipe in FAILED_ONCE:
+            failure = self.oracle.failure(Recipe.of(recipe), layout)
+            self.assertIsNone(failure, failure and oracle.text(failure))
 
     def test_known_faults_are_still_there(self):
         for fault in FAULTS:

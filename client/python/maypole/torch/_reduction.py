@@ -508,8 +508,10 @@ class GradientReduction:
             p for p in self._passes_left
             if p.requires_grad and self._bucket_of(p) is None
         ]
+        # By name: the optimizers of the ranks may have another order.
         doubtful = self._reducer.learn_layouts(
-            alone, f"{self._prefix}:layouts{self._suffix()}",
+            sorted(alone, key=self._names.__getitem__),
+            f"{self._prefix}:layouts{self._suffix()}",
             self._pending, how == _BY_ACCESS, unaware)
         for parameter in alone:
             if (self._pending.get(parameter) is None
