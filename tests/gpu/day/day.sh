@@ -25,6 +25,7 @@ usage() {
 # gather DIR WHEEL CONFORMANCE FIGURES: puts all parts in their places. Also for
 # tests, which have built them.
 gather() {
+  [ "$(dirname "$2")" != "$1" ] || fail "$2 is in $1, whose wheel is replaced; give one from elsewhere" 2
   rm -rf "$1/tests" "$1"/*.whl
   mkdir -p "$1/tests/gpu" "$1/tests/testing" "$1/tests/bench"
   cp "$2" "$1/"
