@@ -10,6 +10,7 @@ Thread contract: one thread.
 """
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -53,8 +54,16 @@ class Day:
     # --- Results --------------------------------------------------------------
 
     def _write(self, check: str, state: str, values: Dict[str, Any]) -> None:
+        values = json.loads(self._plain(json.dumps(values)))
         results.write(phase=self._phase, check=check, state=state, values=values, **results.mark(self.rehearsal))
         print("%s: %s %s" % (check, state, values), flush=True)
+
+    def _plain(self, text: str) -> str:
+        """Results are kept with the sources: without the paths of the machine that they are from."""
+        for path, name in ((self.root, "ROOT"), (self.folder, "FOLDER"), (os.path.dirname(sys.prefix), "PREFIX"),
+                           (tempfile.gettempdir(), "TMP")):
+            text = text.replace(path + os.sep, name + os.sep)
+        return text
 
     @contextlib.contextmanager
     def check(self, name: str, state: str = "passed") -> Iterator[Dict[str, Any]]:

@@ -21,8 +21,9 @@ PAGES = ("gpu.md", "gpu-facts.md")
 KEPT = "gpu-day.jsonl"
 NOT_MEASURED = "not measured"
 _BLOCK = re.compile(r"(<!-- day: (\w+) -->\n).*?(<!-- end of day -->\n)", re.S)
-_SIZES = ("4 KiB", "64 KiB", "1 MiB", "16 MiB", "64 MiB", "256 MiB", "ResNet-50")
-_PHASES = ("there", "conformance", "training", "figures", "nodes", "deaths", "allocators", "sanitizer", "arrays", "cores")
+_SIZES = ("4 KiB", "64 KiB", "256 KiB", "1 MiB", "4 MiB", "16 MiB", "64 MiB", "256 MiB", "ResNet-50")
+_PHASES = ("there", "conformance", "training", "figures", "nodes", "deaths", "allocators", "sanitizer", "arrays", "mps",
+           "cores")
 
 # {(phase, check): values}
 Found = Dict[Tuple[str, str], Dict[str, Any]]
@@ -100,13 +101,18 @@ _FACTS = (
 
 
 def _facts(found: Found, _: List[Dict[str, Any]]) -> str:
-    measured = found.get(("figures", "facts"), {})
     units = {"B/s": _rate, "ns": lambda value: "%.1f us" % (value / 1000), "": lambda value: "%.2f" % value}
-    figures = {} if measured.get("meaningless") else {
-        figure["name"]: units[figure["unit"]](figure["value"]) for figure in measured.get("figures", [])}
-    return _table(("fact", "what", "measured"), [
-        (number, what, ", ".join(figures.get(name, NOT_MEASURED) for name in names)
-         if any(name in figures for name in names) else NOT_MEASURED) for number, what, names in _FACTS])
+
+    def figures(phase: str) -> Dict[str, str]:
+        measured = found.get((phase, "facts"), {})
+        return {} if measured.get("meaningless") else {
+            figure["name"]: units[figure["unit"]](figure["value"]) for figure in measured.get("figures", [])}
+
+    columns = [figures(phase) for phase in ("figures", "mps")]
+    return _table(("fact", "what", "measured", "under MPS"), [
+        [number, what] + [", ".join(of.get(name, NOT_MEASURED) for name in names)
+                          if any(name in of for name in names) else NOT_MEASURED for of in columns]
+        for number, what, names in _FACTS])
 
 
 def _median(measured: Dict[str, Any], size: str, library: str) -> Optional[float]:
@@ -114,16 +120,17 @@ def _median(measured: Dict[str, Any], size: str, library: str) -> Optional[float
 
 
 def _allreduce(found: Found, _: List[Dict[str, Any]]) -> str:
-    two, four, host = (found.get(("figures", "allreduce, " + what), {}) for what in (
-        "2 ranks, agent", "4 ranks, agent", "2 ranks, host"))
-    busy = found.get(("figures", "allreduce, 2 ranks, agent, beside a busy kernel"), {})
-    columns = [(two, "staged"), (two, "arena"), (host, "staged"), (two, "gloo"), (four, "staged"), (four, "arena"),
-               (four, "gloo"), (busy, "staged"), (busy, "gloo")]
-    rows = [[size] + [_cell(_median(measured, size, library), _microseconds) for measured, library in columns]
-            for size in _SIZES]
+    def measured(what: str) -> Dict[str, Any]:
+        return found.get(("figures", "allreduce, " + what), {})
+
+    busy = measured("2 ranks, agent, beside a busy kernel")
+    columns = [(measured("%d ranks, %s" % (ranks, site)), library) for ranks in (2, 4)
+               for site, library in (("agent", "staged"), ("agent", "arena"), ("host", "staged"), ("agent", "gloo"))]
+    columns += [(busy, "staged"), (busy, "gloo")]
+    rows = [[size] + [_cell(_median(of, size, library), _microseconds) for of, library in columns] for size in _SIZES]
     rows.append(["the device's copy rate, in the same run"] + [
-        _cell(measured.get("copy_bytes_per_second"), _rate) for measured, _ in columns])
-    return _table(("tensor", "2 ranks, staged", "arena", "host", "Gloo", "4 ranks, staged", "arena", "Gloo",
+        _cell(of.get("copy_bytes_per_second"), _rate) for of, _ in columns])
+    return _table(("tensor", "2 ranks, staged", "arena", "host", "Gloo", "4 ranks, staged", "arena", "host", "Gloo",
                    "2 ranks beside a busy kernel, staged", "Gloo"), rows)
 
 
