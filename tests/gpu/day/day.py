@@ -94,7 +94,8 @@ class Day:
         """More variables than harness.environment() has: this Python's programs are found (and so is its NCCL), and
         those of PATH; in a rehearsal, the fake GPU."""
         paths = [os.path.dirname(sys.executable), harness.environment(root=self.root)["PATH"], os.environ["PATH"]]
-        env = {"PATH": os.pathsep.join(paths)}
+        # Small tensors shall run where the check says; phases/figures.py tries the default.
+        env = {"PATH": os.pathsep.join(paths), "MAYPOLE_GPU_HOST_BYTES": "0"}
         if self._state is not None:
             env.update({"MAYPOLE_FAKE_CUDA": "memory=%d,state=%s" % (_FAKE_MEMORY, self._state.name),
                         "LD_LIBRARY_PATH": os.path.join(self._fakes, "fake"),

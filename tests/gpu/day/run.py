@@ -90,6 +90,15 @@ def unpack(root: str) -> None:
     os.symlink(os.path.join(FOLDER, "tests"), os.path.join(root, "tests"))
 
 
+def compile_modules(work: str) -> None:
+    """Where torch's modules are not compiled and its directory is read-only, each start would compile all of them."""
+    os.environ["PYTHONPYCACHEPREFIX"] = os.path.join(work, "pyc")
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    env["PYTHONPATH"] = os.path.join(work, "root", "client", "python")
+    subprocess.run([sys.executable, "-c", "import maypole.torch"], env=env, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                   timeout=60, check=False)  # some phases need no torch
+
+
 def kill_descendants() -> None:
     """Ends all that phases have started, also what has left their sessions: this process is their reaper."""
     deadline = time.monotonic() + 10
@@ -151,6 +160,7 @@ def run_all(options: argparse.Namespace) -> int:
     os.environ["MAYPOLE_DAY_RESULTS"] = os.path.join(out, "results.jsonl")
     try:
         unpack(os.path.join(work, "root"))
+        compile_modules(work)
         with open(os.path.join(out, "day.log"), "ab", buffering=0) as log:
             for phase, seconds in limits(options).items():
                 log.write(f"=== {phase.name}: {phase.what}; {seconds:g} s at most\n".encode())

@@ -119,19 +119,28 @@ def _median(measured: Dict[str, Any], size: str, library: str) -> Optional[float
     return measured.get("rows", {}).get(size, {}).get(library, {}).get("median_us")
 
 
-def _allreduce(found: Found, _: List[Dict[str, Any]]) -> str:
-    def measured(what: str) -> Dict[str, Any]:
-        return found.get(("figures", "allreduce, " + what), {})
-
-    busy = measured("2 ranks, agent, beside a busy kernel")
-    columns = [(measured("%d ranks, %s" % (ranks, site)), library) for ranks in (2, 4)
-               for site, library in (("agent", "staged"), ("agent", "arena"), ("host", "staged"), ("agent", "gloo"))]
-    columns += [(busy, "staged"), (busy, "gloo")]
-    rows = [[size] + [_cell(_median(of, size, library), _microseconds) for of, library in columns] for size in _SIZES]
+def _allreduce(found: Found, columns: Sequence[Tuple[str, str, str, str]]) -> str:
+    """columns: title, phase, check, library."""
+    measured = [(found.get((phase, "allreduce, " + check), {}), library) for _, phase, check, library in columns]
+    rows = [[size] + [_cell(_median(of, size, library), _microseconds) for of, library in measured] for size in _SIZES]
+    rows = [row for row in rows if set(row[1:]) != {NOT_MEASURED}] or rows
     rows.append(["the device's copy rate, in the same run"] + [
-        _cell(of.get("copy_bytes_per_second"), _rate) for of, _ in columns])
-    return _table(("tensor", "2 ranks, staged", "arena", "host", "Gloo", "4 ranks, staged", "arena", "host", "Gloo",
-                   "2 ranks beside a busy kernel, staged", "Gloo"), rows)
+        _cell(of.get("copy_bytes_per_second"), _rate) for of, _ in measured])
+    return _table(["tensor"] + [title for title, *_ in columns], rows)
+
+
+def _idle(ranks: int, *more: Tuple[str, str, str, str]) -> Callable[[Found, List[Dict[str, Any]]], str]:
+    columns = [(title, "figures", "%d ranks, %s" % (ranks, site), library) for title, site, library in (
+        ("staged", "default", "staged"), ("arena", "default", "arena"), ("all by the executor: staged", "agent", "staged"),
+        ("arena", "agent", "arena"), ("all by the host", "host", "staged"), ("Gloo", "agent", "gloo"))]
+    return lambda found, _: _allreduce(found, columns + list(more))
+
+
+def _busy(found: Found, _: List[Dict[str, Any]]) -> str:
+    return _allreduce(found, [(title, "figures", "2 ranks, %s, beside a busy kernel" % site, library)
+                              for title, site, library in (
+        ("staged", "default", "staged"), ("arena", "default", "arena"), ("all by the executor: staged", "agent", "staged"),
+        ("arena", "agent", "arena"), ("Gloo", "agent", "gloo"))])
 
 
 def _nccl(found: Found, _: List[Dict[str, Any]]) -> str:
@@ -162,19 +171,24 @@ def _deaths(found: Found, _: List[Dict[str, Any]]) -> str:
 
 
 def _cores(found: Found, _: List[Dict[str, Any]]) -> str:
-    jobs = {ranks: values for (phase, check), values in found.items() if phase == "cores"
-            for ranks in [values.get("ranks")] if "staged" in str(values.get("rows"))}
+    jobs: Dict[Any, Dict[str, Any]] = {}
+    for (phase, _check), values in found.items():
+        if phase == "cores":
+            for size, row in values.get("rows", {}).items():
+                jobs.setdefault(values["ranks"], {"rows": {}})["rows"].setdefault(size, {}).update(row)
     rows = []
     for ranks in (2, 4, 8, 16):
         for size in ("4 KiB", "64 KiB", "1 MiB", "16 MiB", "64 MiB"):
             rows.append([str(ranks), size] + [_cell(_median(jobs.get(ranks, {}), size, library), _microseconds)
-                                              for library in ("staged", "arena", "gloo")])
-    return _table(("ranks", "tensor", "staged", "arena", "Gloo"), rows)
+                                              for library in ("staged", "arena", "gloo", "mpi")])
+    return _table(("ranks", "tensor", "staged", "arena", "Gloo", "MPI"), rows)
 
 
 TABLES: Dict[str, Callable[[Found, List[Dict[str, Any]]], str]] = {
-    "machine": _machine, "phases": _phases, "facts": _facts, "allreduce": _allreduce, "nccl": _nccl, "deaths": _deaths,
-    "cores": _cores,
+    "machine": _machine, "phases": _phases, "facts": _facts, "nccl": _nccl, "deaths": _deaths,
+    "cores": _cores, "allreduce_4": _idle(4), "allreduce_busy": _busy,
+    "allreduce_2": _idle(2, ("under MPS, staged", "mps", "2 ranks, agent", "staged"),
+                         ("arena", "mps", "2 ranks, agent", "arena")),
 }
 
 
