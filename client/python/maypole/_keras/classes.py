@@ -55,8 +55,9 @@ def state_of(optimizer: Any) -> Any:
 
 
 def turn_inside_out(loss_scale: type, distribute: Callable[[Any, Any], None]) -> None:
-    """Makes each future object of the class `loss_scale` the distributed optimizer, if it is put
-    around one: distribute(it, the state of the one inside, which is plain then).
+    """Makes future objects of the class `loss_scale` distributed, if they are put around a distributed optimizer.
+
+    distribute(it, state of the one inside) does it; the one inside is plain then.
 
     compile() does so for a model of mixed precision. Left as it is, it would call the optimizer
     inside in a branch that depends on this rank's gradients, where the ranks would wait for each

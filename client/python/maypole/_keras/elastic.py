@@ -9,16 +9,17 @@ from typing import Any, Callable, List, Sequence
 import numpy as np
 
 from maypole._keras import variables
-from maypole.common import basics, objects
 from maypole._keras.failures import internal_error
+from maypole.common import basics, objects
 from maypole.common.elastic import ObjectState, run_converting
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates func(state, ...) so that it survives the loss of ranks and takes in new ones; see
-    maypole.common.elastic. An error of TensorFlow or JAX in which a collective of ours has failed
-    counts as that collective's."""
+    """Decorates func(state, ...) so that it survives the loss of ranks and takes in new ones.
 
+    As maypole.common.elastic.run; an error of TensorFlow or JAX in which a collective of ours has
+    failed counts as that collective's.
+    """
     return run_converting(func, internal_error)
 
 
@@ -93,10 +94,7 @@ class KerasState(ObjectState):
 
 
 class CommitState:
-    """Commits the state every batches_per_commit batches, and at the end of each epoch.
-
-    It must come after the callbacks that update the state.
-    """
+    """maypole.keras.elastic.CommitStateCallback, which has the text."""
 
     def __init__(self, state: Any, batches_per_commit: int = 1):
         super().__init__()
@@ -124,10 +122,7 @@ class CommitState:
 
 
 class UpdateBatchState:
-    """Keeps state.batch: how many batches of the epoch are done.
-
-    After a change of ranks the epoch continues there: pass fit() the batches that remain.
-    """
+    """maypole.keras.elastic.UpdateBatchStateCallback, which has the text."""
 
     def __init__(self, state: Any):
         super().__init__()
@@ -148,10 +143,7 @@ class UpdateBatchState:
 
 
 class UpdateEpochState:
-    """Keeps state.epoch: how many epochs are done, since the beginning of all training.
-
-    Pass fit(epochs=all - state.epoch): Keras counts from 0 each time.
-    """
+    """maypole.keras.elastic.UpdateEpochStateCallback, which has the text."""
 
     def __init__(self, state: Any):
         super().__init__()

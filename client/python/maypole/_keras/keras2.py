@@ -1,5 +1,4 @@
-"""Optimizers of Keras 2 (tf.keras up to TensorFlow 2.15, and tf_keras) that reduce gradients first;
-see classes.py.
+"""Optimizers of Keras 2 (tf.keras up to TensorFlow 2.15, and tf_keras) that reduce gradients first; see classes.py.
 
 Gradients are reduced in apply_gradients(), which minimize() and fit() call: before clipping, and
 before a LossScaleOptimizer looks whether they are finite. get_gradients() returns this rank's own.
@@ -24,8 +23,10 @@ from maypole.tensorflow.gradient_aggregation import variable_of
 
 
 class _State:
-    """What a distributed optimizer keeps: its arguments, the positions of variables, the sums of
-    gradients. It is not a part of checkpoints."""
+    """What a distributed optimizer keeps: its arguments, the positions of variables, the sums of gradients.
+
+    It is not a part of checkpoints.
+    """
 
     def __init__(self, reduction: Reduction):
         self.reduction = reduction
@@ -174,8 +175,10 @@ def _reduced(optimizer: Any, step: Step, grads: List[Any], factor: float) -> Lis
 
 
 def _finite_together(step: Step, grads: List[Any]) -> List[Any]:
-    """The gradients, with NaN in place of those that stay on their rank, if on any rank one of
-    those is not finite: a LossScaleOptimizer must do the same on all ranks."""
+    """The gradients, with NaN in place of those that stay on their rank, if one of those is not finite on any rank.
+
+    A LossScaleOptimizer must do the same on all ranks.
+    """
     own = [i for i, local in enumerate(step.local) if local and grads[i] is not None]
     if not own:
         return grads

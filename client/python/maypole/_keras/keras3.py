@@ -91,8 +91,10 @@ def methods(base: type) -> Dict[str, Any]:
 
 
 def _aggregate_gradients(self: Any, grads_and_vars: Any) -> List[Any]:
-    """The pairs with reduced gradients, which the next apply() does not reduce again. With
-    accumulation it is apply() that reduces, and these are this rank's."""
+    """The pairs with reduced gradients, which the next apply() does not reduce again.
+
+    With accumulation it is apply() that reduces, and these are this rank's.
+    """
     pairs, reduction = list(grads_and_vars), classes.state_of(self)
     if not pairs or not reduction.active() or _inner(self).gradient_accumulation_steps:
         return pairs
@@ -105,8 +107,7 @@ def _aggregate_gradients(self: Any, grads_and_vars: Any) -> List[Any]:
 
 def _compute_gradients(self: Any, loss: Any, var_list: Any, grad_loss: Any = None,
                        tape: Any = None) -> List[Any]:
-    """As _aggregate_gradients(), of the gradients of `loss`: a function, or a tensor that `tape`
-    has recorded."""
+    """As _aggregate_gradients(), of the gradients of `loss`: a function, or a tensor that `tape` has recorded."""
     scaled = (lambda: self.scale_loss(loss())) if callable(loss) else loss
     return self._aggregate_gradients(
         classes.state_of(self).gradients.computed(scaled, var_list, grad_loss, tape))
@@ -186,8 +187,10 @@ def _loss_scale_methods(base: type) -> Dict[str, Any]:
 
 
 def _scaled(optimizer: Any, grads: Any, variables: Any) -> List[Any]:
-    """The reduced gradients of a LossScaleOptimizer, in every pass: whether they are finite decides
-    also about a pass that is accumulated."""
+    """The reduced gradients of a LossScaleOptimizer, in every pass.
+
+    Whether they are finite decides also about a pass that is accumulated.
+    """
     grads, reduction = list(grads), classes.state_of(optimizer)
     if not reduction.active() or _are_reduced(reduction, variables):
         return grads

@@ -16,12 +16,7 @@ from maypole.common import basics
 
 
 class LearningRateSchedule:
-    """From start_epoch to before end_epoch the learning rate is initial_lr * multiplier(epoch).
-
-    multiplier: a function of the epoch, or a number m for m ** (epoch - start_epoch). staircase:
-    set the rate at the beginning of each epoch only; otherwise before each batch, with
-    epoch + batch / steps_per_epoch. steps_per_epoch: needed then if fit() does not know it.
-    """
+    """maypole.keras.callbacks.LearningRateScheduleCallback, which has the text."""
 
     # pylint: disable=too-many-arguments
     def __init__(self, initial_lr: float, multiplier: Union[float, Callable[[float], float]],
@@ -95,11 +90,7 @@ def _momentums(model: Any, optimizer: Any) -> List[Any]:
 
 
 class LearningRateWarmup(LearningRateSchedule):
-    """Within warmup_epochs the learning rate grows from initial_lr / size() to initial_lr.
-
-    initial_lr: the rate after it, normally that of one rank times size(). verbose: 1: rank 0 prints
-    a line when it is over.
-    """
+    """maypole.keras.callbacks.LearningRateWarmupCallback, which has the text."""
 
     # pylint: disable=too-many-arguments
     def __init__(self, initial_lr: float, warmup_epochs: int = 5, momentum_correction: bool = True,

@@ -81,6 +81,8 @@ def broadcast(value: Any, root_rank: int, name: Optional[str] = None) -> Any:
 
 
 def reducescatter(value: Any, name: Optional[str] = None, op: int = Average) -> np.ndarray:
-    """This rank's rows of the values reduced over all ranks; the first ranks get one more row if
-    they cannot be shared equally."""
+    """This rank's rows of the values reduced over all ranks.
+
+    The first ranks get one more row if the rows cannot be shared equally.
+    """
     return arrays.reducescatter(as_array(value), name=name, op=op)

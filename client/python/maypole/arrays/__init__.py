@@ -35,10 +35,17 @@ import numpy as np
 
 from maypole.arrays import _submissions, adasum
 from maypole.common import operations
-from maypole.common.collectives import (barrier, join, member_names, poll,
-                                        reduction, synchronize)
+from maypole.common.collectives import barrier, join, member_names, poll, reduction, synchronize
 from maypole.common.constants import Adasum, Average
 from maypole.common.process_sets import global_process_set, id_of
+
+__all__ = [
+    "allgather", "allgather_async", "allreduce", "allreduce_", "allreduce_async", "allreduce_async_", "alltoall",
+    "alltoall_async", "barrier", "broadcast", "broadcast_", "broadcast_async", "broadcast_async_", "grouped_allgather",
+    "grouped_allgather_async", "grouped_allreduce", "grouped_allreduce_", "grouped_allreduce_async",
+    "grouped_allreduce_async_", "grouped_reducescatter", "grouped_reducescatter_async", "join", "poll", "reducescatter",
+    "reducescatter_async", "synchronize",
+]
 
 
 def _now(pending: operations.Pending) -> Any:
@@ -73,9 +80,9 @@ def allreduce(tensor: Any,
     tensor: any shape, the same on all ranks; it is not changed.
     average: older form of op: True for Average, False for Sum.
     op: Average (default), Sum, Min, Max, Product, and (only here and in
-    allreduce_) Adasum of floating dtypes. Integer averages truncate toward zero; integers wrap around on overflow. For bool, Sum and Max mean
-    OR, Product and Min mean AND. If an input of Min or Max is NaN, so is the
-    result.
+    allreduce_) Adasum of floating dtypes. Integer averages truncate toward
+    zero; integers wrap around on overflow. For bool, Sum and Max mean OR,
+    Product and Min mean AND. If an input of Min or Max is NaN, so is the result.
     prescale_factor, postscale_factor: factors for the inputs and for the
     result; not for bool. Integers are multiplied in float64, rounded toward
     zero and limited to the dtype's range.
@@ -92,7 +99,7 @@ def allreduce_(tensor: Any,
                prescale_factor: float = 1.0,
                postscale_factor: float = 1.0,
                process_set: Any = global_process_set) -> Any:
-    """allreduce in place: writes the result to `tensor` and returns it.
+    """Allreduce in place: writes the result to `tensor` and returns it.
 
     After an error the array's contents are undefined.
     """
@@ -120,8 +127,7 @@ def allreduce_async_(tensor: Any,
                      prescale_factor: float = 1.0,
                      postscale_factor: float = 1.0,
                      process_set: Any = global_process_set) -> int:
-    """Starts allreduce_(); returns a handle. An array that is not contiguous
-    gets its result at synchronize()."""
+    """Starts allreduce_(); returns a handle. An array that is not contiguous gets its result at synchronize()."""
     return _handle(_submissions.allreduce(
         tensor, name, reduction(average, op), prescale_factor,
         postscale_factor, id_of(process_set), True))
@@ -249,7 +255,7 @@ def broadcast_(tensor: Any,
                root_rank: int,
                name: Optional[str] = None,
                process_set: Any = global_process_set) -> Any:
-    """broadcast in place: writes the root's values to `tensor`, returns it."""
+    """Broadcast in place: writes the root's values to `tensor`, returns it."""
     return _now(_submissions.broadcast(tensor, root_rank, name,
                                        id_of(process_set), True, True))
 
@@ -295,8 +301,7 @@ def alltoall_async(tensor: Any,
                    splits: Any = None,
                    name: Optional[str] = None,
                    process_set: Any = global_process_set) -> int:
-    """Starts alltoall(); returns a handle. synchronize() returns the pair, also
-    without splits."""
+    """Starts alltoall(); returns a handle. synchronize() returns the pair, also without splits."""
     return _handle(
         _submissions.alltoall(tensor, splits, name, id_of(process_set)))
 

@@ -36,8 +36,7 @@ _DTYPES: Dict[str, int] = {
 
 def as_array(value: Any, kind: str, name: Optional[str],
               in_place: bool) -> np.ndarray:
-    """A NumPy array with the memory of `value`, or, out of place, with its
-    values."""
+    """A NumPy array with the memory of `value`, or, out of place, with its values."""
     what = title(kind, name)
     try:
         array = _shared(value, in_place)
@@ -93,8 +92,7 @@ def _prepare(kind: int, op: int, root: int, source: np.ndarray,
              finish: Optional[Callable[[int], Any]], process_set: int,
              awaited: bool, prescale: float = 1.0, postscale: float = 1.0,
              **more: Any) -> operations.Pending:
-    """operations.prepare() on arrays. result: what the wait returns, if there is
-    no `finish`."""
+    """operations.prepare() on arrays. result: what the wait returns, if there is no `finish`."""
     return operations.prepare(
         kind, _DTYPES[source.dtype.name], op, root, source.shape, prescale,
         postscale, name, _address(source),
@@ -233,9 +231,11 @@ def _scales_here(array: np.ndarray, prescale: float, postscale: float) -> bool:
 
 def _scaled(array: np.ndarray, factor: float,
             out: Optional[np.ndarray] = None) -> np.ndarray:
-    """Integers times `factor`, as a new array or in `out`: multiplied in
-    float64, rounded toward zero; beyond the dtype's range its nearest limit,
-    and 0 for NaN."""
+    """Integers times `factor`, as a new array or in `out`.
+
+    Multiplied in float64, rounded toward zero; beyond the dtype's range its
+    nearest limit, and 0 for NaN.
+    """
     if out is None:
         out = np.empty(array.shape, array.dtype)
     if factor == 1.0:

@@ -85,8 +85,10 @@ class _Reduction:
         return operations.start(pending).wait()
 
     def _signature(self) -> np.ndarray:
-        """A matrix with a number that depends on the shape at this rank's place,
-        so that the sum tells all ranks everyone's."""
+        """A matrix with a number at this rank's place that depends on the shape.
+
+        So the sum tells all ranks everyone's.
+        """
         matrix = np.zeros((self._ranks, self._ranks))
         matrix[self._me, self._me] = 1 + zlib.crc32(repr(self._array.shape).encode())
         return matrix

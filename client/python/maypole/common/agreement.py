@@ -39,8 +39,11 @@ class Plan(NamedTuple):
 
 
 def decide(offers: Sequence[Offer]) -> Plan:
-    """The first rank that has taken part in the training counts; if all are
-    new, the first one with the newest commit; if there is none, rank 0."""
+    """The rank whose state all take.
+
+    The first one that has taken part in the training; if all are new, the first
+    one with the newest commit; if there is none, rank 0.
+    """
     ranks = range(len(offers))
     synced = [r for r in ranks if offers[r].synced]
     with_commit = [r for r in ranks if offers[r].commit is not None]

@@ -13,11 +13,9 @@ import threading
 from typing import Any, Callable, List, Optional, Tuple
 
 from maypole import _native
-from maypole.common import part_of_job
+from maypole.common import operations, part_of_job, rendezvous
 from maypole.common import process_sets as sets
-from maypole.common import operations, rendezvous
-from maypole.common.exceptions import (FORKED, forked, from_status,
-                                       not_initialized, note_joined)
+from maypole.common.exceptions import FORKED, forked, from_status, not_initialized, note_joined
 
 _log = logging.getLogger("maypole")
 
@@ -85,8 +83,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
 
 
 def _set_horovods_places() -> None:
-    """Sets HOROVOD_RANK and the like, which scripts read, in an elastic job,
-    whose launcher could not know them."""
+    """Sets HOROVOD_RANK and the like, which scripts read, in an elastic job, whose launcher could not know them."""
     if os.environ.get("HOROVOD_ELASTIC") != "1" or not is_elastic():
         return
     for place in (rank, size, local_rank, local_size, cross_rank, cross_size):
@@ -102,8 +99,7 @@ def _native_init(library: Any) -> Tuple[int, str]:
 
 
 def _interruptibly(function: Callable[[], Any]) -> Any:
-    """Runs function() in a thread, so that Ctrl-C ends the main thread's wait
-    for it."""
+    """Runs function() in a thread, so that Ctrl-C ends the main thread's wait for it."""
     if threading.current_thread() is not threading.main_thread():
         return function()
     results: List[Any] = []
@@ -145,8 +141,7 @@ def abandon_epoch() -> None:
 
 
 def set_finished(finished: bool) -> None:
-    """Says that this process of an elastic job has trained to the end, or that
-    it begins another training.
+    """Says that this process of an elastic job has trained to the end, or that it begins another training.
 
     When it leaves for good after it has finished, the job's training is over:
     the coordinator refuses processes that come later.
@@ -277,8 +272,11 @@ def ccl_built(verbose: bool = False) -> bool:
 
 
 def cuda_built(verbose: bool = False) -> bool:
-    """True: CUDA tensors are supported. A GPU need not be present, because the
-    driver is opened when the first CUDA tensor is submitted."""
+    """True: CUDA tensors are supported.
+
+    A GPU need not be present, because the driver is opened when the first CUDA
+    tensor is submitted.
+    """
     del verbose
     return True
 
@@ -290,7 +288,10 @@ def rocm_built(verbose: bool = False) -> bool:
 
 
 def counter(name: str) -> Optional[int]:
-    """A counter of this process (`operations`, `completed`, `failed`, `bytes`,
-    `pending`, ...; see maypole.h); None if no counter has that name."""
+    """A counter of this process; None if no counter has that name.
+
+    `operations`, `completed`, `failed`, `bytes`, `pending`, ...: maypole.h has
+    the list.
+    """
     value = _native.library().counter(name)
     return None if value < 0 else value

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from maypole import _native
 from maypole.common import basics, operations
-from maypole.common.constants import OP_NAMES, Average, Sum
+from maypole.common.constants import Average, ReduceOp, Sum
 from maypole.common.process_sets import global_process_set, id_of
 
 
@@ -23,24 +23,31 @@ def title(kind: str, name: Optional[str]) -> str:
     return f"{kind} of " + (f"tensor {name!r}" if name else "an unnamed tensor")
 
 
-def reduction(average: Optional[bool], op: Optional[int]) -> int:
-    """The reduction given by Horovod's older `average` or newer `op`."""
+def reduction(average: Optional[bool], op: Optional[int]) -> ReduceOp:
+    """The reduction given by Horovod's older `average` or newer `op`.
+
+    Raises:
+        ValueError: both are given, or `op` is not a ReduceOp's number.
+    """
     if op is None:
         return Average if average is None or average else Sum
     if average is not None:
         raise ValueError("both average and op are given; op replaces the older "
                          "average, so leave average out")
-    if op not in OP_NAMES:
+    try:
+        return ReduceOp(op)
+    except ValueError:
         raise ValueError(f"op={op!r} is not a reduction; use Average, Sum, "
-                         "Adasum, Min, Max or Product")
-    return op
+                         "Adasum, Min, Max or Product") from None
 
 
 def rounded_once(op: int, postscale: float,
                  process_set: int) -> Tuple[int, float]:
-    """The reduction and factor for integers whose factors are not applied by
-    libmaypole, which scales floating dtypes only: an average is a sum and a
-    factor, so that the result is rounded once."""
+    """The reduction and factor for integers whose factors are not applied by libmaypole.
+
+    It scales floating dtypes only. An average is a sum and a factor, so that
+    the result is rounded once.
+    """
     if op == Average:
         return Sum, postscale / max(len(ranks_of(process_set)), 1)
     return op, postscale
@@ -74,8 +81,7 @@ def ranks_of(process_set: int) -> Sequence[int]:
 
 
 def scattered_rows(rows: int, process_set: int) -> int:
-    """This rank's part of `rows` in a reducescatter on the set with this id: the
-    first rows % n ranks get one more."""
+    """This rank's part of `rows` in a reducescatter on the set with this id: the first rows % n ranks get one more."""
     ranks, rank = ranks_of(process_set), _native.library().rank()
     if rank not in ranks:
         return 0  # the library will refuse the operation with an error
@@ -140,7 +146,7 @@ def join(device: int = -1) -> int:
 
 
 def barrier(process_set: Any = global_process_set) -> None:
-    """Blocks until all ranks of the set have called barrier()."""
+    """Blocks until all ranks of the set have called this function."""
     _submit_without_tensor(_native.BARRIER, id_of(process_set)).wait()
 
 

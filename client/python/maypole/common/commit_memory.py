@@ -164,8 +164,7 @@ class CommitMemory:
         return found
 
     def description(self, half: int) -> memoryview:
-        """The description of the half's commit. Raises ValueError if it is not
-        what the writer has published."""
+        """The description of the half's commit. Raises ValueError if it is not what the writer has published."""
         record = self._record(half)
         if record is None:
             raise ValueError("the commit is not whole")
@@ -181,6 +180,7 @@ class CommitMemory:
         return _PAGE + half * self.half_bytes + at
 
     def address(self, half: int, at: int) -> int:
+        """Where the byte `at` of this half is in this process."""
         return self._base + self.offset(half, at)
 
     def _record(self, half: int):

@@ -34,8 +34,7 @@ class HostsUpdatedInterrupt(RuntimeError):
 
 
 class HorovodVersionMismatchError(ImportError):
-    """Never raised: Maypole is not compiled against a framework's version. It
-    is here for scripts that catch it."""
+    """Never raised: Maypole is not compiled against a framework's version. It is here for scripts that catch it."""
 
     def __init__(self, name: str, version: Any, installed_version: Any):
         super().__init__(f"{name}: built for version {version}, installed is "

@@ -17,8 +17,7 @@ import itertools
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from maypole import _native
-from maypole.common.exceptions import (HorovodInternalError, from_status,
-                                       not_initialized)
+from maypole.common.exceptions import HorovodInternalError, from_status, not_initialized
 
 # A native wait ends when a signal interrupts its sleep, so that Python's handlers
 # run; but not if the signal came just before the sleep, or while data moved.
@@ -65,8 +64,7 @@ class Pending:
         return self.native is None
 
     def done(self) -> bool:
-        """Whether the operation has ended, in success or error; also moves
-        data."""
+        """Whether the operation has ended, in success or error; also moves data."""
         if self.native is None:
             return True
         library = _native.library()
@@ -141,9 +139,11 @@ class PendingGroup:
         self.members = members
 
     def ended(self) -> bool:
+        """Whether wait() has seen the end of all members."""
         return all(member.ended() for member in self.members)
 
     def done(self) -> bool:
+        """Whether all members have ended; also moves data."""
         return all(member.done() for member in self.members)
 
     def wait(self) -> List[Any]:

@@ -108,8 +108,10 @@ _registered: Dict[int, List[ProcessSet]] = {}
 
 
 def _found(ranks: Optional[List[int]]) -> ProcessSet:
-    """The registered set of these ranks, in place of one that was pickled; a
-    new one, which is not registered, if there is none."""
+    """The registered set of these ranks, in place of one that was pickled.
+
+    A new one, which is not registered, if there is none.
+    """
     for objects in _registered.values():
         if objects and objects[0].ranks == ranks:
             return objects[0]
@@ -225,8 +227,7 @@ def add_all(process_sets: Sequence[ProcessSet]) -> None:
 
 
 def forget_all() -> None:
-    """Called when the epoch is over: all sets lose their ids, but keep their
-    ranks."""
+    """Called when the epoch is over: all sets lose their ids, but keep their ranks."""
     for sets in _registered.values():
         for process_set in sets:
             process_set.process_set_id = None

@@ -1,5 +1,4 @@
-"""What the C header of XLA's foreign function interface says, which a framework's wheel
-contains (xla/ffi/api/c_api.h).
+"""What the C header of XLA's foreign function interface says, which a framework's wheel contains (xla/ffi/api/c_api.h).
 
 Pure. client/xla/xla_ffi.h says why it is read.
 """
@@ -12,7 +11,7 @@ _FUNCTIONS = ("Error_Create", "Error_Destroy", "Future_Create", "Future_SetAvail
 
 
 def layout(header: str, framework: str) -> List[int]:
-    """struct Layout of client/xla/xla_ffi.h, from the header's text.
+    """Struct Layout of client/xla/xla_ffi.h, from the header's text.
 
     framework: with its version, for the error. Raises ImportError if this is not such a
     header.

@@ -43,7 +43,7 @@ except ImportError:  # before jax 0.5
     from jax.extend import ffi as _jax_ffi
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def register() -> None:
     """Makes the handler known to JAX, once.
 
@@ -70,8 +70,9 @@ def register() -> None:
 
 
 def lower(context: Any, operands: Sequence[Any], plan: Any) -> Any:
-    """The custom call in the program that is being lowered: one collective for
-    each name of `plan`, a _plans.Plan. Further operands are not read.
+    """The custom call in the program that is being lowered: one collective for each name of `plan`, a _plans.Plan.
+
+    Further operands are not read.
 
     context: of the lowering rule.
     """

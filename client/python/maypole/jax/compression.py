@@ -31,10 +31,12 @@ class NoneCompressor(Compressor):
 
     @staticmethod
     def compress(tensor: Any) -> Tuple[Any, Any]:
+        """Returns the array itself."""
         return tensor, None
 
     @staticmethod
     def decompress(tensor: Any, ctx: Any) -> Any:
+        """Returns the array itself."""
         del ctx
         return tensor
 
@@ -62,8 +64,7 @@ class FP16Compressor(_CastCompressor):
 
 
 class BF16Compressor(_CastCompressor):
-    """Sends float32 and float64 as bfloat16: float32's range, 8 bits of
-    precision."""
+    """Sends float32 and float64 as bfloat16: float32's range, 8 bits of precision."""
 
     wire = jnp.bfloat16
 

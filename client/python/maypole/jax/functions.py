@@ -15,8 +15,7 @@ from maypole.jax.ops import broadcast
 def broadcast_parameters(params: Any,
                          root_rank: int = 0,
                          process_set: Any = global_process_set) -> Any:
-    """Returns rank `root_rank`'s values of a pytree: parameters, an optimizer's
-    state, keys of jax.random.
+    """Returns rank `root_rank`'s values of a pytree: parameters, an optimizer's state, keys of jax.random.
 
     JAX's arrays cannot be changed, so the result must replace `params`. Leaves
     that are Python numbers become arrays.

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 
 from maypole import _native
 from maypole.common import basics, collectives
-from maypole.common.constants import Adasum, Average, Sum
+from maypole.common.constants import Adasum, Average
 from maypole.common.exceptions import not_initialized
 from maypole.common.process_sets import global_process_set, id_of
 from maypole.jax import _collectives, _dtypes, _internals, _names

@@ -81,9 +81,12 @@ def DistributedOptimizer(  # pylint: disable=invalid-name
 
 
 class AccumulationState(NamedTuple):
-    """passes: calls of update() since the last step. sums: of their gradients, of
+    """The state of an optimizer that accumulates.
+
+    passes: calls of update() since the last step. sums: of their gradients, of
     the parameters' dtypes, but of float32 where these are shorter. inner: the
-    optimizer's state."""
+    optimizer's state.
+    """
 
     passes: Any
     sums: Any

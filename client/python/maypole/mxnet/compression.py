@@ -25,10 +25,12 @@ class NoneCompressor(Compressor):
 
     @staticmethod
     def compress(tensor: mx.nd.NDArray) -> Tuple[mx.nd.NDArray, Any]:
+        """Returns the array itself."""
         return tensor, None
 
     @staticmethod
     def decompress(tensor: mx.nd.NDArray, ctx: Any) -> mx.nd.NDArray:
+        """Returns the array itself."""
         return tensor
 
 
@@ -37,12 +39,14 @@ class FP16Compressor(Compressor):
 
     @staticmethod
     def compress(tensor: mx.nd.NDArray) -> Tuple[mx.nd.NDArray, Any]:
+        """The array as float16, and its dtype; None for an array that is sent as it is."""
         if tensor.dtype not in (np.float32, np.float64):
             return tensor, None
         return tensor.astype("float16"), tensor.dtype
 
     @staticmethod
     def decompress(tensor: mx.nd.NDArray, ctx: Any) -> mx.nd.NDArray:
+        """The array with its former dtype."""
         return tensor if ctx is None else tensor.astype(ctx)
 
 

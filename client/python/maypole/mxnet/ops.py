@@ -160,7 +160,7 @@ def allreduce_(tensor: mx.nd.NDArray,
                postscale_factor: float = 1.0,
                process_set: Any = global_process_set,
                op: Optional[int] = None) -> mx.nd.NDArray:
-    """allreduce in place: writes the result to `tensor` and returns it."""
+    """Allreduce in place: writes the result to `tensor` and returns it."""
     op = reduction(average, op)
     _check(tensor, "allreduce", name)
     return _allreduce(tensor, name, priority, op, prescale_factor,
@@ -249,7 +249,7 @@ def broadcast_(tensor: mx.nd.NDArray,
                name: Optional[str] = None,
                priority: int = 0,
                process_set: Any = global_process_set) -> mx.nd.NDArray:
-    """broadcast in place: writes the root's values to `tensor`, returns it."""
+    """Broadcast in place: writes the root's values to `tensor`, returns it."""
     _check(tensor, "broadcast", name)
     return _push(_native.BROADCAST, tensor, tensor, name, priority,
                  id_of(process_set), root=root_rank)

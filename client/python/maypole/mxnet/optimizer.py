@@ -48,9 +48,11 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         return getattr(self._optimizer, item)
 
     def create_state(self, index: Any, weight: Any) -> Any:
+        """The wrapped optimizer's state of a weight."""
         return self._optimizer.create_state(index, weight)
 
     def create_state_multi_precision(self, index: Any, weight: Any) -> Any:
+        """The wrapped optimizer's state of a weight, with a copy of float32 if it wants one."""
         return self._optimizer.create_state_multi_precision(index, weight)
 
     def _do_allreduce(self, index: Any, grad: Any) -> None:
@@ -64,21 +66,26 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
                      self._gradient_predivide_factor, self._process_set)
 
     def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
+        """Reduces the gradient, then takes the wrapped optimizer's step."""
         self._do_allreduce(index, grad)
         self._optimizer.update(index, weight, grad, state)
 
     def update_multi_precision(self, index: Any, weight: Any, grad: Any,
                                state: Any) -> None:
+        """As update(), for weights of 16-bit floats."""
         self._do_allreduce(index, grad)
         self._optimizer.update_multi_precision(index, weight, grad, state)
 
     def set_learning_rate(self, lr: float) -> None:
+        """Sets the wrapped optimizer's learning rate."""
         self._optimizer.set_learning_rate(lr)
 
     def set_lr_mult(self, args_lr_mult: Any) -> None:
+        """Sets the wrapped optimizer's factors of the learning rate."""
         self._optimizer.set_lr_mult(args_lr_mult)
 
     def set_wd_mult(self, args_wd_mult: Any) -> None:
+        """Sets the wrapped optimizer's factors of the weight decay."""
         self._optimizer.set_wd_mult(args_wd_mult)
 
 

@@ -60,6 +60,7 @@ class TestDiscovery(RayHostDiscovery):
         self._hidden: Set[str] = set()
 
     def find_available_hosts_and_slots(self) -> Dict[str, int]:
+        """The hosts and slots after the next change of the test."""
         hosts = super().find_available_hosts_and_slots()
         now = time.monotonic()
         if self._changed_at is None:

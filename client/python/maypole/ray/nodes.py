@@ -75,8 +75,11 @@ class NodeActor:
 
     def start_agent(self, coordinator: Coordinator, node: str, host: str, address: str, nics: Iterable[str],
                     seconds: int, log_level: str) -> str:
-        """Returns the path of its socket. address: at which other nodes reach this one; empty: that of the route to
-        the coordinator. Raises RuntimeError, with the reason, if it is not ready within `seconds`."""
+        """Starts the node's executor; returns the path of its socket.
+
+        address: at which other nodes reach this one; empty: that of the route to the coordinator. Raises
+        RuntimeError, with the reason, if it is not ready within `seconds`.
+        """
         if coordinator.running_agents:
             path = self.running_agent()
             if path:

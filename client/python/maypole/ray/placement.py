@@ -57,6 +57,7 @@ def node_name(host: str, node_id: str, taken: Iterable[str]) -> str:
 
 
 def job_name() -> str:
+    """A new name for a job."""
     return "ray-" + secrets.token_hex(4)
 
 

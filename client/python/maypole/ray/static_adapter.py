@@ -45,6 +45,7 @@ class StaticAdapter:
 
     def start(self, executable_cls: Optional[type], executable_args: Optional[List], executable_kwargs: Optional[Dict],
               extra_env_vars: Optional[Dict]) -> None:
+        """Starts the job's daemons and workers."""
         ray = cluster.get_ray()
         self.workers = self._make_workers()
         facts = self._facts()
@@ -78,8 +79,10 @@ class StaticAdapter:
                 for bundle in bundles]
 
     def _facts(self) -> List[Dict[str, Any]]:
-        """What the actors say of themselves, once all have started. A placement group made by others may have no room
-        for them."""
+        """What the actors say of themselves, once all have started.
+
+        A placement group made by others may have no room for them.
+        """
         ray = cluster.get_ray()
         refs = [worker.where.remote(shim.in_use()) for worker in self.workers]
         seconds = getattr(self._settings, "placement_group_timeout_s", 100)
@@ -125,9 +128,11 @@ class StaticAdapter:
 
     def run(self, fn: Callable[..., Any], args: Optional[List], kwargs: Optional[Dict],
             callbacks: Optional[List[Callable]]) -> List[Any]:
+        """Runs fn(*args, **kwargs) in all ranks; returns their results by rank."""
         return self.execute(call(fn, args, kwargs), callbacks)
 
     def execute(self, fn: Callable[[Any], Any], callbacks: Optional[List[Callable]]) -> List[Any]:
+        """Runs fn(worker) in all ranks; returns their results by rank."""
         calling = Callbacks(callbacks)
         try:
             for worker in self.workers:
@@ -139,13 +144,16 @@ class StaticAdapter:
             calling.end()
 
     def run_remote(self, fn: Callable[..., Any], args: Optional[List], kwargs: Optional[Dict]) -> List[Any]:
+        """Starts fn(*args, **kwargs) in all ranks; returns Ray's references to their results by rank."""
         function = call(fn, args, kwargs)
         return [worker.execute.remote(function) for worker in self.workers]
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
+        """Runs fn(worker) in rank 0; returns its result."""
         return cluster.get_ray().get(self.workers[0].execute.remote(fn))
 
     def shutdown(self) -> None:
+        """Ends the workers and the job's daemons."""
         ray = cluster.get_ray()
         leaving = [worker.leave.remote() for worker in self.workers]
         if leaving:

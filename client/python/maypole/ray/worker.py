@@ -35,9 +35,11 @@ class BaseHorovodWorker:
         del world_rank, world_size  # which rank it is, is decided when the nodes of all are known
 
     def node_id(self) -> str:
+        """Ray's id of the worker's node."""
         return this_node()
 
     def hostname(self) -> str:
+        """The name of the worker's host."""
         return socket.gethostname()
 
     def get_gpu_ids(self) -> List[Any]:

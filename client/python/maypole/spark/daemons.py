@@ -27,7 +27,8 @@ class Daemon:
     def __init__(self, name: str, arguments: List[str], secret: str, place_socket: bool = False):
         """secret: the cluster secret, which goes to a file that only this user can read.
 
-        Raises RuntimeError if the daemon is not ready in time, FileNotFoundError if it is not installed."""
+        Raises RuntimeError if the daemon is not ready in time, FileNotFoundError if it is not installed.
+        """
         binary = program.find_program(name)
         directory = tempfile.mkdtemp(prefix="maypole-spark-")  # has mode 0700
         try:

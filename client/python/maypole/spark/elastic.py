@@ -79,6 +79,7 @@ class ElasticJob(Base):
         return runner_job.results_of(self._answers)
 
     def close(self) -> None:
+        """Ends the Spark jobs and all that belongs to the job."""
         for slot in self._slots:
             if slot.task is None and slot.spark_job is not None:
                 slot.spark_job.cancel()  # it waits for room

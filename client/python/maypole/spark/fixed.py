@@ -17,8 +17,11 @@ _POLL_SECONDS = 0.5
 
 
 class Failure(NamedTuple):
-    """task: whose rank has failed. cause: how it ended. answer: what it said before, or None. weight: the larger, the
-    likelier it is that others failed because of it."""
+    """A rank that has failed.
+
+    task: whose rank has failed. cause: how it ended. answer: what it said before, or None. weight: the larger, the
+    likelier it is that others failed because of it.
+    """
 
     task: Task
     cause: str

@@ -35,7 +35,7 @@ def _start(command):
         if end_with_parent(guard, signal.SIGTERM):
             os.execv(command[0], command)
     except OSError as error:
-        sys.stderr.write("%s: %s\n" % (command[0], error))
+        sys.stderr.write(f"{command[0]}: {error}\n")
     os._exit(127)
 
 
@@ -56,7 +56,8 @@ def _watch(pid):
             os.kill(pid, signal.SIGTERM)
 
 
-def main():
+def main() -> None:
+    """Runs the command until it or the parent ends: PARENT DIRECTORY COMMAND..."""
     parent, directory, command = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     status = 0

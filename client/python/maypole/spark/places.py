@@ -32,7 +32,8 @@ def number(hosts: Mapping[int, Any]) -> Dict[int, Place]:
     """The place of each task, given its host (or whatever tells hosts apart).
 
     Hosts come in the order of their first tasks, tasks of a host in the order of their indices; so the task with the
-    lowest index has rank 0."""
+    lowest index has rank 0.
+    """
     by_host: Dict[Any, List[int]] = {}
     for index in sorted(hosts):
         by_host.setdefault(hosts[index], []).append(index)

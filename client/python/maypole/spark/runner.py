@@ -1,16 +1,19 @@
 """maypole.spark.run() and run_elastic(): Horovod's parameters, checked."""
 
 import os
-from typing import Any, Dict, List, Optional
+from types import MappingProxyType
+from typing import Any, Dict, List, Mapping, Optional
 
 from maypole.spark import requirements
 from maypole.spark.job import Settings
+
+NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
 
 
 def run(
         fn: Any,
         args: Any = (),
-        kwargs: Any = {},  # pylint: disable=dangerous-default-value  # Horovod's; only read
+        kwargs: Any = NO_KWARGS,
         num_proc: Optional[int] = None,
         start_timeout: Optional[int] = None,
         use_mpi: Any = None,
@@ -51,7 +54,7 @@ def run(
 def run_elastic(
         fn: Any,
         args: Any = (),
-        kwargs: Any = {},  # pylint: disable=dangerous-default-value  # as above
+        kwargs: Any = NO_KWARGS,
         num_proc: Optional[int] = None,
         min_num_proc: Optional[int] = None,
         max_num_proc: Optional[int] = None,

@@ -67,7 +67,8 @@ def main(plan: Plan, rows: Iterable[int]) -> Iterator[int]:
     """For mapPartitions(); the partition's only row is the task's index. Yields nothing.
 
     Returns when the driver says that the job is over. Raises ConnectionError if the driver is lost; the rank has ended
-    then."""
+    then.
+    """
     index = next(iter(rows))
     link, driver_host = channel.connect(plan.addresses, plan.key, _CONNECT_SECONDS)
     try:

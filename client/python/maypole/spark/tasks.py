@@ -40,8 +40,11 @@ class Task:
 
 
 class Event(NamedTuple):
-    """kind: "hello", "started", "output", "ended": a task has sent `values`. "lost": its connection has ended;
-    the error. "job": a Spark job has ended; its number, and the text of its error, "" if it has none."""
+    """What has happened to a task.
+
+    kind: "hello", "started", "output", "ended": a task has sent `values`. "lost": its connection has ended;
+    the error. "job": a Spark job has ended; its number, and the text of its error, "" if it has none.
+    """
 
     kind: str
     task: Optional[Task]

@@ -181,7 +181,7 @@ def _description(variable: Any) -> str:
 
 def _exchanged(name: str, process_set: Any, labels: Sequence[str],
                own: _Layouts) -> Tuple[_Layouts, bool]:
-    """(What the ranks agree on, whether all have the same.)"""
+    """What the ranks agree on, and whether all have the same."""
 
     def error(difference: str) -> ValueError:
         return ValueError(

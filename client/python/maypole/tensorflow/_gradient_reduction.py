@@ -87,8 +87,10 @@ class LocalVariables:
     def reduce_others(self, reduce: Callable[[List[Any], List[Any]], Any],
                       gradients: Sequence[Any], variables: Sequence[Any],
                       scale: bool = True) -> List[Any]:
-        """The gradients, of which reduce(gradients, variables) has reduced
-        those of all other variables. scale: those that stay are to be scaled."""
+        """The gradients, of which reduce(gradients, variables) has reduced those of all other variables.
+
+        scale: those that stay are to be scaled.
+        """
         local = [variable in self for variable in variables]
         others = [i for i, here in enumerate(local) if not here]
         reduced = reduce([gradients[i] for i in others],
@@ -114,16 +116,18 @@ def _divided(tensor: Any, size: Any) -> Any:
 
 
 def ranks_of(process_set: Any) -> Any:
-    """The number of ranks in the set: in an elastic job a tensor, because a
-    function that is traced once runs with other numbers later."""
+    """The number of ranks in the set.
+
+    In an elastic job a tensor, because a function that is traced once runs with
+    other numbers later.
+    """
     if basics.is_elastic():
         return size_op(process_set.process_set_id)
     return process_set.size()
 
 
 class GradientReduction:
-    """Reduces gradients; one that no rank has stays None. See
-    DistributedOptimizer() for the keywords."""
+    """Reduces gradients; one that no rank has stays None. See DistributedOptimizer() for the keywords."""
 
     def __init__(self,
                  name: str,
@@ -170,8 +174,10 @@ class GradientReduction:
 
     def completed(self, gradients: Sequence[Any],
                   variables: Sequence[Any]) -> List[Any]:
-        """The gradients, with zeros in place of those that only other ranks
-        have. For a sum of them, which is to have the same members on all ranks."""
+        """The gradients, with zeros in place of those that only other ranks have.
+
+        For a sum of them, which is to have the same members on all ranks.
+        """
         return self._local.reduce_others(
             lambda g, v: self._completed(g, v, _labels(v, False)), gradients,
             variables, scale=False)

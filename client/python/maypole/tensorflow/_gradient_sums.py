@@ -90,8 +90,7 @@ class GradientSums:
         return self.counter.assign(0, read_value=True)
 
     def read(self, session: Any) -> Optional[List[Any]]:
-        """The number of steps and the sums, as arrays; None if no step is in
-        them."""
+        """The number of steps and the sums, as arrays; None if no step is in them."""
         if self.counter is None:
             return self._start
         if not int(_values([self.counter], session)[0]):

@@ -38,10 +38,9 @@ _INSTEAD = ("use jit_compile=False there (Keras: model.compile(..., jit_compile=
             "only a function without collectives")
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def why_not() -> Optional[str]:
-    """Why XLA cannot compile collectives here; None: it can. The first call registers
-    the custom call."""
+    """Why XLA cannot compile collectives here; None: it can. The first call registers the custom call."""
     if tf.config.list_physical_devices("GPU"):
         return "programs for GPUs have no custom call of Maypole's"
     path = os.path.join(tf.sysconfig.get_include(), "xla/ffi/api/c_api.h")

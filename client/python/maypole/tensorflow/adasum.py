@@ -59,8 +59,10 @@ def _by_dtype(values: Sequence[Any],
 
 
 class _Group:
-    """Tensors of one dtype, one after the other: [elements], and zeros at the end, so
-    that each rank's slice has `width` elements."""
+    """Tensors of one dtype, one after the other: [elements].
+
+    With zeros at the end, so that each rank's slice has `width` elements.
+    """
 
     def __init__(self, tensors: List[Any], name: Optional[str], factor: float,
                  process_set: Any, ignore_name_scope: bool):
@@ -116,8 +118,10 @@ class _Group:
         return parts
 
     def _signature(self) -> Any:
-        """[ranks, ranks] with a number that depends on the shapes at this rank's
-        place, so that the sum tells all ranks everyone's."""
+        """A matrix [ranks, ranks] with a number at this rank's place that depends on the shapes.
+
+        So the sum tells all ranks everyone's.
+        """
         shapes = repr([tensor.shape.as_list() if tensor.shape.rank is not None else None
                        for tensor in self._tensors])
         return tf.linalg.diag(tf.one_hot(self._me, self._ranks, dtype=tf.float64)

@@ -39,5 +39,6 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
                 self.bcast_op = broadcast_global_variables(self.root_rank)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
+        """Gives all ranks the variables of the root."""
         del coord
         session.run(self.bcast_op)

@@ -29,10 +29,12 @@ class NoneCompressor(Compressor):
 
     @staticmethod
     def compress(tensor: Any) -> Tuple[Any, None]:
+        """Returns the tensor itself."""
         return tensor, None
 
     @staticmethod
     def decompress(tensor: Any, ctx: Any) -> Any:
+        """Returns the tensor itself."""
         return tensor
 
 

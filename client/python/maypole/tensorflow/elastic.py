@@ -34,19 +34,21 @@ __all__ = ["ObjectState", "State", "TensorFlowKerasState", "TensorFlowState",
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates func(state, ...) so that it survives the loss of ranks and
-    takes in new ones; see maypole.common.elastic.
+    """Decorates func(state, ...) so that it survives the loss of ranks and takes in new ones.
+
+    See maypole.common.elastic.
 
     An error of TensorFlow's that a collective has caused becomes the
     HorovodInternalError that it stems from.
     """
-
     return run_converting(func, internal_error)
 
 
 def internal_error(error: Exception) -> Optional[HorovodInternalError]:
-    """The error of a collective that TensorFlow has reported; None if it comes
-    from something else, or says that arguments were wrong."""
+    """The error of a collective that TensorFlow has reported.
+
+    None if it comes from something else, or says that arguments were wrong.
+    """
     if not isinstance(error, tf.errors.OpError):
         return None
     # Both have gRPC's codes; that of a lost rank is UNKNOWN to TensorFlow.
@@ -54,8 +56,9 @@ def internal_error(error: Exception) -> Optional[HorovodInternalError]:
 
 
 class _KeptValues:
-    """The values of variables at the last commit, with the sums of gradients
-    that are to change them, and how to set them again.
+    """The values of variables at the last commit, and how to set them again.
+
+    With the sums of gradients that are to change them.
 
     session: that of a version 1 graph; None otherwise.
     """
@@ -68,8 +71,10 @@ class _KeptValues:
 
     @property
     def _session(self) -> Any:
-        """The session itself, because a MonitoredSession's own run() would call
-        its hooks. Asked each time: it has a new one after an error."""
+        """The session itself, because a MonitoredSession's own run() would call its hooks.
+
+        Asked each time: it has a new one after an error.
+        """
         if hasattr(self._given, "_tf_sess"):
             return self._given._tf_sess()  # pylint: disable=protected-access
         return self._given
@@ -167,13 +172,16 @@ class TensorFlowState(ObjectState):
         self._kept.save(self.variables)
 
     def save(self) -> None:
+        """Keeps copies of the variables and attributes."""
         self._kept.save(self.variables)
         super().save()
 
     def restore(self) -> None:
+        """Sets variables and attributes to their values at the last save()."""
         self._kept.restore()
         super().restore()
 
     def sync(self) -> None:
+        """Gives all ranks the variables and attributes of rank 0, and saves them."""
         self._kept.sync(self.variables)
         super().sync()  # saves

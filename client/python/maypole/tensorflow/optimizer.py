@@ -15,12 +15,10 @@ import tensorflow as tf
 from maypole.common import basics
 from maypole.common.constants import Adasum, Average
 from maypole.common.process_sets import global_process_set
-from maypole.tensorflow._gradient_reduction import (GradientReduction, check_groups,
-                                           check_reduction)
+from maypole.tensorflow._gradient_reduction import GradientReduction, check_groups, check_reduction
 from maypole.tensorflow.adasum_optimizer import _DistributedAdasumOptimizer
 from maypole.tensorflow.compression import Compression
-from maypole.tensorflow.gradient_aggregation import (
-    LocalGradientAggregationHelper)
+from maypole.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
 
 _LegacyOptimizer = tf.compat.v1.train.Optimizer
 
@@ -64,7 +62,7 @@ class _DistributedOptimizer(_LegacyOptimizer):
         self._reduction.register_local(var)
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> List[Any]:
-        """The wrapped optimizer's compute_gradients(), reduced."""
+        """The reduced gradients of the wrapped optimizer, with their variables."""
         pairs = self._optimizer.compute_gradients(*args, **kwargs)
         if not pairs:
             return pairs
@@ -75,7 +73,7 @@ class _DistributedOptimizer(_LegacyOptimizer):
 
     def apply_gradients(self, grads_and_vars: Any, global_step: Any = None,
                         name: Optional[str] = None) -> Any:
-        """The wrapped optimizer's apply_gradients()."""
+        """Takes the wrapped optimizer's step."""
         pairs = list(grads_and_vars)
         if self._aggregation is None:
             return self._optimizer.apply_gradients(pairs, global_step, name)

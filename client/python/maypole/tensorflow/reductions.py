@@ -102,7 +102,7 @@ def grouped_allreduce(tensors: Sequence[Any], average: Optional[bool] = None,
 
 
 def _compressed(compression: Any, tensors: Sequence[Any]) -> Any:
-    """(The tensors to send, their contexts.)"""
+    """The tensors to send, and their contexts."""
     pairs = [compression.compress(tensor) for tensor in tensors]
     return [small for small, _ in pairs], [ctx for _, ctx in pairs]
 

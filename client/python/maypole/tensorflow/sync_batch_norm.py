@@ -63,6 +63,7 @@ class SyncBatchNormalization(_BatchNormalization):
     if _KERAS_2:  # whose layers can be part of a version 1 graph
 
         def call(self, inputs: Any, training: Any = None, **kwargs: Any) -> Any:
+            """Normalizes with the moments of all ranks' inputs, in training."""
             outputs = super().call(inputs, training=training, **kwargs)
             # As version 1 layers do, for control dependencies of a train_op.
             for update in getattr(self, "updates", None) or ():

@@ -15,8 +15,7 @@ import tensorflow as tf
 
 from maypole.common.constants import Average
 from maypole.common.process_sets import global_process_set
-from maypole.tensorflow._gradient_reduction import (GradientReduction,
-                                                    check_groups)
+from maypole.tensorflow._gradient_reduction import GradientReduction, check_groups
 from maypole.tensorflow.compression import Compression
 
 
@@ -44,15 +43,13 @@ class _DistributedGradientTape(tf.GradientTape):
             scale_local_gradients)
 
     def register_local_source(self, source: Any) -> None:
-        """The source's gradient stays on this rank. source: one, or a structure of
-        them."""
+        """The source's gradient stays on this rank. source: one, or a structure of them."""
         self._reduction.register_local(source)
 
     def gradient(self, target: Any, sources: Any, output_gradients: Any = None,
                  unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
                  use_generic_names: bool = False) -> Any:
-        """As tf.GradientTape.gradient(), with gradients reduced over the ranks,
-        in the structure of `sources`.
+        """As tf.GradientTape.gradient(), with gradients reduced over the ranks, in the structure of `sources`.
 
         A rank whose target does not depend on a source contributes zeros, if
         another rank's does.
@@ -74,8 +71,7 @@ class _DistributedGradientTape(tf.GradientTape):
     def get_local_and_global_gradients(
             self, target: Any, sources: Any, output_gradients: Any = None,
             use_generic_names: bool = False) -> Tuple[List[Any], List[Any]]:
-        """(gradients of local sources, reduced gradients of the others), each
-        in the order of the flattened sources."""
+        """(gradients of local sources, reduced gradients of the others), each in the order of the flattened sources."""
         flat = tf.nest.flatten(sources)
         gradients = self.gradient(target, flat, output_gradients,
                                   use_generic_names=use_generic_names)

@@ -170,8 +170,10 @@ class _Group:
         return adasum.coefficients(grams, self._ranks, torch, unit)
 
     def _signature(self) -> torch.Tensor:
-        """A matrix with a number that depends on the shapes at this rank's
-        place, so that the sum tells all ranks everyone's."""
+        """A matrix with a number at this rank's place that depends on the shapes.
+
+        So the sum tells all ranks everyone's.
+        """
         matrix = torch.zeros(self._ranks, self._ranks, dtype=torch.float64,
                              device=self.device)
         shapes = repr([tuple(shape) for shape in self._shapes])
@@ -179,8 +181,7 @@ class _Group:
         return matrix
 
     def _check_shapes(self, signatures: torch.Tensor) -> None:
-        """Raises HorovodInternalError on all ranks, or on none. A rank that has
-        joined has signature 0."""
+        """Raises HorovodInternalError on all ranks, or on none. A rank that has joined has signature 0."""
         numbers = [round(s) for s in signatures.tolist()]
         for rank, number in enumerate(numbers):
             if number in (0, max(numbers)):

@@ -87,8 +87,10 @@ def empty_like(tensor: torch.Tensor,
 
 def zeros_flat(count: int, dtype: torch.dtype,
                device: torch.device) -> torch.Tensor:
-    """`count` zeros in the arena or in shared memory of a CUDA device; in
-    ordinary memory where these have no room, and on other devices."""
+    """Returns `count` zeros in the arena or in shared memory of a CUDA device.
+
+    In ordinary memory where these have no room, and on other devices.
+    """
     tensor = _in_arena(count, dtype, device)
     if tensor is None:
         return torch.zeros(count, dtype=dtype, device=device)
@@ -129,8 +131,7 @@ def _count_fallback(reason: str) -> int:
 
 def _in_arena(count: int, dtype: torch.dtype,
               device: torch.device) -> Optional[torch.Tensor]:
-    """A flat tensor, zeroed on the CPU; None, and counted, when there is no room
-    or the device has no such memory."""
+    """A flat tensor, zeroed on the CPU; None, and counted, when there is no room or the device has no such memory."""
     nothing = torch.empty(0, dtype=dtype, device="cpu")
     size = count * nothing.element_size()
     library = _native.library()

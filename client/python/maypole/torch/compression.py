@@ -40,10 +40,12 @@ class NoneCompressor(Compressor):
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> Tuple[torch.Tensor, None]:
+        """Returns the tensor itself."""
         return tensor, None
 
     @staticmethod
     def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
+        """Returns the tensor itself."""
         return tensor
 
 
@@ -71,8 +73,7 @@ class _CastCompressor(Compressor):
 
 def wire_dtype(compression: Any,
                dtype: torch.dtype) -> Optional[torch.dtype]:
-    """The dtype to which the compression casts tensors of `dtype`; None if it
-    does something else, or nothing."""
+    """The dtype to which the compression casts tensors of `dtype`; None if it does something else, or nothing."""
     if compression not in (FP16Compressor, BF16Compressor):
         return None
     return compression.wire if dtype in _CAST else None
@@ -88,8 +89,10 @@ class FP16Compressor(_CastCompressor):
 
 
 class BF16Compressor(_CastCompressor):
-    """Sends float32 and float64 as bfloat16: float32's range, 8 bits of
-    precision. 16-bit floats and other dtypes are sent as they are."""
+    """Sends float32 and float64 as bfloat16, with float32's range and 8 bits of precision.
+
+    16-bit floats and other dtypes are sent as they are.
+    """
 
     wire = torch.bfloat16
 
@@ -118,7 +121,7 @@ class PowerSGD:
             raise ValueError(f"Compression.powersgd(rank={rank!r}): expected a "
                              "positive integer")
         self.rank = rank
-        self._tensors: Dict[str, "_LowRank"] = {}
+        self._tensors: Dict[str, _LowRank] = {}
 
     def named(self, name: Optional[str]) -> "_LowRank":
         """The compressor of the tensor of this name."""

@@ -16,8 +16,7 @@ from maypole.torch import _autograd, _submissions, adasum
 from maypole.torch._compiling import not_compiled
 from maypole.torch._tensors import as_tensor, as_tensors
 from maypole.torch.async_ops import grouped_allreduce_async_, synchronize
-from maypole.torch.compression import (Compression, PowerSGD,
-                                        compressor_of)
+from maypole.torch.compression import Compression, PowerSGD, compressor_of
 
 
 @not_compiled
@@ -55,7 +54,7 @@ def allreduce_(tensor: torch.Tensor,
                prescale_factor: float = 1.0,
                postscale_factor: float = 1.0,
                process_set: Any = global_process_set) -> torch.Tensor:
-    """allreduce in place: writes the result to `tensor` and returns it.
+    """Allreduce in place: writes the result to `tensor` and returns it.
 
     Not differentiable. After an error the tensor's contents are undefined.
     """
@@ -181,7 +180,7 @@ def broadcast_(tensor: torch.Tensor,
                root_rank: int,
                name: Optional[str] = None,
                process_set: Any = global_process_set) -> torch.Tensor:
-    """broadcast in place: writes the root's values to `tensor`, returns it."""
+    """Broadcast in place: writes the root's values to `tensor`, returns it."""
     return _autograd.now(
         _submissions.changes(
             _submissions.broadcast(tensor, root_rank, name, id_of(process_set),

@@ -13,7 +13,8 @@ def default_num_proc() -> int:
 class Backend:
     """Runs a function in all ranks of a job."""
 
-    def run(self, fn: Any, args: Any = (), kwargs: Any = {}, env: Optional[Dict[str, str]] = None) -> List[Any]:
+    def run(self, fn: Any, args: Any = (), kwargs: Any = runner.NO_KWARGS,
+            env: Optional[Dict[str, str]] = None) -> List[Any]:
         """The results of fn(*args, **kwargs) by rank. env: variables for the ranks."""
         raise NotImplementedError()
 
@@ -30,7 +31,9 @@ class SparkBackend(Backend):
         self._env = env
         self._kwargs = kwargs
 
-    def run(self, fn: Any, args: Any = (), kwargs: Any = {}, env: Optional[Dict[str, str]] = None) -> List[Any]:
+    def run(self, fn: Any, args: Any = (), kwargs: Any = runner.NO_KWARGS,
+            env: Optional[Dict[str, str]] = None) -> List[Any]:
+        """The results of fn(*args, **kwargs) by rank, each in a Spark task."""
         return runner.run(fn,
                           args=args,
                           kwargs=kwargs,
@@ -42,4 +45,5 @@ class SparkBackend(Backend):
                           **self._kwargs)
 
     def num_processes(self) -> int:
+        """How many ranks run() has."""
         return self._num_proc

@@ -66,7 +66,7 @@ class AbstractFilesystemStore(Store):
         return self._fs
 
     def get_filesystem(self) -> Any:
-        """fs."""
+        """Fs."""
         return self.fs
 
     def _open(self) -> Any:
@@ -241,6 +241,7 @@ class HDFSStore(AbstractFilesystemStore):
         return path.startswith("hdfs://")
 
     def get_full_path(self, path: str) -> str:
+        """The path as a URL of HDFS."""
         return path if "://" in path else f"hdfs://{self._authority}{path if path.startswith('/') else '/' + path}"
 
     def _open(self) -> Any:
@@ -256,6 +257,7 @@ class DBFSLocalStore(FilesystemStore):
         return path.startswith(("dbfs:/", "/dbfs/", "file:///dbfs/"))
 
     def get_full_path(self, path: str) -> str:
+        """The path as one of the driver's file system."""
         if path.startswith("dbfs:/"):
             path = "/dbfs/" + path[len("dbfs:/"):].lstrip("/")
         return super().get_full_path(path)

@@ -59,8 +59,11 @@ def write(df: Any,
           most_files: int,
           least_files: int,
           seed: Optional[int] = None) -> None:
-    """least_files, most_files: how many files the training data has; between these it keeps the DataFrame's
-    partitions."""
+    """Writes the DataFrame's training data.
+
+    least_files, most_files: how many files the training data has; between these it keeps the DataFrame's
+    partitions.
+    """
     from pyspark.sql.functions import col
     schema = columns.of_schema(df.schema, wanted)
     if isinstance(validation, str):

@@ -62,6 +62,7 @@ class TfDataServiceConfig:
 
     @staticmethod
     def from_dict(config: Mapping[str, Any]) -> "TfDataServiceConfig":
+        """The configuration of which to_dict() has made this."""
         values = dict(config)
         values["key"] = binascii.unhexlify(values["key"])
         values["addresses"] = {
@@ -133,8 +134,7 @@ def send_to_data_service(dataset: tf.data.Dataset,
                          processing_mode: str = "distributed_epoch",
                          reuse_dataset: bool = False,
                          round_robin: bool = False) -> tf.data.Dataset:
-    """The dataset, computed by the data service; also dataset.
-    send_to_data_service(config, rank).
+    """The dataset, computed by the data service; also a method of tf.data.Dataset.
 
     reuse_dataset: all ranks read from one job of the service: with
     "distributed_epoch" each element comes to one rank, once. Otherwise each
@@ -164,8 +164,10 @@ tf.data.Dataset.send_to_data_service = send_to_data_service
 
 
 def compute_worker_fn(compute_config: TfDataServiceConfig) -> None:
-    """What each process of the computing job does, until the registry's
-    shutdown(): a worker, and on some of them a dispatcher."""
+    """What each process of the computing job does, until the registry's shutdown().
+
+    A worker, and on some of them a dispatcher.
+    """
     _check_side(compute_config)
     basics.init()
     rank = basics.rank()

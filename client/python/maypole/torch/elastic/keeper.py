@@ -33,7 +33,7 @@ from maypole.common import basics, objects
 from maypole.common.agreement import Plan
 from maypole.common.commit_memory import ALIGNMENT, Commit, CommitMemory
 from maypole.common.constants import Max
-from maypole.torch._structures import (places, put_back, specs_of, take_out)
+from maypole.torch._structures import places, put_back, specs_of, take_out
 from maypole.torch.functions import broadcast_object, broadcast_parameters
 from maypole.torch.ops import allreduce
 
@@ -82,8 +82,7 @@ class StateKeeper:
         self._loaded = {}
 
     def save(self, rest: Any) -> bool:
-        """Whether the commit is in the keeper's memory now. If not, the handlers
-        must save their values themselves."""
+        """Whether the commit is in the keeper's memory now. If not, the handlers must save their values themselves."""
         self._number += 1
         commit = Commit(self._generation, self._number)
         kept = self._stores() and self._try_to_write(commit, rest)
@@ -188,9 +187,10 @@ class StateKeeper:
     # --- What dead processes have left ----------------------------------------
 
     def load_newest(self) -> Any:
-        """Overwrites the state's tensors by the newest commit that the executor
-        holds, sets `commit`, and returns the commit's `rest`; None if it holds
-        none."""
+        """Overwrites the state's tensors by the newest commit that the executor holds.
+
+        Sets `commit`, and returns the commit's `rest`; None if it holds none.
+        """
         self.commit = None
         self._found = None
         self._loaded = {}  # of a sync() that has failed
@@ -318,8 +318,11 @@ class _Damaged(RuntimeError):
 
 def _targets(name: str, handler: Any,
              wanted: Any) -> Tuple[List[torch.Tensor], bool, bool]:
-    """(tensors to write the values of `wanted` to, whether they are those of the
-    handler's value, whether nothing else is to be loaded then)."""
+    """Returns where to load the values of `wanted`.
+
+    Tensors to write them to, whether they are those of the handler's value, and
+    whether nothing else is to be loaded then.
+    """
     tensors: List[torch.Tensor] = []
     own = take_out(handler.contents(), tensors)
     mine, others = list(places(own)), list(places(wanted))

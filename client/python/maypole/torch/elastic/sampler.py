@@ -83,6 +83,7 @@ class ElasticSampler(torch.utils.data.Sampler):
         return self.indices[batch_idx * batch_size:(batch_idx + 1) * batch_size]
 
     def state_dict(self) -> Dict[str, Any]:
+        """What load_state_dict() takes: the epoch and what has been processed in it."""
         return {
             "epoch": self.epoch,
             "processed_num": self.processed_num,
@@ -90,16 +91,17 @@ class ElasticSampler(torch.utils.data.Sampler):
         }
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Takes also the states of Horovod's samplers, of which some have only
-        processed_num, others only processed_indices."""
+        """Loads the state of a sampler, also of Horovod's.
+
+        Some of those have only processed_num, others only processed_indices.
+        """
         self.epoch = state_dict["epoch"]
         self.processed_num = state_dict.get("processed_num", 0)
         self.processed_indices = set(state_dict.get("processed_indices", ()))
         self.reset()
 
     def reset(self) -> None:
-        """Deals the remaining samples out anew, to the ranks of this epoch of
-        the job."""
+        """Deals the remaining samples out anew, to the ranks of this epoch of the job."""
         self.num_replicas = basics.size()
         self.rank = basics.rank()
         self._recorded = 0  # samples of all ranks, since this call
