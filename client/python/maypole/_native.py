@@ -291,7 +291,7 @@ class Library:
                           dims, awaited, *shape, *_SHAPE_PADDING[dims],
                           prescale, postscale, name_address, input_address,
                           output_address,
-                          ctypes.addressof(numbers) if count else 0, count, 0,
+                          ctypes.addressof(numbers) if numbers else 0, count, 0,
                           stream or 0)
         return operation, (encoded, numbers)
 

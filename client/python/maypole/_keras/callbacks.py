@@ -6,7 +6,7 @@ Thread contract: the thread that trains.
 """
 
 import logging
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
@@ -16,10 +16,15 @@ from maypole.common import basics, same_on_all
 from maypole.common.constants import Min
 from maypole.common.process_sets import global_process_set
 
+if TYPE_CHECKING:
+    from keras.callbacks import Callback, ModelCheckpoint
+else:  # whichever Keras' the public classes add
+    Callback = ModelCheckpoint = object
+
 _log = logging.getLogger("maypole.keras")
 
 
-class ForTraining:
+class ForTraining(Callback):
     """What all callbacks do.
 
     Where XLA has no way to a collective in TensorFlow, a model's jit_compile is switched off before
@@ -46,7 +51,7 @@ class ForTraining:
             setattr(model, attribute, False)
 
 
-class BroadcastGlobalVariables:
+class BroadcastGlobalVariables(Callback):
     """maypole.keras.callbacks.BroadcastGlobalVariablesCallback, which has the text."""
 
     def __init__(self, root_rank: int, device: str = "", local_variables: Any = None):
@@ -79,7 +84,7 @@ class BroadcastGlobalVariables:
         self.broadcast_done = True
 
 
-class MetricAverage:
+class MetricAverage(Callback):
     """maypole.keras.callbacks.MetricAverageCallback, which has the text."""
 
     def __init__(self, device: str = ""):
@@ -104,7 +109,7 @@ def _other_metrics(difference: str) -> ValueError:
         "some ranks come after this one")
 
 
-class BestModelCheckpoint:
+class BestModelCheckpoint(ModelCheckpoint):
     """maypole.keras.callbacks.BestModelCheckpoint, which has the text."""
 
     def __init__(self, monitor: str = "val_loss", verbose: int = 0,

@@ -89,7 +89,8 @@ def _kinds_of(base: type) -> Iterator[type]:
     """The class and its subclasses."""
     yield base
     # Not base.__subclasses__, because its metaclass may have another one.
-    for kind in type.__subclasses__(base):
+    subclasses: List[type] = type.__subclasses__(base)
+    for kind in subclasses:
         yield from _kinds_of(kind)
 
 
@@ -97,7 +98,7 @@ def _is_loss_scale(optimizer: Any) -> bool:
     return hasattr(type(optimizer), "get_scaled_loss")
 
 
-def methods(base: type) -> Dict[str, Any]:
+def methods(base: Any) -> Dict[str, Any]:
     """What a distributed optimizer of the class `base` overrides."""
 
     def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
@@ -194,18 +195,18 @@ def _in_passes(optimizer: Any, state: _State, step: Step, grads: Sequence[Any],
                apply: Any) -> Any:
     """Adds the gradients to the sums, and in the last pass steps on these."""
     kept = [grad is not None for grad in grads]
-    passes, shared = state.reduction.passes, step.only(kept)
-    totals = state.sums.add([None if grad is None else tf.convert_to_tensor(grad)
+    sums, passes, shared = state.sums, state.reduction.passes, step.only(kept)
+    assert sums is not None  # there are several passes
+    totals = sums.add([None if grad is None else tf.convert_to_tensor(grad)
                              for grad in grads], [v.shape for v in step.variables])
-    count = state.sums.count_step(totals)
+    count = sums.count_step(totals)
 
     def last() -> Any:
-        sums = _reduced(optimizer, shared, [total for total in totals if total is not None],
-                        state.reduction.over_passes / passes)
-        found = iter(sums)
+        found = iter(_reduced(optimizer, shared, [total for total in totals if total is not None],
+                              state.reduction.over_passes / passes))
         applied = apply([next(found) if there else None for there in kept])
         with tf.control_dependencies([applied] if applied is not None else []):
-            with tf.control_dependencies([state.sums.end()]):
+            with tf.control_dependencies([sums.end()]):
                 return tf.identity(optimizer.iterations)
 
     def not_last() -> Any:

@@ -72,8 +72,8 @@ def _step(optimizer: Any, count: int, variables: Optional[Sequence[Any]]) -> Ste
     """The step of `count` gradients, of these variables or of all that the optimizer has."""
     reduction, inner = classes.state_of(optimizer), _inner(optimizer)
     known = inner._trainable_variables if inner.built else variables
-    if variables is None:
-        variables = known
+    variables = (known if variables is None else variables) or ()
+    indices: Sequence[int]
     if inner.built:
         indices = [inner._get_variable_index(v) for v in variables]
     else:
@@ -124,7 +124,7 @@ def _register_local_var(self: Any, variable: Any) -> None:
     classes.state_of(self).local_variables.append(variable)
 
 
-def _methods(base: type) -> Dict[str, Any]:
+def _methods(base: Any) -> Dict[str, Any]:
     """The methods of an optimizer other than a LossScaleOptimizer."""
 
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
@@ -162,7 +162,7 @@ def _methods(base: type) -> Dict[str, Any]:
     return {"apply": apply, "_clip_gradients": _clip_gradients}
 
 
-def _loss_scale_methods(base: type) -> Dict[str, Any]:
+def _loss_scale_methods(base: Any) -> Dict[str, Any]:
 
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
         if trainable_variables is not None:

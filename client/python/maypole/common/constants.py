@@ -1,6 +1,7 @@
 """Reduction operations."""
 
 import enum
+from typing import Dict
 
 
 class ReduceOp(enum.IntEnum):
@@ -27,7 +28,9 @@ class ReduceOp(enum.IntEnum):
 
     # Those of IntEnum differ between the versions of Python.
     __str__ = int.__repr__
-    __format__ = int.__format__
+
+    def __format__(self, format_spec: str) -> str:
+        return format(int(self), format_spec)
 
 
 Average = ReduceOp.Average
@@ -37,4 +40,4 @@ Min = ReduceOp.Min
 Max = ReduceOp.Max
 Product = ReduceOp.Product
 
-OP_NAMES = {op: op.name for op in ReduceOp}
+OP_NAMES: Dict[int, str] = {op: op.name for op in ReduceOp}

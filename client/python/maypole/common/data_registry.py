@@ -249,8 +249,8 @@ class RegistryClient:
 
     def __init__(self, addresses: Mapping[str, Sequence[Tuple[str, int]]],
                  key: bytes):
-        self._addresses = [tuple(address) for some in addresses.values()
-                           for address in some]
+        self._addresses = [(host, port) for some in addresses.values()
+                           for host, port in some]
         self._key = key
 
     def own_address(self) -> str:

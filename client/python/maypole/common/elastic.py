@@ -164,6 +164,8 @@ class State:
     bcast_object: broadcast_object() of the framework. get_rank: rank().
     """
 
+    _synced_in: Optional[int] = None  # basics.joins() of the epoch of the last sync()
+
     def __init__(self, bcast_object: Callable[[Any], Any],
                  get_rank: Callable[[], int]):
         self._bcast_object = bcast_object

@@ -32,7 +32,7 @@ def dumps(obj: Any, named: Optional[Dict[str, Any]] = None) -> bytearray:
         return bytearray(_pickler.dumps(obj))
     names = {id(value): name for name, value in named.items()}
 
-    class Pickler(_pickler.Pickler):  # type: ignore[name-defined]
+    class Pickler(_pickler.Pickler):
         """Writes names in place of named objects."""
 
         def persistent_id(self, obj: Any) -> Optional[str]:
@@ -47,12 +47,13 @@ def loads(data: Any, named: Optional[Dict[str, Any]] = None) -> Any:
     """Reverses dumps(). The bytes must come from a rank of the same job."""
     if not named:
         return pickle.loads(data)
+    objects_by_name = named
 
     class Unpickler(pickle.Unpickler):
         """Puts objects in place of their names."""
 
         def persistent_load(self, pid: str) -> Any:
-            return named[pid]
+            return objects_by_name[pid]
 
     return Unpickler(io.BytesIO(data)).load()
 

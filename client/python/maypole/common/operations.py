@@ -76,21 +76,20 @@ class Pending:
     def wait(self) -> Any:
         """Waits for the end and returns the result, or raises the error."""
         if self.native is not None:
-            self._await_end()
+            self._await_end(self.native)
         if self.error is not None:
             raise self.error
         return self.output
 
-    def _await_end(self) -> None:
+    def _await_end(self, native: int) -> None:
         library = _native.library()
-        status = library.wait(self.native, WAIT_SLICE_MS)
+        status = library.wait(native, WAIT_SLICE_MS)
         waits = 1
         while status in (_native.DEADLINE_EXCEEDED, _native.CANCELLED):
             status = library.wait(
-                self.native, WAIT_SLICE_MS
+                native, WAIT_SLICE_MS
                 if waits < BOUNDED_WAITS else _native.WAIT_INTERRUPTIBLE)
             waits += 1
-        native = self.native
         if status != _native.OK:
             self._end(native, None, from_status(status, library.last_error()))
         elif self.finish is None:
@@ -215,6 +214,7 @@ def start(pending: Pending) -> Pending:
     Raises ValueError (wrong arguments; a pending operation has this name; not
     initialized), NotImplementedError, HorovodInternalError.
     """
+    assert pending.arguments is not None  # a request is not submitted in this way
     library = _native.library()
     _submitted.add(pending)
     try:

@@ -42,7 +42,7 @@ class ProcessSet:
 
     def size(self) -> Optional[int]:
         """Number of ranks in the set; None while it has no id."""
-        return None if self.process_set_id is None else len(self.ranks)
+        return None if self.process_set_id is None else len(self.ranks or ())
 
     def rank(self) -> Optional[int]:
         """This process's index in the set; None while the set has no id.
@@ -51,17 +51,18 @@ class ProcessSet:
         """
         if self.process_set_id is None:
             return None
-        if not self.included():
+        ranks, rank = self.ranks or [], _native.library().rank()
+        if rank not in ranks:
             raise ValueError(
-                f"rank {_native.library().rank()} is not in process set "
+                f"rank {rank} is not in process set "
                 f"{self.process_set_id}, whose ranks are {self.ranks}")
-        return self.ranks.index(_native.library().rank())
+        return ranks.index(rank)
 
     def included(self) -> Optional[bool]:
         """Whether this process is in the set; None while the set has no id."""
         if self.process_set_id is None:
             return None
-        return _native.library().rank() in self.ranks
+        return _native.library().rank() in (self.ranks or ())
 
     def __deepcopy__(self, memo: Any) -> "ProcessSet":
         return self
@@ -213,7 +214,7 @@ def add_all(process_sets: Sequence[ProcessSet]) -> None:
                              f"same ranks as {seen[ranks]}")
         seen[ranks] = repr(process_set)
     known = {
-        tuple(sets[0].ranks): process_set_id
+        tuple(sets[0].ranks or ()): process_set_id
         for process_set_id, sets in _registered.items()
     }
     for process_set in process_sets:

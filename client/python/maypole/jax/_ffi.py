@@ -61,9 +61,9 @@ def register() -> None:
     set_up.argtypes = (ctypes.c_char_p, ctypes.c_void_p)
     set_up.restype = ctypes.c_char_p
     places = (ctypes.c_int32 * len(numbers))(*numbers)
-    error = set_up(_native.library().path.encode(), places)
-    if error is not None:
-        raise ImportError(error.decode())
+    failure = set_up(_native.library().path.encode(), places)
+    if failure is not None:
+        raise ImportError(failure.decode())
     _jax_ffi.register_ffi_target(
         _TARGET, _jax_ffi.pycapsule(library.maypole_jax_collective),
         platform="cpu")

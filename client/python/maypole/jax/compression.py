@@ -47,7 +47,7 @@ class _CastCompressor(Compressor):
     wire: Any
 
     @classmethod
-    def compress(cls, tensor: Any) -> Tuple[Any, Any]:  # type: ignore[override]
+    def compress(cls, tensor: Any) -> Tuple[Any, Any]:
         if tensor.dtype in (jnp.float32, jnp.float64):
             return tensor.astype(cls.wire), tensor.dtype
         return tensor, None

@@ -21,11 +21,9 @@ __all__ = [
     "LearningRateWarmupCallback", "MetricAverageCallback",
 ]
 
-_Callback = keras.callbacks.Callback
-
 
 class BroadcastGlobalVariablesCallback(_callbacks.BroadcastGlobalVariables,
-                                       _callbacks.ForTraining, _Callback):
+                                       _callbacks.ForTraining, keras.callbacks.Callback):
     """At the beginning of training all ranks get the variables of rank root_rank.
 
     States of random numbers stay as they are.
@@ -37,7 +35,7 @@ class BroadcastGlobalVariablesCallback(_callbacks.BroadcastGlobalVariables,
     """
 
 
-class MetricAverageCallback(_callbacks.MetricAverage, _callbacks.ForTraining, _Callback):
+class MetricAverageCallback(_callbacks.MetricAverage, _callbacks.ForTraining, keras.callbacks.Callback):
     """At the end of each epoch the logs become averages over all ranks.
 
     It must come before callbacks that use the logs, such as ReduceLROnPlateau.
@@ -51,7 +49,7 @@ class MetricAverageCallback(_callbacks.MetricAverage, _callbacks.ForTraining, _C
 
 
 class LearningRateScheduleCallback(_schedules.LearningRateSchedule, _callbacks.ForTraining,
-                                   _Callback):
+                                   keras.callbacks.Callback):
     """From start_epoch to before end_epoch the learning rate is initial_lr * multiplier(epoch).
 
     Args:
@@ -66,7 +64,7 @@ class LearningRateScheduleCallback(_schedules.LearningRateSchedule, _callbacks.F
     """
 
 
-class LearningRateWarmupCallback(_schedules.LearningRateWarmup, _callbacks.ForTraining, _Callback):
+class LearningRateWarmupCallback(_schedules.LearningRateWarmup, _callbacks.ForTraining, keras.callbacks.Callback):
     """Within warmup_epochs the learning rate grows from initial_lr / size() to initial_lr.
 
     Args:

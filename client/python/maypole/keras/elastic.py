@@ -24,10 +24,8 @@ __all__ = [
     "request_departure", "reset", "run",
 ]
 
-_Callback = keras.callbacks.Callback
 
-
-class CommitStateCallback(_elastic.CommitState, _callbacks.ForTraining, _Callback):
+class CommitStateCallback(_elastic.CommitState, _callbacks.ForTraining, keras.callbacks.Callback):
     """Commits the state every batches_per_commit batches, and at the end of each epoch.
 
     It must come after the callbacks that update the state.
@@ -38,7 +36,7 @@ class CommitStateCallback(_elastic.CommitState, _callbacks.ForTraining, _Callbac
     """
 
 
-class UpdateBatchStateCallback(_elastic.UpdateBatchState, _callbacks.ForTraining, _Callback):
+class UpdateBatchStateCallback(_elastic.UpdateBatchState, _callbacks.ForTraining, keras.callbacks.Callback):
     """Keeps state.batch: how many batches of the epoch are done.
 
     After a change of ranks the epoch continues there: pass fit() the batches that remain.
@@ -48,7 +46,7 @@ class UpdateBatchStateCallback(_elastic.UpdateBatchState, _callbacks.ForTraining
     """
 
 
-class UpdateEpochStateCallback(_elastic.UpdateEpochState, _callbacks.ForTraining, _Callback):
+class UpdateEpochStateCallback(_elastic.UpdateEpochState, _callbacks.ForTraining, keras.callbacks.Callback):
     """Keeps state.epoch: how many epochs are done, since the beginning of all training.
 
     Pass fit(epochs=all - state.epoch): Keras counts from 0 each time.

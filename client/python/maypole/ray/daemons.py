@@ -28,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 from maypole.common.hosts import parse_announcement
 from maypole.common.program import find_program
@@ -67,6 +67,8 @@ class _Daemon:
                 preexec_fn=lambda: _end_with_parent(parent))
         finally:
             os.close(write)
+        assert self.process.stderr is not None  # it is a pipe
+        self.log = self.process.stderr
         self.exit = os.pidfd_open(self.process.pid)
 
     def take_log(self, data: bytes) -> None:
@@ -79,10 +81,9 @@ class _Daemon:
 
     def ended(self) -> str:
         """How it has ended, for messages; waits for it."""
-        assert self.process.stderr is not None
-        os.set_blocking(self.process.stderr.fileno(), False)
+        os.set_blocking(self.log.fileno(), False)
         try:
-            self.take_log(os.read(self.process.stderr.fileno(), 65536))
+            self.take_log(os.read(self.log.fileno(), 65536))
         except BlockingIOError:  # its executors have it open
             pass
         if self._part:
@@ -138,15 +139,15 @@ class _Supervisor:
             _report(failed=command["program"], why=str(error))
             return
         self._daemons.append(daemon)
-        self._selector.register(daemon.process.stderr, selectors.EVENT_READ, lambda: self._on_log(daemon))
+        self._selector.register(daemon.log, selectors.EVENT_READ, lambda: self._on_log(daemon))
         self._selector.register(daemon.announcement, selectors.EVENT_READ, lambda: self._on_announcement(daemon))
         self._selector.register(daemon.exit, selectors.EVENT_READ, lambda: self._on_exit(daemon))
 
     def _on_log(self, daemon: _Daemon) -> None:
-        data = os.read(daemon.process.stderr.fileno(), 65536)
+        data = os.read(daemon.log.fileno(), 65536)
         daemon.take_log(data)
         if not data:
-            self._selector.unregister(daemon.process.stderr)
+            self._selector.unregister(daemon.log)
 
     def _on_announcement(self, daemon: _Daemon) -> None:
         data = os.read(daemon.announcement, 4096)
@@ -171,7 +172,8 @@ class _Supervisor:
 
     def _forget(self, daemon: _Daemon) -> None:
         self._daemons.remove(daemon)
-        for file in (daemon.exit, daemon.process.stderr, daemon.announcement):
+        files: Tuple[Any, ...] = (daemon.exit, daemon.log, daemon.announcement)
+        for file in files:
             try:
                 self._selector.unregister(file)
             except (KeyError, ValueError):  # it has ended before

@@ -34,7 +34,7 @@ class ElasticAdapter:
         self._patience = elastic_timeout
         if override_discovery:
             settings.discovery = discovery.RayHostDiscovery("GPU" in resources, resources["CPU"],
-                                                            resources.get("GPU", 0))
+                                                            resources.get("GPU", 0.0))
         self._discovery = discovery.check(settings.discovery)
         self._executable: Tuple = (None, None, None)
         self._extra: Optional[Dict] = None

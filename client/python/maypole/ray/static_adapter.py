@@ -33,7 +33,7 @@ class StaticAdapter:
                  resources: Dict[str, float], use_current_placement_group: bool):
         self._settings = settings
         self._num_workers = num_workers
-        self._num_hosts = num_hosts
+        self._num_hosts = num_hosts or 0
         self._per_host = num_workers_per_host
         self._resources = resources
         self._use_current_group = use_current_placement_group

@@ -115,7 +115,7 @@ class ElasticJob(Base):
             if now - self._finished_at >= _FINISH_SECONDS and not self._asked_to_finish:
                 self._asked_to_finish = True
                 for slot in self._slots:
-                    if slot.process is not None:
+                    if slot.process is not None and slot.task is not None:
                         slot.task.send("leave", None)
             return
         for slot in self._slots:
@@ -123,28 +123,28 @@ class ElasticJob(Base):
                 continue
             slot.start_at = None
             if slot.task is None:
-                if not slot.spark_job.runs():
+                if slot.spark_job is None or not slot.spark_job.runs():
                     self._submit(slot)
             elif self._started and slot.process is None:
-                self._start(slot, now)
+                self._start(slot, slot.task, now)
 
-    def _start(self, slot: Slot, now: float) -> None:
+    def _start(self, slot: Slot, task: Task, now: float) -> None:
         slot.process, slot.since = self._processes, now
-        slot.task.number = self._processes
+        task.number = self._processes
         self._processes += 1
-        slot.task.send(
+        task.send(
             "run", {
                 **places.forwarded(), "PYTHONUNBUFFERED": "1",
                 "MAYPOLE_START_TIMEOUT": str(self.rank_timeout),
                 **(self.settings.env or {}),
-                **places.elastic_variables(self._least, self._most, slot.task.host)
+                **places.elastic_variables(self._least, self._most, task.host)
             })
 
     def _on(self, event: Event) -> None:
         if event.kind == "job":
             self._on_spark_end(self._slots[event.values[0]], event.values[1])
             return
-        task = event.task
+        task = event.its_task
         slot = self._slots[task.index]
         if event.kind == "hello":
             if slot.task is not None:  # Spark has lost it, and its connection has not broken yet
@@ -153,11 +153,11 @@ class ElasticJob(Base):
         elif slot.task is not task:
             return
         elif event.kind == "output":
-            self.output.write(task.number, *event.values)
+            self.output.write(task.its_number, *event.values)
         elif event.kind == "lost":
             self._lose(slot, task, f"the connection of its Python worker (pid {task.worker_pid}) has closed")
         elif event.kind == "ended":
-            self._on_end(slot, *event.values)
+            self._on_end(slot, task, *event.values)
 
     def _on_spark_end(self, slot: Slot, error: str) -> None:
         self._spark_error = error or self._spark_error
@@ -174,8 +174,8 @@ class ElasticJob(Base):
             cause = f"process {number} (host {task.host}) was lost with its Spark task: {why}"
             self._reset(cause, RankError(cause, number))
 
-    def _on_end(self, slot: Slot, status: Optional[int], data: bytes, text: str) -> None:
-        number, slot.process = slot.process, None
+    def _on_end(self, slot: Slot, task: Task, status: Optional[int], data: bytes, text: str) -> None:
+        number, slot.process = task.its_number, None
         self.output.end(number)
         answer = messages.decode_answer(data)
         if status == 0:
@@ -187,7 +187,7 @@ class ElasticJob(Base):
         if self._finished_at is not None:
             return
         now = time.monotonic()
-        cause = f"process {number} (host {slot.task.host}) {how_it_ended(status, text)}"
+        cause = f"process {number} (host {task.host}) {how_it_ended(status, text)}"
         error = runner_job.rank_error(number, cause, answer)
         from_outside = status in (-signal.SIGKILL, -signal.SIGTERM, ASKED_TO_LEAVE)
         is_early = not from_outside and now - slot.since < _EARLY_SECONDS

@@ -89,7 +89,7 @@ class Base:
         while time.monotonic() < deadline and any(spark_job.runs() for spark_job in self.spark_jobs):
             for event in self.listener.next_events(_POLL_SECONDS):
                 if event.kind == "hello":
-                    event.task.send("end")
+                    event.its_task.send("end")
         for spark_job in self.spark_jobs:
             spark_job.cancel()  # what waits for a slot, or cannot be reached
         for spark_job in self.spark_jobs:

@@ -31,6 +31,12 @@ class Task:
         self.pid: Optional[int] = None  # of the rank's process
         self.number: Optional[int] = None
 
+    @property
+    def its_number(self) -> int:
+        """The number, once the process has been started."""
+        assert self.number is not None
+        return self.number
+
     def send(self, *message: Any) -> None:
         """A broken connection is found by reading from it."""
         try:
@@ -40,7 +46,7 @@ class Task:
 
 
 class Event(NamedTuple):
-    """What has happened to a task.
+    """What has happened to a task, or to a Spark job, which has no task here.
 
     kind: "hello", "started", "output", "ended": a task has sent `values`. "lost": its connection has ended;
     the error. "job": a Spark job has ended; its number, and the text of its error, "" if it has none.
@@ -49,6 +55,12 @@ class Event(NamedTuple):
     kind: str
     task: Optional[Task]
     values: Tuple[Any, ...] = ()
+
+    @property
+    def its_task(self) -> Task:
+        """The task of an event that is not "job"."""
+        assert self.task is not None, self.kind
+        return self.task
 
 
 class Listener:
@@ -143,7 +155,7 @@ class Listener:
             if kind == "hello" and known is None:
                 del self._unknown[link]
                 known = self._tasks[link] = Task(link, values[0])
-            elif kind == "started":
+            elif kind == "started" and known is not None:
                 known.pid = values[0]
             events.append(Event(kind, known, tuple(values)))
         return events

@@ -23,7 +23,7 @@ Thread contract: any thread, but no two threads with the same variables at once.
 import contextlib
 import hashlib
 import warnings
-from typing import Any, Callable, List, Sequence
+from typing import Any, Callable, List, Sequence, Set
 
 import tensorflow as tf
 
@@ -74,7 +74,7 @@ class LocalVariables:
     def __init__(self, process_set: Any, scale: bool):
         self._process_set = process_set
         self._scale = scale
-        self._refs = set()
+        self._refs: Set[Any] = set()
 
     def register(self, variables: Any) -> None:
         """variables: one, or a structure of them."""

@@ -51,8 +51,8 @@ def why_not() -> Optional[str]:
         return str(error)
     connect = library.maypole_tensorflow_connect_xla
     connect.argtypes, connect.restype = [ctypes.c_void_p], ctypes.c_char_p
-    error = connect((ctypes.c_int32 * len(numbers))(*numbers))
-    return None if error is None else error.decode()
+    failure = connect((ctypes.c_int32 * len(numbers))(*numbers))
+    return None if failure is None else failure.decode()
 
 
 def call(kind: str, inputs: Dict[str, Any], attributes: Dict[str, Any], name: str) -> List[Any]:

@@ -21,13 +21,11 @@ from maypole.tensorflow import _gradient_layouts, reductions
 from maypole.tensorflow._gradient_reduction import label_of
 from maypole.tensorflow.compression import Compression
 
-_LegacyOptimizer = tf.compat.v1.train.Optimizer
 
-
-class _DistributedAdasumOptimizer(_LegacyOptimizer):
+class _DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):
     """An optimizer of tf.compat.v1.train whose steps are combined after every backward_passes_per_step of them."""
 
-    def __init__(self, optimizer: _LegacyOptimizer, name: Optional[str] = None,
+    def __init__(self, optimizer: tf.compat.v1.train.Optimizer, name: Optional[str] = None,
                  use_locking: bool = False, device_dense: str = "", device_sparse: str = "",
                  compression: Any = Compression.none, backward_passes_per_step: int = 1):
         super().__init__(name=name or f"DistributedDelta{type(optimizer).__name__}",

@@ -44,8 +44,7 @@ class _CastCompressor(Compressor):
     wire: Any
 
     @classmethod
-    def compress(  # type: ignore[override]  # pylint: disable=arguments-differ
-            cls, tensor: Any) -> Tuple[Any, Any]:
+    def compress(cls, tensor: Any) -> Tuple[Any, Any]:
         tensor = tf.convert_to_tensor(tensor)
         if not tensor.dtype.is_floating:
             return tensor, tensor.dtype

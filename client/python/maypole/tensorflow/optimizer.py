@@ -20,17 +20,15 @@ from maypole.tensorflow.adasum_optimizer import _DistributedAdasumOptimizer
 from maypole.tensorflow.compression import Compression
 from maypole.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
 
-_LegacyOptimizer = tf.compat.v1.train.Optimizer
 
-
-class _DistributedOptimizer(_LegacyOptimizer):
+class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
     """Reduces the gradients between compute_gradients() and apply_gradients().
 
     With backward_passes_per_step > 1 it does so in every such step, and applies
     gradients only then.
     """
 
-    def __init__(self, optimizer: _LegacyOptimizer, name: Optional[str] = None,
+    def __init__(self, optimizer: tf.compat.v1.train.Optimizer, name: Optional[str] = None,
                  use_locking: bool = False, device_dense: str = "",
                  device_sparse: str = "", compression: Any = Compression.none,
                  sparse_as_dense: bool = False, op: int = Average,
@@ -118,11 +116,11 @@ def DistributedOptimizer(optimizer: Any,  # pylint: disable=invalid-name
     """
     check_reduction(op, gradient_predivide_factor)
     groups = check_groups(num_groups, groups)
-    if isinstance(optimizer, _LegacyOptimizer) and op == Adasum:
+    if isinstance(optimizer, tf.compat.v1.train.Optimizer) and op == Adasum:
         return _DistributedAdasumOptimizer(
             optimizer, name, use_locking, device_dense, device_sparse,
             compression, backward_passes_per_step)
-    if isinstance(optimizer, _LegacyOptimizer):
+    if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         return _DistributedOptimizer(
             optimizer, name, use_locking, device_dense, device_sparse,
             compression, sparse_as_dense, op, gradient_predivide_factor,

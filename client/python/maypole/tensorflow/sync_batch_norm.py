@@ -20,11 +20,10 @@ from maypole.tensorflow._gradient_reduction import unique_name
 from maypole.tensorflow.mpi_ops import allgather, rank_op
 from maypole.tensorflow.reductions import allreduce
 
-_BatchNormalization = tf.keras.layers.BatchNormalization
-_KERAS_2 = hasattr(_BatchNormalization, "_assign_moving_average")
+_KERAS_2 = hasattr(tf.keras.layers.BatchNormalization, "_assign_moving_average")
 
 
-class SyncBatchNormalization(_BatchNormalization):
+class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
     """As tf.keras.layers.BatchNormalization, over the batches of all ranks.
 
     Batches may differ in size; none may be empty. Without training, and with

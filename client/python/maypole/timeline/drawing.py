@@ -84,8 +84,8 @@ def _rows(trace: Trace) -> Tuple[Dict[Tuple[str, int], float], Dict[str, int], D
 
 def _add_bars(operation: Operation, row: float, bars: Dict[str, List[Rectangle]]) -> None:
     if rank_of(operation.track) is None:
-        phase = "NETWORK" if operation.name.startswith("NETWORK") else "order"
-        bars.setdefault(_COLOURS[phase], []).append((operation.begin, operation.end, row + 0.3, 0.4))
+        kind = "NETWORK" if operation.name.startswith("NETWORK") else "order"
+        bars.setdefault(_COLOURS[kind], []).append((operation.begin, operation.end, row + 0.3, 0.4))
         return
     for phase in operation.phases:
         bars.setdefault(_COLOURS.get(phase.name, "#000000"), []).append((phase.begin, phase.end, row + 0.14, 0.72))

@@ -116,7 +116,9 @@ class Bucket:
     def _wait_for_gradients(self) -> None:
         self._streams.discard(_tensors.stream_of(self.buffer))
         while self._streams:
-            _tensors.wait_for_stream(self.buffer, self._streams.pop())
+            stream = self._streams.pop()
+            assert stream is not None  # all are of CUDA, or all are None
+            _tensors.wait_for_stream(self.buffer, stream)
 
     def gather(self) -> None:
         """Copies gradients that are elsewhere into the buffer; counts them.

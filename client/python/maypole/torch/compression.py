@@ -58,9 +58,7 @@ class _CastCompressor(Compressor):
     wire: torch.dtype
 
     @classmethod
-    def compress(  # type: ignore[override]  # pylint: disable=arguments-differ
-            cls, tensor: torch.Tensor
-    ) -> Tuple[torch.Tensor, Optional[torch.dtype]]:
+    def compress(cls, tensor: torch.Tensor) -> Tuple[torch.Tensor, Optional[torch.dtype]]:
         if tensor.dtype in _CAST:
             return tensor.to(cls.wire), tensor.dtype
         return tensor, None

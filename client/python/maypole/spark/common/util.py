@@ -2,12 +2,12 @@
 
 import contextlib
 import threading
-from typing import Any, Iterator, List, Optional, Sequence
+from typing import Any, Iterator, List, Optional, Sequence, Set
 
 from maypole.spark.common import columns, params
 
 _lock = threading.Lock()
-_in_use = set()
+_in_use: Set[int] = set()
 
 
 def _free_index() -> int:

@@ -10,24 +10,22 @@ __all__ = [
     "LearningRateWarmupCallback", "MetricAverageCallback",
 ]
 
-_Callback = keras.callbacks.Callback
-
 
 class BroadcastGlobalVariablesCallback(_callbacks.BroadcastGlobalVariables,
-                                       _callbacks.ForTraining, _Callback):
+                                       _callbacks.ForTraining, keras.callbacks.Callback):
     """As maypole.keras.callbacks.BroadcastGlobalVariablesCallback."""
 
 
-class MetricAverageCallback(_callbacks.MetricAverage, _callbacks.ForTraining, _Callback):
+class MetricAverageCallback(_callbacks.MetricAverage, _callbacks.ForTraining, keras.callbacks.Callback):
     """As maypole.keras.callbacks.MetricAverageCallback."""
 
 
 class LearningRateScheduleCallback(_schedules.LearningRateSchedule, _callbacks.ForTraining,
-                                   _Callback):
+                                   keras.callbacks.Callback):
     """As maypole.keras.callbacks.LearningRateScheduleCallback."""
 
 
-class LearningRateWarmupCallback(_schedules.LearningRateWarmup, _callbacks.ForTraining, _Callback):
+class LearningRateWarmupCallback(_schedules.LearningRateWarmup, _callbacks.ForTraining, keras.callbacks.Callback):
     """As maypole.keras.callbacks.LearningRateWarmupCallback."""
 
 

@@ -12,16 +12,14 @@ __all__ = [
     "request_departure", "reset", "run",
 ]
 
-_Callback = keras.callbacks.Callback
 
-
-class CommitStateCallback(_elastic.CommitState, _callbacks.ForTraining, _Callback):
+class CommitStateCallback(_elastic.CommitState, _callbacks.ForTraining, keras.callbacks.Callback):
     """As maypole.keras.elastic.CommitStateCallback."""
 
 
-class UpdateBatchStateCallback(_elastic.UpdateBatchState, _callbacks.ForTraining, _Callback):
+class UpdateBatchStateCallback(_elastic.UpdateBatchState, _callbacks.ForTraining, keras.callbacks.Callback):
     """As maypole.keras.elastic.UpdateBatchStateCallback."""
 
 
-class UpdateEpochStateCallback(_elastic.UpdateEpochState, _callbacks.ForTraining, _Callback):
+class UpdateEpochStateCallback(_elastic.UpdateEpochState, _callbacks.ForTraining, keras.callbacks.Callback):
     """As maypole.keras.elastic.UpdateEpochStateCallback."""

@@ -354,6 +354,7 @@ class TorchState(ObjectState):
     def restore(self) -> None:
         """Sets the state to that of the last save()."""
         if any(not h.has_saved for _, h in self._of_kind(TensorsHandler)):
+            assert self._keeper is not None  # who else would have what they have not?
             self._keeper.restore()
         for _, handler in self._ordered():
             if not isinstance(handler, TensorsHandler) or handler.has_saved:
@@ -363,7 +364,7 @@ class TorchState(ObjectState):
     def sync(self) -> None:
         """Gives all ranks the newest state, and saves it."""
         if self._keeper is not None and basics.is_elastic():
-            return self._sync_kept()
+            return self._sync_kept(self._keeper)
         for _, handler in self._ordered():
             handler.sync()
         super().sync()  # saves
@@ -373,8 +374,7 @@ class TorchState(ObjectState):
         if self._keeper is not None:
             self._keeper.drop()
 
-    def _sync_kept(self) -> None:
-        keeper = self._keeper
+    def _sync_kept(self, keeper: StateKeeper) -> None:
         if not keeper.started:
             self._load_rest(keeper.load_newest())
         offers = allgather_object(Offer(keeper.started, keeper.commit),
