@@ -38,6 +38,11 @@ class Slot:
         self.early_failures = 0  # one after the other
         self.start_at: Optional[float] = None  # a process, or the Spark job if there is no task
 
+    def number_of_process(self) -> int:
+        """Of the process that runs, or has just ended."""
+        assert self.process is not None
+        return self.process
+
 
 class ElasticJob(Base):
     """start: how many tasks must be there for the first processes to start."""
@@ -153,7 +158,7 @@ class ElasticJob(Base):
         elif slot.task is not task:
             return
         elif event.kind == "output":
-            self.output.write(task.its_number, *event.values)
+            self.output.write(slot.number_of_process(), *event.values)
         elif event.kind == "lost":
             self._lose(slot, task, f"the connection of its Python worker (pid {task.worker_pid}) has closed")
         elif event.kind == "ended":
@@ -175,7 +180,7 @@ class ElasticJob(Base):
             self._reset(cause, RankError(cause, number))
 
     def _on_end(self, slot: Slot, task: Task, status: Optional[int], data: bytes, text: str) -> None:
-        number, slot.process = task.its_number, None
+        number, slot.process = slot.number_of_process(), None
         self.output.end(number)
         answer = messages.decode_answer(data)
         if status == 0:

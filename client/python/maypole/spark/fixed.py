@@ -116,7 +116,7 @@ class FixedJob(Base):
         elif task is not self._tasks.get(task.index):
             return
         elif event.kind == "output":
-            self.output.write(task.its_number, *event.values)
+            self.output.write(_number_of(task), *event.values)
         elif event.kind == "lost":
             if task.number is None:
                 del self._tasks[task.index]  # it has not begun; if it does not come again, Spark says why
@@ -126,10 +126,11 @@ class FixedJob(Base):
             self._on_end(task, *event.values)
 
     def _on_end(self, task: Task, status: Optional[int], data: bytes, text: str) -> None:
-        self.output.end(task.its_number)
+        number = _number_of(task)
+        self.output.end(number)
         answer = messages.decode_answer(data)
         if status == 0 and (answer is None or "result" in answer):
-            self._answers[task.its_number] = answer
+            self._answers[number] = answer
         else:
             self._failures.append(Failure(task, how_it_ended(status, text), answer, weight(status, answer)))
 
@@ -156,10 +157,16 @@ class FixedJob(Base):
                 f"worker (pid {task.worker_pid}) has closed: {why}", task.number)
         if self._failures:
             failure = max(self._failures, key=lambda f: f.weight)  # the first of the heaviest
-            number = failure.task.its_number
+            number = _number_of(failure.task)
             return runner_job.rank_error(number, f"rank {number} ({_where(failure.task)}) {failure.cause}",
                                          failure.answer)
         return RuntimeError(f"the Spark job of maypole.spark.run failed: {self._spark_error}")
+
+
+def _number_of(task: Task) -> int:
+    """Of a task whose process has been started."""
+    assert task.number is not None
+    return task.number
 
 
 def _where(task: Task) -> str:

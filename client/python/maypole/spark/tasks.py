@@ -31,12 +31,6 @@ class Task:
         self.pid: Optional[int] = None  # of the rank's process
         self.number: Optional[int] = None
 
-    @property
-    def its_number(self) -> int:
-        """The number, once the process has been started."""
-        assert self.number is not None
-        return self.number
-
     def send(self, *message: Any) -> None:
         """A broken connection is found by reading from it."""
         try:
