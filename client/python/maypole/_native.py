@@ -185,7 +185,7 @@ class Library:
         """
 
         @_PUT
-        def c_put(_, key, value, error, error_bytes):
+        def c_put(_: Any, key: bytes, value: bytes, error: int, error_bytes: int) -> int:
             try:
                 put(key.decode("utf-8"), value.decode("utf-8"))
             except Exception as e:  # must not pass through C
@@ -194,7 +194,8 @@ class Library:
             return OK
 
         @_GET
-        def c_get(_, key, timeout_ms, value, value_bytes, error, error_bytes):
+        def c_get(_: Any, key: bytes, timeout_ms: int, value: int, value_bytes: int, error: int,
+                  error_bytes: int) -> int:
             try:
                 found = get(key.decode("utf-8"), timeout_ms)
             except Exception as e:  # must not pass through C

@@ -17,8 +17,8 @@ from maypole.common.elastic import ObjectState, run_converting
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
     """Decorates func(state, ...) so that it survives the loss of ranks and takes in new ones.
 
-    As maypole.common.elastic.run; an error of TensorFlow or JAX in which a collective of ours has
-    failed counts as that collective's.
+    As maypole.common.elastic.run; an error of TensorFlow or JAX in which a collective of ours has failed counts
+    as that collective's.
     """
     return run_converting(func, internal_error)
 
@@ -44,10 +44,12 @@ class _KeptValues:
 class KerasState(ObjectState):
     """The state of training: a model, its optimizer, and objects such as epoch=0 and batch=0.
 
-    optimizer: None: the model's. The other arguments are attributes, as of ObjectState. The model
-    must be built, so that a new rank has variables for the others' values.
-
     On TensorFlow also what optimizers have summed over passes that are not complete.
+
+    Args:
+        model: it must be built, so that a new rank has variables for the others' values.
+        optimizer: None: the model's.
+        **kwargs: the state's attributes, with their values.
     """
 
     def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any):
@@ -80,8 +82,8 @@ class KerasState(ObjectState):
     def _new_kept_values(self) -> Any:
         if not variables.is_of_tensorflow(self.model):
             return _KeptValues()
-        from maypole.tensorflow import elastic  # pylint: disable=import-outside-toplevel
-        return elastic.keras_values(None)
+        from maypole.tensorflow._elastic import keras_values  # pylint: disable=import-outside-toplevel
+        return keras_values(None)
 
     def _variables(self) -> List[Any]:
         """All of them, valid."""

@@ -15,7 +15,7 @@ def internal_error(error: Exception) -> Optional[HorovodInternalError]:
         return None
     found = None
     if "maypole.tensorflow" in sys.modules:
-        from maypole.tensorflow.elastic import internal_error as of_tensorflow
+        from maypole.tensorflow._elastic import internal_error as of_tensorflow
         found = of_tensorflow(error)
     if found is None and "maypole.jax" in sys.modules:
         from maypole.jax.elastic import internal_error as of_jax

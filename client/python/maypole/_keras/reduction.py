@@ -13,7 +13,7 @@ import zlib
 from typing import Any, List, Optional, Sequence, Set
 
 from maypole.common import basics, process_sets
-from maypole.common.constants import OP_NAMES, Adasum, Average, Sum
+from maypole.common.constants import OP_NAMES, Adasum, Average, ReduceOp, Sum
 
 
 class Reduction:
@@ -26,7 +26,7 @@ class Reduction:
 
     # pylint: disable=too-many-arguments,too-many-instance-attributes
     def __init__(self, gradients: Any, name: Optional[str], compression: Any,
-                 sparse_as_dense: bool, op: int, gradient_predivide_factor: float, passes: int,
+                 sparse_as_dense: bool, op: ReduceOp, gradient_predivide_factor: float, passes: int,
                  average_aggregated_gradients: bool, groups: Any, process_set: Any,
                  local_layers: Sequence[Any], scale_local_gradients: bool):
         basics.size()  # raises ValueError before init()
@@ -191,7 +191,7 @@ def checked_groups(num_groups: int, groups: Any) -> Any:
     return groups
 
 
-def _check(op: int, predivide: float, passes: int, groups: Any) -> None:
+def _check(op: ReduceOp, predivide: float, passes: int, groups: Any) -> None:
     if op not in (Average, Sum, Adasum):
         raise ValueError(f"DistributedOptimizer: op={OP_NAMES.get(op, op)}, "
                          "expected Average, Sum or Adasum")

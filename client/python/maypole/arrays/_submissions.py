@@ -16,7 +16,7 @@ from maypole import _native
 from maypole.arrays import _dlpack
 from maypole.common import collectives, operations
 from maypole.common.collectives import title
-from maypole.common.constants import Adasum
+from maypole.common.constants import Adasum, ReduceOp
 
 # By name, because bfloat16 is another type in each library that brings it.
 _DTYPES: Dict[str, int] = {
@@ -116,7 +116,7 @@ def _target(value: Any, array: np.ndarray, source: np.ndarray,
     return source, value, copy_back
 
 
-def allreduce(value: Any, name: Optional[str], op: int, prescale: float,
+def allreduce(value: Any, name: Optional[str], op: ReduceOp, prescale: float,
               postscale: float, process_set: int, in_place: bool,
               awaited: bool = False) -> operations.Pending:
     """Reduces `value` into a new array, or into itself."""
@@ -138,7 +138,7 @@ def allreduce(value: Any, name: Optional[str], op: int, prescale: float,
                     process_set, awaited)
 
 
-def _refuse_adasum(kind: str, name: Optional[str], op: int) -> None:
+def _refuse_adasum(kind: str, name: Optional[str], op: ReduceOp) -> None:
     if op == Adasum:
         raise ValueError(f"{title(kind, name)}: Adasum is a reduction of "
                          "allreduce, which blocks; use Average or Sum")
@@ -174,7 +174,7 @@ def _rows(native: int, source: np.ndarray) -> np.ndarray:
     return np.ndarray(shape, source.dtype, buffer=memory)
 
 
-def reducescatter(value: Any, name: Optional[str], op: int, prescale: float,
+def reducescatter(value: Any, name: Optional[str], op: ReduceOp, prescale: float,
                   postscale: float, process_set: int,
                   awaited: bool = False) -> operations.Pending:
     """Reduces the ranks' arrays; the result is this rank's part of the rows."""

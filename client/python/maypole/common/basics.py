@@ -27,22 +27,24 @@ _finished = False
 def init(comm: Any = None, process_sets: Any = None) -> None:
     """Joins the job and blocks until all its ranks have joined.
 
-    The place in the job comes from the environment variables of the launcher
-    (maypolerun, torchrun, mpirun, srun); without them this is a job of one
-    rank. A second call does nothing. After shutdown() it joins the job's next
-    epoch. shutdown() runs at exit.
+    The place in the job comes from the environment variables of the launcher (maypolerun, torchrun, mpirun,
+    srun); without them this is a job of one rank. A second call does nothing. After shutdown() it joins the
+    job's next epoch. shutdown() runs at exit.
 
-    comm: None: all ranks of the launcher. A list of some of them, in ascending
-    order: they form a job of their own (part_of_job.py). A communicator of
-    mpi4py of all ranks.
-    process_sets: None, or a list of ProcessSet, the same on all ranks, which
-    init() adds (also in a second call). "dynamic" has no effect, because sets
-    can always be added. If two sets are equal, init() raises ValueError; it has
-    joined the job nevertheless, and may be called again.
-    Raises NotImplementedError for other values of `comm`, ValueError if the environment is
-    wrong or in a forked child of a rank, HorovodInternalError if the job could
-    not be joined in time. Ctrl-C ends the wait. In an elastic job whose
-    training is over, which this process has come too late for, SystemExit(0).
+    Ctrl-C ends the wait.
+
+    Args:
+        comm: None: all ranks of the launcher. A list of some of them, in ascending order: they form a job of
+            their own (part_of_job.py). A communicator of mpi4py of all ranks.
+        process_sets: None, or a list of ProcessSet, the same on all ranks, which init() adds (also in a second
+            call). "dynamic" has no effect, because sets can always be added. If two sets are equal, init()
+            raises ValueError; it has joined the job nevertheless, and may be called again.
+
+    Raises:
+        NotImplementedError: for other values of `comm`.
+        ValueError: the environment is wrong, or this is a forked child of a rank.
+        HorovodInternalError: the job could not be joined in time.
+        SystemExit(0): the training of this elastic job is over, and this process has come too late for it.
     """
     global _atexit_registered, _joins
     wanted_ranks = part_of_job.ranks_of(comm)
@@ -290,8 +292,10 @@ def rocm_built(verbose: bool = False) -> bool:
 def counter(name: str) -> Optional[int]:
     """A counter of this process; None if no counter has that name.
 
-    `operations`, `completed`, `failed`, `bytes`, `pending`, ...: maypole.h has
-    the list.
+    `operations`, `completed`, `failed`, `bytes`, `pending`, ...: maypole.h has the list.
+
+    Args:
+        name: of the counter.
     """
     value = _native.library().counter(name)
     return None if value < 0 else value

@@ -37,7 +37,7 @@ import mmap
 import os
 import struct
 import zlib
-from typing import Dict, NamedTuple
+from typing import Dict, NamedTuple, Optional, Tuple
 
 from maypole import _native
 
@@ -183,7 +183,7 @@ class CommitMemory:
         """Where the byte `at` of this half is in this process."""
         return self._base + self.offset(half, at)
 
-    def _record(self, half: int):
+    def _record(self, half: int) -> Optional[Tuple[int, ...]]:
         where = _RECORDS_AT[half]
         record = self.memory[where:where + _RECORD.size]
         (check,) = _CHECK.unpack_from(self.memory, where + _RECORD.size)

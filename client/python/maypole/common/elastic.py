@@ -161,7 +161,9 @@ def _any_rank(wanted: bool) -> bool:
 class State:
     """What training needs to continue: subclasses save, restore and sync it.
 
-    bcast_object: broadcast_object() of the framework. get_rank: rank().
+    Args:
+        bcast_object: broadcast_object() of the framework.
+        get_rank: rank().
     """
 
     _synced_in: Optional[int] = None  # basics.joins() of the epoch of the last sync()
@@ -242,6 +244,11 @@ class ObjectState(State):
     """A state of Python objects, which are attributes: state.batch += 1.
 
     They must be picklable, because sync() sends them.
+
+    Args:
+        bcast_object: broadcast_object() of the framework.
+        get_rank: rank().
+        **kwargs: the state's attributes, with their values.
     """
 
     def __init__(self, bcast_object: Callable[[Any], Any],
@@ -288,8 +295,9 @@ class ObjectState(State):
 def reset() -> None:
     """Leaves the epoch and joins the next one.
 
-    Raises HorovodInternalError if it does not start within the start timeout,
-    for example because there are too few ranks; the text says who is missing.
+    Raises:
+        HorovodInternalError: it does not start within the start timeout, for example because there are too few
+            ranks; the text says who is missing.
     """
     basics.leave_epoch()
     with _departure.at_once():
@@ -311,8 +319,11 @@ def run_fn(func: Callable[..., Any],
            reset: Callable[[], None]) -> Callable[..., Any]:  # pylint: disable=redefined-outer-name
     """Returns func(state, *args, **kwargs) with the loop of this file's head.
 
-    In a job that is not elastic a lost rank is an error that run() passes on,
-    because nobody takes its place.
+    In a job that is not elastic a lost rank is an error that run() passes on, because nobody takes its place.
+
+    Args:
+        func: func(state, ...), which trains.
+        reset: ends an epoch and begins the next one.
     """
 
     @functools.wraps(func)
@@ -324,7 +335,11 @@ def run_fn(func: Callable[..., Any],
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates func(state, ...) so that it survives the loss of ranks and takes in new ones."""
+    """Decorates func(state, ...) so that it survives the loss of ranks and takes in new ones.
+
+    Args:
+        func: func(state, ...), which trains.
+    """
     return run_fn(func, reset)
 
 
@@ -334,8 +349,7 @@ def run_converting(
 ) -> Callable[..., Any]:
     """As run(func), for a framework that raises errors of its own when a collective fails.
 
-    internal_error(error) returns the HorovodInternalError that such an error
-    stems from, None for all others.
+    internal_error(error) returns the HorovodInternalError that such an error stems from, None for all others.
     """
 
     @functools.wraps(func)

@@ -23,8 +23,13 @@ from maypole.common.exceptions import not_initialized
 class ProcessSet:
     """Some ranks of the job; pass it to init() or add_process_set().
 
-    process_set_id: None before the set is added and after it has ended.
-    ranks: ascending; None after remove_process_set().
+    Args:
+        ranks_or_comm: ranks of the job, in any order.
+
+    Attributes:
+        process_set_id: None before the set is added and after it has ended.
+        ranks: ascending; None after remove_process_set().
+        mpi_comm: None: Maypole does not use MPI.
     """
 
     process_set_id: Optional[int] = None
@@ -47,7 +52,8 @@ class ProcessSet:
     def rank(self) -> Optional[int]:
         """This process's index in the set; None while the set has no id.
 
-        Raises ValueError if this process is not in the set.
+        Raises:
+            ValueError: this process is not in the set.
         """
         if self.process_set_id is None:
             return None
@@ -145,11 +151,16 @@ def add_process_set(
         process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet:
     """Adds a process set; every rank of the job must make the same call.
 
-    process_set: ranks, or a ProcessSet that has not been added. Returns the
-    ProcessSet, with its process_set_id. No environment variable is needed.
-    Raises ValueError if a rank is not in the job or is listed twice, or if
-    there is a set of the same ranks (all ranks: the global set);
-    HorovodInternalError if the job's ranks request different sets.
+    Args:
+        process_set: ranks, or a ProcessSet that has not been added.
+
+    Returns:
+        The ProcessSet, with its process_set_id. No environment variable is needed.
+
+    Raises:
+        ValueError: a rank is not in the job or is listed twice, or if there is a set of the same ranks (all
+            ranks: the global set).
+        HorovodInternalError: the job's ranks request different sets.
     """
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
@@ -166,10 +177,16 @@ def add_process_set(
 def remove_process_set(process_set: ProcessSet) -> bool:
     """Removes a process set; every rank of the job must make the same call.
 
-    Returns True, or False for the global set, which cannot be removed.
-    Afterwards all objects that stand for the set have no id and no ranks.
-    Raises ValueError if the set has not been added, HorovodInternalError if the
-    job's ranks make different requests or operations of the set are pending.
+    Args:
+        process_set: the ranks that take part; all of them must make the call.
+
+    Returns:
+        True, or False for the global set, which cannot be removed. Afterwards all objects that stand for the
+        set have no id and no ranks.
+
+    Raises:
+        ValueError: the set has not been added.
+        HorovodInternalError: the job's ranks make different requests or operations of the set are pending.
     """
     process_set_id = id_of(process_set)
     if process_set_id == 0:

@@ -7,38 +7,7 @@ from typing import Any, Tuple
 
 import jax.numpy as jnp
 
-
-class Compressor:
-    """Makes an array smaller before an allreduce and restores it after.
-
-    Subclasses may be passed as `compression=`. Both functions are traced; what
-    compress() returns is reduced, so it must be linear in its input.
-    """
-
-    @staticmethod
-    def compress(tensor: Any) -> Tuple[Any, Any]:
-        """Returns (the array to send, context for decompress)."""
-        raise NotImplementedError
-
-    @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        """Returns the reduced array in its original form."""
-        raise NotImplementedError
-
-
-class NoneCompressor(Compressor):
-    """Sends arrays as they are."""
-
-    @staticmethod
-    def compress(tensor: Any) -> Tuple[Any, Any]:
-        """Returns the array itself."""
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        """Returns the array itself."""
-        del ctx
-        return tensor
+from maypole.common.compression import Compressor, NoneCompressor
 
 
 class _CastCompressor(Compressor):

@@ -39,8 +39,11 @@ __all__ = [
 class JaxState(ObjectState):
     """A state of pytrees and other objects, which are attributes.
 
-    A save copies the jax.Arrays, so the program may donate them. sync() sends
-    them as arrays; all else must be picklable.
+    A save copies the jax.Arrays, so the program may donate them. sync() sends them as arrays; all else must be
+    picklable.
+
+    Args:
+        **kwargs: the state's attributes, with their values.
     """
 
     def __init__(self, **kwargs: Any):
@@ -121,5 +124,8 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
     """Decorates func(state, ...) so that it survives the loss of ranks and takes in new ones.
 
     See maypole.common.elastic.
+
+    Args:
+        func: func(state, ...), which trains.
     """
     return run_converting(func, internal_error)

@@ -5,33 +5,7 @@ from typing import Any, Tuple
 import mxnet as mx
 import numpy as np
 
-
-class Compressor:
-    """Makes an array smaller, and back; for classes, not for objects."""
-
-    @staticmethod
-    def compress(tensor: mx.nd.NDArray) -> Tuple[mx.nd.NDArray, Any]:
-        """Returns (the array to send, what decompress() needs)."""
-        raise NotImplementedError()
-
-    @staticmethod
-    def decompress(tensor: mx.nd.NDArray, ctx: Any) -> mx.nd.NDArray:
-        """Reverses compress()."""
-        raise NotImplementedError()
-
-
-class NoneCompressor(Compressor):
-    """Sends what it gets."""
-
-    @staticmethod
-    def compress(tensor: mx.nd.NDArray) -> Tuple[mx.nd.NDArray, Any]:
-        """Returns the array itself."""
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: mx.nd.NDArray, ctx: Any) -> mx.nd.NDArray:
-        """Returns the array itself."""
-        return tensor
+from maypole.common.compression import Compressor, NoneCompressor
 
 
 class FP16Compressor(Compressor):

@@ -16,7 +16,6 @@ In flags, {directory} stands for a directory of mode 0700, in which the secret i
 Thread contract: a process of one thread.
 """
 
-import ctypes
 import fcntl
 import glob
 import json
@@ -30,10 +29,10 @@ import tempfile
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
+from maypole.common.guard import end_with_parent
 from maypole.common.hosts import parse_announcement
 from maypole.common.program import find_program
 
-_PR_SET_PDEATHSIG = 1
 _END_SECONDS = 5.0  # docs/design.md: a daemon ends at once at SIGTERM
 _NEW_SECONDS = 60  # a directory that is younger may not be locked yet
 _PREFIX = "maypole-ray-%d-"
@@ -41,8 +40,7 @@ _PREFIX = "maypole-ray-%d-"
 
 def _end_with_parent(parent: int) -> None:
     """In the child, before exec: this program has one thread, so it may run Python there."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:
+    if not end_with_parent(parent, signal.SIGTERM):
         os._exit(1)
 
 

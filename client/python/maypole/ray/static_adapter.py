@@ -4,6 +4,7 @@ import os
 import secrets
 from typing import Any, Callable, Dict, List, Optional
 
+from maypole.common import driver
 from maypole.ray import cluster, placement, shim
 from maypole.ray.errors import Rank
 from maypole.ray.gathering import Callbacks, Gathering
@@ -23,7 +24,7 @@ def make_daemons(settings: Any, variables: Dict[str, str]) -> Daemons:
 def variables_of_job(settings: Any, extra_env_vars: Optional[Dict]) -> Dict[str, str]:
     """What all ranks have in their environment; chooses the job's name and token."""
     seconds = max(_START_SECONDS, int(getattr(settings, "timeout_s", 30)))
-    return placement.job_variables(placement.settings_of(os.environ), extra_env_vars, seconds, secrets.token_hex(16))
+    return placement.job_variables(driver.settings(os.environ), extra_env_vars, seconds, secrets.token_hex(16))
 
 
 class StaticAdapter:
@@ -117,7 +118,7 @@ class StaticAdapter:
         return [self._variables(place, fact, facts, sockets, nodes) for place, fact in zip(places, facts)]
 
     @staticmethod
-    def _variables(place: placement.Place, fact: Dict[str, Any], facts: List[Dict[str, Any]], sockets: Dict[str, str],
+    def _variables(place: driver.Place, fact: Dict[str, Any], facts: List[Dict[str, Any]], sockets: Dict[str, str],
                    nodes: Dict[str, Any]) -> Dict[str, str]:
         node_id = fact["node_id"]
         own = placement.rank_variables(place, sockets[node_id], nodes[node_id].name, fact["host"])

@@ -13,9 +13,8 @@ import tempfile
 import time
 from typing import Any, Dict, List, Optional
 
-from maypole.common import program
+from maypole.common import guard, program
 from maypole.common.hosts import parse_announcement
-from maypole.spark import guard
 
 _READY_SECONDS = 60.0
 _END_SECONDS = 10.0

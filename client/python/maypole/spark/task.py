@@ -267,6 +267,6 @@ def _call_with_paths(call: bytes) -> bytes:
 
 
 def _program(task: int) -> str:
-    return (f"import sys; sys.path.append({_PACKAGE_DIRECTORY!r}); from maypole.spark.guard import end_with_parent; "
+    return (f"import sys; sys.path.append({_PACKAGE_DIRECTORY!r}); from maypole.common.guard import end_with_parent; "
             f"end_with_parent({task}, {int(signal.SIGKILL)}) or sys.exit(1); "
             "from maypole.runner import rank; rank.main()")

@@ -28,8 +28,8 @@ from typing import Any, Callable, List, Sequence, Set
 import tensorflow as tf
 
 from maypole.common import basics
-from maypole.common.constants import Average
-from maypole.common.process_sets import global_process_set
+from maypole.common.constants import Average, ReduceOp
+from maypole.common.process_sets import ProcessSet, global_process_set
 from maypole.tensorflow import _gradient_layouts, _nodes, reductions
 from maypole.tensorflow.compression import Compression
 from maypole.tensorflow.mpi_ops import size_op
@@ -38,7 +38,7 @@ from maypole.tensorflow.util import vars_to_refs
 _GROUP_BYTES = 32 << 20
 
 
-def check_reduction(op: int, gradient_predivide_factor: float) -> None:
+def check_reduction(op: ReduceOp, gradient_predivide_factor: float) -> None:
     """Raises ValueError for options that cannot be had together."""
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError(
@@ -135,10 +135,10 @@ class GradientReduction:
                  device_sparse: str = "",
                  compression: Any = Compression.none,
                  sparse_as_dense: bool = False,
-                 op: int = Average,
+                 op: ReduceOp = Average,
                  gradient_predivide_factor: float = 1.0,
                  groups: Any = None,
-                 process_set: Any = global_process_set,
+                 process_set: ProcessSet = global_process_set,
                  scale_local_gradients: bool = True):
         check_reduction(op, gradient_predivide_factor)
         self._name = name

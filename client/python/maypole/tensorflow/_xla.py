@@ -18,7 +18,7 @@ import ctypes
 import functools
 import os
 import struct
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import tensorflow as tf
 
@@ -81,6 +81,8 @@ def call(kind: str, inputs: Dict[str, Any], attributes: Dict[str, Any], name: st
     return list(compiled(*tensors))
 
 
+# The functions of the collectives' gradients, by kind; _gradients.py registers them.
+GRADIENTS: Dict[str, Callable[..., List[Any]]] = {}
 # A graph's attribute: a list of one result of its last collective.
 _LAST = "_maypole_last_collective"
 
@@ -93,11 +95,10 @@ def _with_rows(kind: str, tensor: Any) -> Any:
 def _gradients(kind: str, tensors: Sequence[Any], attributes: Dict[str, Any], name: str,
                grads: Sequence[Any]) -> List[Any]:
     """For gradients, a collective is an operation with these attributes."""
-    from maypole.tensorflow import _gradients as registered  # pylint: disable=import-outside-toplevel
     if kind == "Allgather":
         raise NotImplementedError(f"allgather {name!r} has no gradient in a function with "
                                   f"jit_compile=True: {_INSTEAD}")
-    return registered.FUNCTIONS[kind](_Operation(dict(attributes, tensor_name=name.encode())),
+    return GRADIENTS[kind](_Operation(dict(attributes, tensor_name=name.encode())),
                                       tensors, grads)
 
 

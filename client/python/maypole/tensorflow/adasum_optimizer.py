@@ -11,7 +11,7 @@ Thread contract: one thread builds the graph; all ranks build the same and run t
 same steps.
 """
 
-from typing import Any, List, Optional
+from typing import Any, List, Optional, Type
 
 import tensorflow as tf
 
@@ -19,7 +19,7 @@ from maypole.common.constants import Adasum
 from maypole.common.process_sets import global_process_set
 from maypole.tensorflow import _gradient_layouts, reductions
 from maypole.tensorflow._gradient_reduction import label_of
-from maypole.tensorflow.compression import Compression
+from maypole.tensorflow.compression import Compression, Compressor
 
 
 class _DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):
@@ -27,7 +27,7 @@ class _DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):
 
     def __init__(self, optimizer: tf.compat.v1.train.Optimizer, name: Optional[str] = None,
                  use_locking: bool = False, device_dense: str = "", device_sparse: str = "",
-                 compression: Any = Compression.none, backward_passes_per_step: int = 1):
+                 compression: Type[Compressor] = Compression.none, backward_passes_per_step: int = 1):
         super().__init__(name=name or f"DistributedDelta{type(optimizer).__name__}",
                          use_locking=use_locking)
         self._optimizer = optimizer

@@ -12,7 +12,7 @@ from typing import Any, Callable
 
 import tensorflow as tf
 
-from maypole.common.process_sets import global_process_set
+from maypole.common.process_sets import ProcessSet, global_process_set
 from maypole.tensorflow import _gradient_sums
 from maypole.tensorflow.gradient_aggregation_eager import (
     LocalGradientAggregationHelperEager,
@@ -43,7 +43,7 @@ class LocalGradientAggregationHelper(LocalGradientAggregationHelperEager):
                  average_aggregated_gradients: bool,
                  rank: int,
                  optimizer_type: str,
-                 process_set: Any = global_process_set,
+                 process_set: ProcessSet = global_process_set,
                  scale_local_gradients: bool = True,
                  name: str = ""):
         del rank

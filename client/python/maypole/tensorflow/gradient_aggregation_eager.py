@@ -17,7 +17,7 @@ from typing import Any, Callable, List, Optional
 
 import tensorflow as tf
 
-from maypole.common.process_sets import global_process_set
+from maypole.common.process_sets import ProcessSet, global_process_set
 from maypole.tensorflow import _gradient_sums
 from maypole.tensorflow._gradient_reduction import LocalVariables
 
@@ -49,7 +49,7 @@ class LocalGradientAggregationHelperEager:
                  allreduce_func: Callable[[Any, Any], Any],
                  sparse_as_dense: bool,
                  average_aggregated_gradients: bool,
-                 process_set: Any = global_process_set,
+                 process_set: ProcessSet = global_process_set,
                  scale_local_gradients: bool = True):
         if backward_passes_per_step <= 0:
             raise ValueError(

@@ -26,9 +26,13 @@ _KERAS_2 = hasattr(tf.keras.layers.BatchNormalization, "_assign_moving_average")
 class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
     """As tf.keras.layers.BatchNormalization, over the batches of all ranks.
 
-    Batches may differ in size; none may be empty. Without training, and with
-    one rank, it is an ordinary BatchNormalization. fused must be False (raises
-    ValueError): TensorFlow's fused kernel computes the statistics itself.
+    Batches may differ in size; none may be empty. Without training, and with one rank, it is an ordinary
+    BatchNormalization. fused must be False (raises ValueError): TensorFlow's fused kernel computes the
+    statistics itself.
+
+    Args:
+        fused: must be False.
+        **kwargs: for the function.
     """
 
     def __init__(self, fused: bool = False, **kwargs: Any):

@@ -8,6 +8,7 @@ from typing import Any, Callable, Container, Dict, Optional, Sequence
 
 import torch
 
+from maypole.common.constants import ReduceOp
 from maypole.torch._buckets import Bucket
 from maypole.torch._guards import check_no_graph, grad_of, set_grad
 from maypole.torch._layouts import Layouts, Order
@@ -19,7 +20,7 @@ from maypole.torch.sparse import sparse_allreduce_async
 class Reducer:
     """Reduces gradients: starts a reduction, returns a function that ends it."""
 
-    def __init__(self, compression: Any, op: int, predivide: float,
+    def __init__(self, compression: Any, op: ReduceOp, predivide: float,
                  sparse_as_dense: bool, stays_sparse: bool, process_set: Any):
         self.compression = compression
         self.process_set = process_set

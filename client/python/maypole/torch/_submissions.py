@@ -20,7 +20,7 @@ import torch
 from maypole import _native
 from maypole.common import collectives, operations
 from maypole.common.collectives import title
-from maypole.common.constants import Adasum
+from maypole.common.constants import Adasum, ReduceOp
 from maypole.common.exceptions import from_status
 from maypole.torch import _scaling, _tensors
 from maypole.torch._carriers import Carrier, carrier_of
@@ -170,7 +170,7 @@ def _copy_result(native: int, address: int, stream: Optional[int]) -> None:
 
 def allreduce(tensor: torch.Tensor,
               name: Optional[str],
-              op: int,
+              op: ReduceOp,
               prescale: float,
               postscale: float,
               process_set: int,
@@ -198,7 +198,7 @@ def allreduce(tensor: torch.Tensor,
                               stream=stream)
 
 
-def _scaled_allreduce(tensor: torch.Tensor, name: Optional[str], op: int,
+def _scaled_allreduce(tensor: torch.Tensor, name: Optional[str], op: ReduceOp,
                       prescale: float, postscale: float, process_set: int,
                       in_place: bool, awaited: bool) -> operations.Pending:
     """An allreduce of integers, in a copy that is scaled here."""
@@ -270,7 +270,7 @@ def allgather(tensor: torch.Tensor,
 
 def reducescatter(tensor: torch.Tensor,
                   name: Optional[str],
-                  op: int,
+                  op: ReduceOp,
                   prescale: float,
                   postscale: float,
                   process_set: int,

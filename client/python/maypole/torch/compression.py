@@ -8,46 +8,12 @@ Thread contract: any thread, but one at a time for a tensor's name.
 """
 
 import zlib
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple, Type, Union
 
 import torch
 
 from maypole.common import basics
-
-
-class Compressor:
-    """Makes a tensor smaller before an allreduce and restores it after.
-
-    Subclasses may be passed as `compression=`. `decompress` gets the context
-    that `compress` returned. What `compress` returns is reduced by Average or
-    Sum, so it must be linear in its input once the context is given, and the
-    context must be the same on all ranks.
-    """
-
-    @staticmethod
-    def compress(tensor: torch.Tensor) -> Tuple[torch.Tensor, Any]:
-        """Returns (the tensor to send, context for decompress)."""
-        raise NotImplementedError
-
-    @staticmethod
-    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """Returns the reduced tensor in its original form."""
-        raise NotImplementedError
-
-
-class NoneCompressor(Compressor):
-    """Sends tensors as they are."""
-
-    @staticmethod
-    def compress(tensor: torch.Tensor) -> Tuple[torch.Tensor, None]:
-        """Returns the tensor itself."""
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """Returns the tensor itself."""
-        return tensor
-
+from maypole.common.compression import Compressor, NoneCompressor
 
 _CAST = (torch.float32, torch.float64)
 
@@ -69,7 +35,7 @@ class _CastCompressor(Compressor):
         return tensor if ctx is None else tensor.to(ctx)
 
 
-def wire_dtype(compression: Any,
+def wire_dtype(compression: "CompressorLike",
                dtype: torch.dtype) -> Optional[torch.dtype]:
     """The dtype to which the compression casts tensors of `dtype`; None if it does something else, or nothing."""
     if compression not in (FP16Compressor, BF16Compressor):
@@ -210,3 +176,7 @@ class Compression:
     fp16 = FP16Compressor
     bf16 = BF16Compressor
     powersgd = PowerSGD
+
+
+# What `compression=` may be.
+CompressorLike = Union[Type[Compressor], PowerSGD]

@@ -16,9 +16,9 @@ from maypole._keras import api, backends
 from maypole._keras.values import allgather, allreduce, broadcast, reducescatter
 from maypole.common import api as _common
 from maypole.common.api import *  # noqa: F403 - the names of its __all__, which all frameworks' modules have
-from maypole.common.constants import Average
+from maypole.common.constants import Average, ReduceOp
 from maypole.common.objects import allgather_object, broadcast_object
-from maypole.common.process_sets import global_process_set
+from maypole.common.process_sets import ProcessSet, global_process_set
 from maypole.tensorflow.keras import callbacks, elastic
 
 __all__ = [
@@ -41,12 +41,12 @@ def DistributedOptimizer(  # pylint: disable=invalid-name
         compression: Any = Compression.none,
         sparse_as_dense: bool = False,
         gradient_predivide_factor: float = 1.0,
-        op: int = Average,
+        op: ReduceOp = Average,
         backward_passes_per_step: int = 1,
         average_aggregated_gradients: bool = False,
         num_groups: int = 0,
         groups: Any = None,
-        process_set: Any = global_process_set,
+        process_set: ProcessSet = global_process_set,
         scale_local_gradients: bool = True) -> Any:
     """As maypole.keras.DistributedOptimizer(), in another order."""
     del device_dense, device_sparse
@@ -64,11 +64,11 @@ def PartialDistributedOptimizer(  # pylint: disable=invalid-name
         compression: Any = Compression.none,
         sparse_as_dense: bool = False,
         gradient_predivide_factor: float = 1.0,
-        op: int = Average,
+        op: ReduceOp = Average,
         backward_passes_per_step: int = 1,
         average_aggregated_gradients: bool = False,
         groups: Any = None,
-        process_set: Any = global_process_set,
+        process_set: ProcessSet = global_process_set,
         local_layers: Any = None,
         scale_local_gradients: bool = True) -> Any:
     """As maypole.keras.PartialDistributedOptimizer()."""

@@ -30,9 +30,12 @@ from maypole.common import basics
 class ElasticSampler(torch.utils.data.Sampler):
     """Deals out the samples that are not processed to the ranks of the job.
 
-    The ranks get equally many: the last samples are filled up with up to
-    size() - 1 that another rank has, too. shuffle: another order in each epoch,
-    which depends on seed and epoch only.
+    The ranks get equally many: the last samples are filled up with up to size() - 1 that another rank has, too.
+
+    Args:
+        dataset: has a length and is indexed by numbers.
+        shuffle: another order in each epoch, which depends on seed and epoch only.
+        seed: of the order, the same on all ranks.
     """
 
     # pylint: disable=super-init-not-called

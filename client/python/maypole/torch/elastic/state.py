@@ -254,15 +254,17 @@ class TorchState(ObjectState):
 
         state = TorchState(model, optimizer, sampler=sampler, epoch=0, batch=0)
 
-    All are attributes: state.model, state.epoch += 1. Models, optimizers,
-    samplers and other objects with state_dict() and load_state_dict() (a
-    scheduler, a GradScaler) are restored in place. Of other values copies are
-    kept, which refer to the same models and optimizers.
+    All are attributes: state.model, state.epoch += 1. Models, optimizers, samplers and other objects with
+    state_dict() and load_state_dict() (a scheduler, a GradScaler) are restored in place. Of other values copies
+    are kept, which refer to the same models and optimizers.
 
-    keep: in an elastic job, commits are in memory that survives this process
-    (docs/elastic.md). True, or a name if a script has several such states; None:
-    what MAYPOLE_KEEP_STATE says (1: True). Values of handlers of your own are
-    not in that memory.
+    Args:
+        model: a torch.nn.Module.
+        optimizer: a torch optimizer, also a DistributedOptimizer.
+        keep: in an elastic job, commits are in memory that survives this process (docs/elastic.md). True, or a
+            name if a script has several such states; None: what MAYPOLE_KEEP_STATE says (1: True). Values of
+            handlers of your own are not in that memory.
+        **kwargs: the state's attributes, with their values.
     """
 
     def __init__(self,

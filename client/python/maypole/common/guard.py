@@ -12,19 +12,20 @@ import shutil
 import signal
 import sys
 import time
+from typing import List, Optional
 
 _PR_SET_PDEATHSIG = 1
 _PATIENCE = 5.0  # seconds from SIGTERM to SIGKILL
 _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
 
 
-def end_with_parent(parent, number):
+def end_with_parent(parent: int, number: int) -> bool:
     """This process gets the signal when the thread that has started it ends. False: that has happened already."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
     return os.getppid() == parent
 
 
-def _start(command):
+def _start(command: List[str]) -> int:
     guard = os.getpid()
     pid = os.fork()
     if pid:
@@ -39,9 +40,9 @@ def _start(command):
     os._exit(127)
 
 
-def _watch(pid):
+def _watch(pid: int) -> int:
     """Returns the daemon's wait status when it has ended."""
-    deadline = None
+    deadline: Optional[float] = None
     while True:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
