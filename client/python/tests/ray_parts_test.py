@@ -1,6 +1,7 @@
 """maypole.ray without Ray: numbering, environment, parameters, discovery, the elastic plan, errors."""
 
 import pickle
+import os
 import sys
 import types
 import unittest
@@ -87,6 +88,14 @@ class ParametersTest(unittest.TestCase):
         executor.shutdown()
         with self.assertRaisesRegex(RuntimeError, r"run\(\): this RayExecutor is not started"):
             executor.run(print)
+
+    def test_horovods_variable_of_the_elastic_timeout(self):
+        settings = maypole_ray.RayExecutor.create_settings()
+        with mock.patch.dict(os.environ, {"HOROVOD_ELASTIC_TIMEOUT": "50"}):
+            for given, timeout in ((None, 50), (7, 7)):
+                more = {} if given is None else {"elastic_timeout": given}
+                executor = maypole_ray.RayExecutor(settings, min_workers=2, **more)
+                self.assertEqual(executor._make[1]["elastic_timeout"], timeout)  # pylint: disable=protected-access
 
     def test_older_names_of_parameters(self):
         with self.assertWarnsRegex(DeprecationWarning, "min_num_proc"):
