@@ -41,6 +41,8 @@ ENVIRONMENTS: Dict[str, Environment] = {
     # In the plain run.
     "tensorflow-2.18": Environment("3.11", ("tensorflow-cpu==2.18.1", "keras==3.8.0", "cloudpickle==3.1.1")),
     "jax-0.4.38": Environment("3.11", ("jax==0.4.38", "jaxlib==0.4.38", "optax==0.2.4", "cloudpickle==3.1.1")),
+    # For client/python/maypole; how it is checked is in pyproject.toml.
+    "standards": Environment("3.11", ("ruff==0.17.6", "mypy==2.4.1")),
     # Grafana 10.1's schema as Python's classes.
     "grafana-schema": Environment("3.11", ("grafana-foundation-sdk==1769699998!10.1.0",)),
     # The others.

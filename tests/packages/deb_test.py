@@ -79,6 +79,7 @@ class DebTest(unittest.TestCase):
                 everything[path] = package
             for text in ("copyright", "changelog.gz", "changelog.Debian.gz"):
                 self.assertIn("/usr/share/doc/%s/%s" % (package, text), files)
+        self.assertEqual(everything["/usr/lib/python3/dist-packages/maypole/py.typed"], "python3-maypole")
         for link in (path for path in everything if os.path.islink(self.path(path))):
             self.assertTrue(os.path.exists(self.path(link)), link)
         programs = [os.path.basename(path) for path in everything if re.match("/usr/bin/.", path)]

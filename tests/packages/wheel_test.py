@@ -46,6 +46,10 @@ class WheelTest(unittest.TestCase):
             self.assertTrue([p for p in mapped if os.path.basename(p).startswith(name)], (name, mapped))
         self.assertEqual({p for p in mapped if not p.startswith(at) and not SYSTEM.search(p)}, set())
 
+    def test_its_types_are_seen(self):
+        (package,) = glob.glob(self.env + "/lib/python3*/site-packages/maypole")
+        self.assertIn("py.typed", files(package))
+
     def test_scripts_that_import_horovod(self):
         code = "import horovod.torch as hvd; hvd.init(); print('SIZE', hvd.size(), hvd.__name__)"
         done = subprocess.run([self.env + "/bin/maypolerun", "--horovod-shim", "-np", "2", self.env + "/bin/python", "-c",

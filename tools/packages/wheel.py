@@ -88,11 +88,11 @@ def python_package(root):
 
 
 def modules(directory, place):
-    """{path in the wheel: bytes} of the Python files in a directory, which are to be at `place`."""
+    """{path in the wheel: bytes} of the Python files, and py.typed, in a directory, which are to be at `place`."""
     contents = {}
     for at, _, names in os.walk(directory):
         for name in names:
-            if name.endswith(".py"):
+            if name.endswith(".py") or name == "py.typed":
                 path = os.path.join(at, name)
                 contents["%s/%s" % (place, os.path.relpath(path, directory))] = read(path)
     return contents

@@ -177,8 +177,7 @@ class Library:
     def set_exchange(self, put: Callable[[str, str], None],
                      get: Callable[[str, int], Optional[str]],
                      why: Callable[[], str] = lambda: "nobody has published it") -> None:
-        """Sets the functions that carry values from rank 0 to the other nodes
-        during init().
+        """Sets the functions that carry values from rank 0 to the other nodes during init().
 
         They are put(key, value) and get(key, timeout in milliseconds). get()
         returns None if the key has not been put in time; why() then returns
@@ -186,7 +185,7 @@ class Library:
         """
 
         @_PUT
-        def c_put(_, key, value, error, error_bytes):
+        def c_put(_: Any, key: bytes, value: bytes, error: int, error_bytes: int) -> int:
             try:
                 put(key.decode("utf-8"), value.decode("utf-8"))
             except Exception as e:  # must not pass through C
@@ -195,7 +194,8 @@ class Library:
             return OK
 
         @_GET
-        def c_get(_, key, timeout_ms, value, value_bytes, error, error_bytes):
+        def c_get(_: Any, key: bytes, timeout_ms: int, value: int, value_bytes: int, error: int,
+                  error_bytes: int) -> int:
             try:
                 found = get(key.decode("utf-8"), timeout_ms)
             except Exception as e:  # must not pass through C
@@ -280,8 +280,7 @@ class Library:
                 process_set: int = 0,
                 splits: Optional[Sequence[int]] = None,
                 stream: Optional[int] = None) -> Tuple[bytes, Any]:
-        """Returns (maypole_operation of submit()'s arguments, objects to keep
-        alive until it is submitted)."""
+        """Returns (maypole_operation of submit()'s arguments, objects to keep alive until it is submitted)."""
         encoded, name_address = self._encode(name)
         numbers, count = None, 0
         if splits is not None:
@@ -293,7 +292,7 @@ class Library:
                           dims, awaited, *shape, *_SHAPE_PADDING[dims],
                           prescale, postscale, name_address, input_address,
                           output_address,
-                          ctypes.addressof(numbers) if count else 0, count, 0,
+                          ctypes.addressof(numbers) if numbers else 0, count, 0,
                           stream or 0)
         return operation, (encoded, numbers)
 
@@ -310,8 +309,7 @@ class Library:
         return entry
 
     def wait(self, handle: int, timeout_ms: int) -> int:
-        """Waits at most `timeout_ms` (or WAIT_INTERRUPTIBLE) and returns the
-        status."""
+        """Waits at most `timeout_ms` (or WAIT_INTERRUPTIBLE) and returns the status."""
         return self._wait(handle, timeout_ms)
 
     def poll(self, handle: int) -> Tuple[int, bool]:
@@ -361,9 +359,10 @@ class Library:
         return list(splits)
 
     def process_set_add(self, ranks: Sequence[int]) -> int:
-        """Requests a process set of these ranks and returns the operation's
-        handle; the first dimension of its result() is the set's id. Raises
-        StatusError."""
+        """Requests a process set of these ranks and returns the operation's handle.
+
+        The first dimension of its result() is the set's id. Raises StatusError.
+        """
         handle = ctypes.c_int64()
         status = self._lib.maypole_process_set_add(
             (ctypes.c_int32 * len(ranks))(*ranks), len(ranks), handle)
@@ -372,8 +371,7 @@ class Library:
         return handle.value
 
     def process_set_remove(self, process_set: int) -> int:
-        """Requests the removal of a set and returns the operation's handle.
-        Raises StatusError."""
+        """Requests the removal of a set and returns the operation's handle. Raises StatusError."""
         handle = ctypes.c_int64()
         status = self._lib.maypole_process_set_remove(process_set, handle)
         if status != OK:
@@ -408,8 +406,9 @@ class Library:
         return self._lib.maypole_free(address)
 
     def allocate_on_gpu(self, size: int, gpu: int) -> int:
-        """Allocates `size` bytes of the CUDA device with the ordinal `gpu`,
-        which the node's executor maps, too; returns their address.
+        """Allocates `size` bytes of the CUDA device with the ordinal `gpu`; returns their address.
+
+        The node's executor maps them, too.
 
         They are not zeroed. Pass the address to free_on_gpu() in the end.
         Raises StatusError; the code is RESOURCE_EXHAUSTED if there is no room
@@ -422,20 +421,25 @@ class Library:
         return memory.value or 0
 
     def free_on_gpu(self, address: int, streams: Sequence[int]) -> int:
-        """Frees memory of allocate_on_gpu() that `streams` may still use; also
-        after shutdown(). The memory is used again when what these streams have
-        to do now is done."""
+        """Frees memory of allocate_on_gpu() that `streams` may still use; also after shutdown().
+
+        The memory is used again when what these streams have to do now is done.
+        """
         return self._lib.maypole_free_on_gpu(
             address, (ctypes.c_void_p * len(streams))(*streams), len(streams))
 
     def keep_state(self, name: str, fd: int) -> None:
-        """Gives the executor a copy of `fd`, a memfd of fixed size, to hold it
-        under `name` when this process has died. Raises StatusError."""
+        """Gives the executor a copy of `fd`, a memfd of fixed size, to hold it under `name` when this process has died.
+
+        Raises StatusError.
+        """
         self._check(self._lib.maypole_keep_state(name.encode("utf-8"), fd))
 
     def find_state(self, name: str) -> Optional[int]:
-        """Returns a new descriptor of the memory that the executor holds under
-        `name`; None if there is none. Raises StatusError."""
+        """Returns a new descriptor of the memory that the executor holds under `name`; None if there is none.
+
+        Raises StatusError.
+        """
         fd = ctypes.c_int(-1)
         status = self._lib.maypole_find_state(name.encode("utf-8"), fd)
         if status == NOT_FOUND:
@@ -444,14 +448,15 @@ class Library:
         return fd.value
 
     def drop_state(self, name: str) -> None:
-        """The executor holds nothing under `name` any more. Raises
-        StatusError."""
+        """The executor holds nothing under `name` any more. Raises StatusError."""
         self._check(self._lib.maypole_drop_state(name.encode("utf-8")))
 
     def copy_digest(self, to: Optional[int], source: int, size: int) -> int:
-        """Copies `size` bytes between addresses (`to` None: copies nothing) and
-        returns a digest of them: equal bytes have equal digests in all
-        processes of the job."""
+        """Copies `size` bytes between addresses and returns a digest of them.
+
+        `to` None: copies nothing. Equal bytes have equal digests in all
+        processes of the job.
+        """
         return self._lib.maypole_copy_digest(to, source, size)
 
     def _check(self, status: int) -> None:
@@ -516,8 +521,10 @@ def find_library() -> str:
 
 
 def framework_library(framework: str) -> str:
-    """Returns the path of the library of a framework ("tensorflow", ...), which
-    lies beside libmaypole; raises ImportError if it is not there."""
+    """Returns the path of the library of a framework ("tensorflow", ...), which lies beside libmaypole.
+
+    Raises ImportError if it is not there.
+    """
     path = os.path.join(os.path.dirname(find_library()),
                         f"libmaypole_{framework}.so")
     if not os.path.exists(path):

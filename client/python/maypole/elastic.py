@@ -1,5 +1,7 @@
 """Elastic training without a framework; docs/elastic.md, docs/arrays.md.
 
+For example:
+
     import maypole as hvd
 
     @hvd.elastic.run
@@ -13,5 +15,8 @@
                                   weights=weights, step=0))
 """
 
-from maypole.common.elastic import (ObjectState, State, request_departure,
-                                    reset, run, run_fn)
+from maypole.common.elastic import ObjectState, State, request_departure, reset, run, run_fn
+
+__all__ = [
+    "ObjectState", "State", "request_departure", "reset", "run", "run_fn",
+]

@@ -5,6 +5,10 @@ import types
 import unittest
 from unittest import mock
 
+import fake_library
+import torch
+
+from maypole import _native
 from maypole._keras import backends, elastic, schedules
 from maypole._keras.gradients import BackendGradients
 from maypole._keras.reduction import Ahead, Step, checked_groups
@@ -55,6 +59,33 @@ class StepTest(unittest.TestCase):
         with self.assertWarns(DeprecationWarning):
             self.assertEqual(checked_groups(3, None), 3)
         self.assertEqual(checked_groups(0, [["a"]]), [["a"]])
+
+
+class TorchGradientsTest(unittest.TestCase):
+
+    def test_a_rank_without_a_gradient_gets_zeros_where_others_have_one(self):
+        fake = fake_library.FakeLibrary(2)
+        _native.use(fake)
+        self.addCleanup(_native.use, None)
+        from maypole._keras import gradients_torch
+        from maypole.common.constants import Sum
+        from maypole.common.process_sets import global_process_set
+        from maypole.torch.compression import Compression
+        reduction = types.SimpleNamespace(compression=Compression.none, op=Sum, prescale=1.0,
+                                          process_set=global_process_set)
+        variables = [types.SimpleNamespace(value=torch.zeros(2)) for _ in range(3)]
+        reduced = [None, None]
+
+        def rank(r):
+            gradients = gradients_torch.Gradients()
+            for step in range(2):
+                grads = [torch.ones(2), torch.ones(2) if r == step else None, None]
+                grads = gradients.complete(reduction, grads, "p", [0, 1, 2], variables)
+                reduced[r] = [grad is not None for grad in grads], [
+                    grad.tolist() for grad in gradients.reduce(reduction, grads[:2], "p", [0, 1], True, 1.0)]
+
+        fake_library.run_ranks(fake, rank)
+        self.assertEqual(reduced, [([True, True, False], [[2.0, 2.0], [1.0, 1.0]])] * 2)
 
 
 class AheadTest(unittest.TestCase):

@@ -1,8 +1,11 @@
 """Handles, waiting and error translation, without a framework's tensors."""
 
+import copy
 import ctypes
 import gc
+import json
 import os
+import pickle
 import signal
 import threading
 import unittest
@@ -10,9 +13,11 @@ import weakref
 from unittest import mock
 
 import fake_library
+import numpy as np
 from maypole import _native
-from maypole.common import (basics, exceptions, operations, part_of_job,
-                            process_sets)
+from maypole.common import (basics, collectives, exceptions, operations,
+                            part_of_job, process_sets)
+from maypole.common.constants import ReduceOp
 
 
 def prepared(name="x", value=1.0):
@@ -273,6 +278,32 @@ class OperationsTest(unittest.TestCase):
                 self.assertEqual(os.environ["MAYPOLE_RANK"], "1")
             self.assertEqual(os.environ["MAYPOLE_RANK"], "7")
             self.assertNotIn("MAYPOLE_JOB", os.environ)
+
+
+class ReduceOpTest(unittest.TestCase):
+
+    def test_the_members_are_horovods_numbers(self):
+        numbers = {"Average": 0, "Sum": 1, "Adasum": 2, "Min": 3, "Max": 4, "Product": 5}
+        self.assertEqual({op.name: op.value for op in ReduceOp}, numbers)
+        for op, number in zip(ReduceOp, numbers.values()):
+            self.assertEqual((op, hash(op), {number: "found"}[op]), (number, hash(number), "found"))
+            self.assertEqual((str(op), f"{op}", f"{op:02d}", "%d %s" % (op, op), json.dumps([op])),
+                             (str(number), str(number), f"0{number}", f"{number} {number}", f"[{number}]"))
+            self.assertEqual(repr(op), f"<ReduceOp.{op.name}: {number}>")
+            for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+                self.assertIs(pickle.loads(pickle.dumps(op, protocol)), op)
+            self.assertIs(copy.deepcopy(op), op)
+
+    def test_what_op_may_be(self):
+        for given in (ReduceOp.Max, 4, np.int64(4)):
+            self.assertIs(collectives.reduction(None, given), ReduceOp.Max)
+        self.assertIs(collectives.reduction(False, None), ReduceOp.Sum)
+        self.assertIs(collectives.reduction(None, None), ReduceOp.Average)
+        for wrong in (6, -1, "Sum", None.__class__, [1]):
+            with self.assertRaisesRegex(ValueError, "is not a reduction"):
+                collectives.reduction(None, wrong)
+        with self.assertRaisesRegex(ValueError, "both average and op"):
+            collectives.reduction(True, ReduceOp.Sum)
 
 
 class TwoRanksTest(unittest.TestCase):

@@ -1,6 +1,7 @@
 """maypole.ray without Ray: numbering, environment, parameters, discovery, the elastic plan, errors."""
 
 import pickle
+import os
 import sys
 import types
 import unittest
@@ -8,7 +9,7 @@ from unittest import mock
 
 import maypole.ray as maypole_ray
 from maypole.common.exceptions import HorovodInternalError
-from maypole.common import basics
+from maypole.common import basics, driver
 from maypole.ray import cluster, discovery, errors, placement, worker
 from maypole.ray.elastic_plan import FINISH_GRACE, LEAVE_GRACE, Action, ElasticPlan
 from maypole.ray.static_adapter import StaticAdapter
@@ -32,9 +33,9 @@ class PlacementTest(unittest.TestCase):
         self.assertEqual(placement.node_name("", "0", []), "node")
 
     def test_the_environment_of_ranks(self):
-        driver = {"MAYPOLE_CHECKSUMS": "1", "MAYPOLE_RANK": "7", "MAYPOLE_AGENT": "/other", "HOROVOD_SIZE": "9",
-                  "HOROVOD_FUSION_THRESHOLD": "0", "HOME": "/home/u", "MAYPOLE_JOB": "other"}
-        passed = placement.settings_of(driver)
+        environ = {"MAYPOLE_CHECKSUMS": "1", "MAYPOLE_RANK": "7", "MAYPOLE_AGENT": "/other", "HOROVOD_SIZE": "9",
+                   "HOROVOD_FUSION_THRESHOLD": "0", "HOME": "/home/u", "MAYPOLE_JOB": "other"}
+        passed = driver.settings(environ)
         self.assertEqual(passed, {"MAYPOLE_CHECKSUMS": "1", "HOROVOD_FUSION_THRESHOLD": "0"})
         of_job = placement.job_variables(passed, {"LR": 0.1, "MAYPOLE_CHECKSUMS": 0}, 120, "t")
         self.assertRegex(of_job.pop("MAYPOLE_JOB"), "^ray-[0-9a-f]{8}$")
@@ -87,6 +88,14 @@ class ParametersTest(unittest.TestCase):
         executor.shutdown()
         with self.assertRaisesRegex(RuntimeError, r"run\(\): this RayExecutor is not started"):
             executor.run(print)
+
+    def test_horovods_variable_of_the_elastic_timeout(self):
+        settings = maypole_ray.RayExecutor.create_settings()
+        with mock.patch.dict(os.environ, {"HOROVOD_ELASTIC_TIMEOUT": "50"}):
+            for given, timeout in ((None, 50), (7, 7)):
+                more = {} if given is None else {"elastic_timeout": given}
+                executor = maypole_ray.RayExecutor(settings, min_workers=2, **more)
+                self.assertEqual(executor._make[1]["elastic_timeout"], timeout)  # pylint: disable=protected-access
 
     def test_older_names_of_parameters(self):
         with self.assertWarnsRegex(DeprecationWarning, "min_num_proc"):

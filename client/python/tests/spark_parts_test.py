@@ -202,6 +202,9 @@ class FailureTest(unittest.TestCase):
             with mock.patch.dict(os.environ, {"HOROVOD_SPARK_START_TIMEOUT": "x"}):
                 with self.assertRaisesRegex(ValueError, "HOROVOD_SPARK_START_TIMEOUT='x'"):
                     runner.run(print)
+            with mock.patch.dict(os.environ, {"HOROVOD_ELASTIC_TIMEOUT": "y"}):
+                with self.assertRaisesRegex(ValueError, "HOROVOD_ELASTIC_TIMEOUT='y'"):
+                    runner.run_elastic(print)
 
 
 class OutputTest(unittest.TestCase):

@@ -7,16 +7,16 @@ from typing import Any
 
 from maypole._keras import backends, saving
 from maypole._keras.reduction import Reduction, checked_groups
-from maypole.common.constants import Average
-from maypole.common.process_sets import global_process_set
+from maypole.common.constants import Average, ReduceOp
+from maypole.common.process_sets import ProcessSet, global_process_set
 
 
 # pylint: disable=too-many-arguments
 def distributed_optimizer(keras: Any, optimizer: Any, name: Any, compression: Any,
-                          sparse_as_dense: bool, gradient_predivide_factor: float, op: int,
+                          sparse_as_dense: bool, gradient_predivide_factor: float, op: ReduceOp,
                           num_groups: int, groups: Any, backward_passes_per_step: int = 1,
                           average_aggregated_gradients: bool = False,
-                          process_set: Any = global_process_set, local_layers: Any = None,
+                          process_set: ProcessSet = global_process_set, local_layers: Any = None,
                           scale_local_gradients: bool = True) -> Any:
     """See DistributedOptimizer() and PartialDistributedOptimizer() of maypole.keras."""
     passed, keras = keras, backends.keras_of(optimizer, keras)
@@ -51,5 +51,5 @@ def broadcast_global_variables(keras: Any, root_rank: int) -> None:
     if backends.is_keras3(keras):
         raise RuntimeError("broadcast_global_variables: Keras 3 has no global variables; use "
                            "callbacks.BroadcastGlobalVariablesCallback(root_rank)")
-    import maypole.tensorflow
-    maypole.tensorflow.broadcast_global_variables(root_rank)
+    from maypole.tensorflow import functions
+    functions.broadcast_global_variables(root_rank)

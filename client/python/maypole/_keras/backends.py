@@ -26,8 +26,7 @@ def backend_of(keras: Any) -> str:
 
 
 def keras_of(optimizer: Any, keras: Any) -> Any:
-    """The Keras that the optimizer is of: `keras`, or another one that the process has (tf_keras
-    beside Keras 3)."""
+    """The Keras that the optimizer is of: `keras`, or another one that the process has (tf_keras beside Keras 3)."""
     roots = [base.__module__.partition(".")[0] for base in type(optimizer).__mro__]
     if keras.optimizers.Optimizer.__module__.partition(".")[0] in roots:
         return keras

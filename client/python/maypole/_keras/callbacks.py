@@ -1,11 +1,12 @@
-"""The callbacks of maypole.keras and maypole.tensorflow.keras, without their base class, which is
-keras.callbacks.Callback of the Keras that is used.
+"""The callbacks of maypole.keras and maypole.tensorflow.keras, without their base class.
+
+That is keras.callbacks.Callback of the Keras that is used.
 
 Thread contract: the thread that trains.
 """
 
 import logging
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
@@ -15,13 +16,20 @@ from maypole.common import basics, same_on_all
 from maypole.common.constants import Min
 from maypole.common.process_sets import global_process_set
 
+if TYPE_CHECKING:
+    from keras.callbacks import Callback, ModelCheckpoint
+else:  # whichever Keras' the public classes add
+    Callback = ModelCheckpoint = object
+
 _log = logging.getLogger("maypole.keras")
 
 
-class ForTraining:
-    """What all callbacks do: where XLA has no way to a collective in TensorFlow, a model's
-    jit_compile is switched off before fit() looks at it. With Keras 3 as their base class, they also
-    serve a model of tf_keras."""
+class ForTraining(Callback):
+    """What all callbacks do.
+
+    Where XLA has no way to a collective in TensorFlow, a model's jit_compile is switched off before
+    fit() looks at it. With Keras 3 as their base class, they also serve a model of tf_keras.
+    """
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_implements_"):  # which Keras 2 asks: whether a hook does anything
@@ -43,12 +51,8 @@ class ForTraining:
             setattr(model, attribute, False)
 
 
-class BroadcastGlobalVariables:
-    """At the beginning of training all ranks get the variables of rank root_rank.
-
-    root_rank: of which rank. device: accepted, without effect. local_variables: variables that stay
-    as they are. States of random numbers stay, too.
-    """
+class BroadcastGlobalVariables(Callback):
+    """maypole.keras.callbacks.BroadcastGlobalVariablesCallback, which has the text."""
 
     def __init__(self, root_rank: int, device: str = "", local_variables: Any = None):
         super().__init__()
@@ -80,13 +84,8 @@ class BroadcastGlobalVariables:
         self.broadcast_done = True
 
 
-class MetricAverage:
-    """At the end of each epoch the logs become averages over all ranks.
-
-    It must come before callbacks that use the logs, such as ReduceLROnPlateau. device: accepted,
-    without effect. Training ends with a ValueError on all ranks if one has a metric that another
-    does not have.
-    """
+class MetricAverage(Callback):
+    """maypole.keras.callbacks.MetricAverageCallback, which has the text."""
 
     def __init__(self, device: str = ""):
         super().__init__()
@@ -110,11 +109,8 @@ def _other_metrics(difference: str) -> ValueError:
         "some ranks come after this one")
 
 
-class BestModelCheckpoint:
-    """ModelCheckpoint(save_best_only=True) of rank 0.
-
-    filepath: where; or set the attribute `filepath` before training. The other ranks do not write.
-    """
+class BestModelCheckpoint(ModelCheckpoint):
+    """maypole.keras.callbacks.BestModelCheckpoint, which has the text."""
 
     def __init__(self, monitor: str = "val_loss", verbose: int = 0,
                  save_weights_only: bool = False, mode: str = "auto", save_freq: Any = "epoch",

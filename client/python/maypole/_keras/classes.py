@@ -22,6 +22,7 @@ Methods = Callable[[type], Dict[str, Any]]
 # What object itself does with __class__, which the classes here override.
 _set_class = object.__dict__["__class__"].__set__
 _ATTRIBUTE = "_maypole_state"
+_NEW_OBJECT = getattr(copyreg, "__newobj__")  # noqa: B009 - what pickle calls; not in typeshed
 
 _classes: Dict[type, type] = {}
 _watched: Set[type] = set()
@@ -55,8 +56,9 @@ def state_of(optimizer: Any) -> Any:
 
 
 def turn_inside_out(loss_scale: type, distribute: Callable[[Any, Any], None]) -> None:
-    """Makes each future object of the class `loss_scale` the distributed optimizer, if it is put
-    around one: distribute(it, the state of the one inside, which is plain then).
+    """Makes future objects of the class `loss_scale` distributed, if they are put around a distributed optimizer.
+
+    distribute(it, state of the one inside) does it; the one inside is plain then.
 
     compile() does so for a model of mixed precision. Left as it is, it would call the optimizer
     inside in a branch that depends on this rank's gradients, where the ranks would wait for each
@@ -65,7 +67,7 @@ def turn_inside_out(loss_scale: type, distribute: Callable[[Any, Any], None]) ->
     if loss_scale in _watched or "__init__" not in loss_scale.__dict__:
         return
     _watched.add(loss_scale)
-    initialize = loss_scale.__init__
+    initialize = loss_scale.__dict__["__init__"]
 
     @functools.wraps(initialize)
     def __init__(self: Any, inner_optimizer: Any, *args: Any, **kwargs: Any) -> None:
@@ -73,7 +75,7 @@ def turn_inside_out(loss_scale: type, distribute: Callable[[Any, Any], None]) ->
         if is_distributed(inner_optimizer):
             distribute(self, undo(inner_optimizer))
 
-    loss_scale.__init__ = __init__
+    setattr(loss_scale, "__init__", __init__)  # noqa: B010 - a type checker knows no assignment to __init__
 
 
 def _class_of(base: type, methods: Methods) -> type:
@@ -110,7 +112,7 @@ class _Plain:
             _set_class(optimizer, distributed)
             optimizer.__dict__[_ATTRIBUTE] = state
         # pickle accepts that function for the object's own class only.
-        return (_new if function is copyreg.__newobj__ else function, *others)
+        return (_new if function is _NEW_OBJECT else function, *others)
 
 
 def _new(kind: type, *args: Any) -> Any:

@@ -9,16 +9,17 @@ from typing import Any, Callable, List, Sequence
 import numpy as np
 
 from maypole._keras import variables
-from maypole.common import basics, objects
 from maypole._keras.failures import internal_error
+from maypole.common import basics, objects
 from maypole.common.elastic import ObjectState, run_converting
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates func(state, ...) so that it survives the loss of ranks and takes in new ones; see
-    maypole.common.elastic. An error of TensorFlow or JAX in which a collective of ours has failed
-    counts as that collective's."""
+    """Decorates func(state, ...) so that it survives the loss of ranks and takes in new ones.
 
+    As maypole.common.elastic.run; an error of TensorFlow or JAX in which a collective of ours has failed counts
+    as that collective's.
+    """
     return run_converting(func, internal_error)
 
 
@@ -43,10 +44,12 @@ class _KeptValues:
 class KerasState(ObjectState):
     """The state of training: a model, its optimizer, and objects such as epoch=0 and batch=0.
 
-    optimizer: None: the model's. The other arguments are attributes, as of ObjectState. The model
-    must be built, so that a new rank has variables for the others' values.
-
     On TensorFlow also what optimizers have summed over passes that are not complete.
+
+    Args:
+        model: it must be built, so that a new rank has variables for the others' values.
+        optimizer: None: the model's.
+        **kwargs: the state's attributes, with their values.
     """
 
     def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any):
@@ -79,8 +82,8 @@ class KerasState(ObjectState):
     def _new_kept_values(self) -> Any:
         if not variables.is_of_tensorflow(self.model):
             return _KeptValues()
-        from maypole.tensorflow import elastic  # pylint: disable=import-outside-toplevel
-        return elastic.keras_values(None)
+        from maypole.tensorflow._elastic import keras_values  # pylint: disable=import-outside-toplevel
+        return keras_values(None)
 
     def _variables(self) -> List[Any]:
         """All of them, valid."""
@@ -93,10 +96,7 @@ class KerasState(ObjectState):
 
 
 class CommitState:
-    """Commits the state every batches_per_commit batches, and at the end of each epoch.
-
-    It must come after the callbacks that update the state.
-    """
+    """maypole.keras.elastic.CommitStateCallback, which has the text."""
 
     def __init__(self, state: Any, batches_per_commit: int = 1):
         super().__init__()
@@ -124,10 +124,7 @@ class CommitState:
 
 
 class UpdateBatchState:
-    """Keeps state.batch: how many batches of the epoch are done.
-
-    After a change of ranks the epoch continues there: pass fit() the batches that remain.
-    """
+    """maypole.keras.elastic.UpdateBatchStateCallback, which has the text."""
 
     def __init__(self, state: Any):
         super().__init__()
@@ -148,10 +145,7 @@ class UpdateBatchState:
 
 
 class UpdateEpochState:
-    """Keeps state.epoch: how many epochs are done, since the beginning of all training.
-
-    Pass fit(epochs=all - state.epoch): Keras counts from 0 each time.
-    """
+    """maypole.keras.elastic.UpdateEpochStateCallback, which has the text."""
 
     def __init__(self, state: Any):
         super().__init__()

@@ -38,8 +38,10 @@ class BackendGradients:
 
     def accumulated(self, optimizer: Any, reduce: Callable[[List[Any]], List[Any]],
                     grads: List[Any]) -> List[Any]:
-        """reduce(grads), in those passes in which the optimizer steps. The optimizer calls it where
-        it clips the sum of its gradients."""
+        """reduce(grads), in those passes in which the optimizer steps.
+
+        The optimizer calls it where it clips the sum of its gradients.
+        """
         del optimizer
         return reduce(grads)
 

@@ -21,8 +21,10 @@ class Gradients(BackendGradients):
 
     def complete(self, reduction: Any, grads: Sequence[Any], prefix: str, indices: Sequence[int],
                  variables: Sequence[Any]) -> List[Any]:
-        """As there; the ranks ask each other when a graph is made, or in each step that is not
-        compiled. Raises ValueError, on all ranks, if ranks have other variables."""
+        """As there; the ranks ask each other when a graph is made, or in each step that is not compiled.
+
+        Raises ValueError, on all ranks, if ranks have other variables.
+        """
         del prefix  # which those with other variables do not have
         return _gradient_layouts.completed(
             f"keras.{reduction.name}", reduction.process_set, grads, variables,

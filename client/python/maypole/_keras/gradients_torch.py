@@ -15,11 +15,9 @@ from maypole.torch._reducer import Reducer
 from maypole.torch.ops import allreduce
 
 
-class _Slot:
-    """Stands for a variable where maypole.torch wants a parameter: it has a `grad`."""
-
-    def __init__(self) -> None:
-        self.grad: Any = None
+def _stand_in(variable: Any) -> torch.Tensor:
+    """Stands for a variable where maypole.torch wants a parameter with its `grad`; has no memory of its own."""
+    return variable.value.new_zeros(()).expand(variable.value.shape)
 
 
 class Gradients(BackendGradients):
@@ -28,7 +26,7 @@ class Gradients(BackendGradients):
     def __init__(self) -> None:
         self._reducer: Any = None
         self._joins = 0
-        self._slots: Dict[int, _Slot] = {}
+        self._slots: Dict[int, torch.Tensor] = {}  # by the variable's index
 
     @not_compiled
     def complete(self, reduction: Any, grads: Sequence[Any], prefix: str, indices: Sequence[int],
@@ -40,10 +38,15 @@ class Gradients(BackendGradients):
         allreduce about them.
         """
         reducer = self._reducer_of(reduction)
-        slots = [self._slots.setdefault(i, _Slot()) for i in indices]
+        for i, variable in zip(indices, variables):
+            if i not in self._slots:
+                self._slots[i] = _stand_in(variable)
+        slots = [self._slots[i] for i in indices]
         for slot, grad in zip(slots, grads):
             slot.grad = grad
-        reducer.learn_layouts(slots, f"{prefix}.layouts")
+        # Whatever Keras has passed was computed in this step; nothing else reads it before it is reduced.
+        reducer.learn_layouts(slots, f"{prefix}.layouts", {slot for slot in slots if slot.grad is not None},
+                              reads=False, unaware=False)
         for slot in slots:
             slot.grad = None
         return [torch.zeros_like(variable.value) if grad is None and reducer.is_used(slot) else grad

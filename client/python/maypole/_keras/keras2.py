@@ -1,5 +1,4 @@
-"""Optimizers of Keras 2 (tf.keras up to TensorFlow 2.15, and tf_keras) that reduce gradients first;
-see classes.py.
+"""Optimizers of Keras 2 (tf.keras up to TensorFlow 2.15, and tf_keras) that reduce gradients first; see classes.py.
 
 Gradients are reduced in apply_gradients(), which minimize() and fit() call: before clipping, and
 before a LossScaleOptimizer looks whether they are finite. get_gradients() returns this rank's own.
@@ -24,8 +23,10 @@ from maypole.tensorflow.gradient_aggregation import variable_of
 
 
 class _State:
-    """What a distributed optimizer keeps: its arguments, the positions of variables, the sums of
-    gradients. It is not a part of checkpoints."""
+    """What a distributed optimizer keeps: its arguments, the positions of variables, the sums of gradients.
+
+    It is not a part of checkpoints.
+    """
 
     def __init__(self, reduction: Reduction):
         self.reduction = reduction
@@ -88,7 +89,8 @@ def _kinds_of(base: type) -> Iterator[type]:
     """The class and its subclasses."""
     yield base
     # Not base.__subclasses__, because its metaclass may have another one.
-    for kind in type.__subclasses__(base):
+    subclasses: List[type] = type.__subclasses__(base)
+    for kind in subclasses:
         yield from _kinds_of(kind)
 
 
@@ -96,7 +98,7 @@ def _is_loss_scale(optimizer: Any) -> bool:
     return hasattr(type(optimizer), "get_scaled_loss")
 
 
-def methods(base: type) -> Dict[str, Any]:
+def methods(base: Any) -> Dict[str, Any]:
     """What a distributed optimizer of the class `base` overrides."""
 
     def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
@@ -174,8 +176,10 @@ def _reduced(optimizer: Any, step: Step, grads: List[Any], factor: float) -> Lis
 
 
 def _finite_together(step: Step, grads: List[Any]) -> List[Any]:
-    """The gradients, with NaN in place of those that stay on their rank, if on any rank one of
-    those is not finite: a LossScaleOptimizer must do the same on all ranks."""
+    """The gradients, with NaN in place of those that stay on their rank, if one of those is not finite on any rank.
+
+    A LossScaleOptimizer must do the same on all ranks.
+    """
     own = [i for i, local in enumerate(step.local) if local and grads[i] is not None]
     if not own:
         return grads
@@ -191,18 +195,18 @@ def _in_passes(optimizer: Any, state: _State, step: Step, grads: Sequence[Any],
                apply: Any) -> Any:
     """Adds the gradients to the sums, and in the last pass steps on these."""
     kept = [grad is not None for grad in grads]
-    passes, shared = state.reduction.passes, step.only(kept)
-    totals = state.sums.add([None if grad is None else tf.convert_to_tensor(grad)
+    sums, passes, shared = state.sums, state.reduction.passes, step.only(kept)
+    assert sums is not None  # there are several passes
+    totals = sums.add([None if grad is None else tf.convert_to_tensor(grad)
                              for grad in grads], [v.shape for v in step.variables])
-    count = state.sums.count_step(totals)
+    count = sums.count_step(totals)
 
     def last() -> Any:
-        sums = _reduced(optimizer, shared, [total for total in totals if total is not None],
-                        state.reduction.over_passes / passes)
-        found = iter(sums)
+        found = iter(_reduced(optimizer, shared, [total for total in totals if total is not None],
+                              state.reduction.over_passes / passes))
         applied = apply([next(found) if there else None for there in kept])
         with tf.control_dependencies([applied] if applied is not None else []):
-            with tf.control_dependencies([state.sums.end()]):
+            with tf.control_dependencies([sums.end()]):
                 return tf.identity(optimizer.iterations)
 
     def not_last() -> Any:

@@ -72,8 +72,8 @@ def _step(optimizer: Any, count: int, variables: Optional[Sequence[Any]]) -> Ste
     """The step of `count` gradients, of these variables or of all that the optimizer has."""
     reduction, inner = classes.state_of(optimizer), _inner(optimizer)
     known = inner._trainable_variables if inner.built else variables
-    if variables is None:
-        variables = known
+    variables = (known if variables is None else variables) or ()
+    indices: Sequence[int]
     if inner.built:
         indices = [inner._get_variable_index(v) for v in variables]
     else:
@@ -91,8 +91,10 @@ def methods(base: type) -> Dict[str, Any]:
 
 
 def _aggregate_gradients(self: Any, grads_and_vars: Any) -> List[Any]:
-    """The pairs with reduced gradients, which the next apply() does not reduce again. With
-    accumulation it is apply() that reduces, and these are this rank's."""
+    """The pairs with reduced gradients, which the next apply() does not reduce again.
+
+    With accumulation it is apply() that reduces, and these are this rank's.
+    """
     pairs, reduction = list(grads_and_vars), classes.state_of(self)
     if not pairs or not reduction.active() or _inner(self).gradient_accumulation_steps:
         return pairs
@@ -105,8 +107,7 @@ def _aggregate_gradients(self: Any, grads_and_vars: Any) -> List[Any]:
 
 def _compute_gradients(self: Any, loss: Any, var_list: Any, grad_loss: Any = None,
                        tape: Any = None) -> List[Any]:
-    """As _aggregate_gradients(), of the gradients of `loss`: a function, or a tensor that `tape`
-    has recorded."""
+    """As _aggregate_gradients(), of the gradients of `loss`: a function, or a tensor that `tape` has recorded."""
     scaled = (lambda: self.scale_loss(loss())) if callable(loss) else loss
     return self._aggregate_gradients(
         classes.state_of(self).gradients.computed(scaled, var_list, grad_loss, tape))
@@ -123,7 +124,7 @@ def _register_local_var(self: Any, variable: Any) -> None:
     classes.state_of(self).local_variables.append(variable)
 
 
-def _methods(base: type) -> Dict[str, Any]:
+def _methods(base: Any) -> Dict[str, Any]:
     """The methods of an optimizer other than a LossScaleOptimizer."""
 
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
@@ -161,7 +162,7 @@ def _methods(base: type) -> Dict[str, Any]:
     return {"apply": apply, "_clip_gradients": _clip_gradients}
 
 
-def _loss_scale_methods(base: type) -> Dict[str, Any]:
+def _loss_scale_methods(base: Any) -> Dict[str, Any]:
 
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
         if trainable_variables is not None:
@@ -186,8 +187,10 @@ def _loss_scale_methods(base: type) -> Dict[str, Any]:
 
 
 def _scaled(optimizer: Any, grads: Any, variables: Any) -> List[Any]:
-    """The reduced gradients of a LossScaleOptimizer, in every pass: whether they are finite decides
-    also about a pass that is accumulated."""
+    """The reduced gradients of a LossScaleOptimizer, in every pass.
+
+    Whether they are finite decides also about a pass that is accumulated.
+    """
     grads, reduction = list(grads), classes.state_of(optimizer)
     if not reduction.active() or _are_reduced(reduction, variables):
         return grads

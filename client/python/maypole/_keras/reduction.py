@@ -1,5 +1,4 @@
-"""What the arguments of DistributedOptimizer mean: which gradients are reduced, how, and under
-which names.
+"""What the arguments of DistributedOptimizer mean: which gradients are reduced, how, and under which names.
 
 Ranks may have created their models and optimizers in different orders, so that Keras has given
 their variables different names. Therefore operations are named for the shapes of all variables of
@@ -14,7 +13,7 @@ import zlib
 from typing import Any, List, Optional, Sequence, Set
 
 from maypole.common import basics, process_sets
-from maypole.common.constants import Adasum, Average, OP_NAMES, Sum
+from maypole.common.constants import OP_NAMES, Adasum, Average, ReduceOp, Sum
 
 
 class Reduction:
@@ -27,7 +26,7 @@ class Reduction:
 
     # pylint: disable=too-many-arguments,too-many-instance-attributes
     def __init__(self, gradients: Any, name: Optional[str], compression: Any,
-                 sparse_as_dense: bool, op: int, gradient_predivide_factor: float, passes: int,
+                 sparse_as_dense: bool, op: ReduceOp, gradient_predivide_factor: float, passes: int,
                  average_aggregated_gradients: bool, groups: Any, process_set: Any,
                  local_layers: Sequence[Any], scale_local_gradients: bool):
         basics.size()  # raises ValueError before init()
@@ -74,8 +73,7 @@ class Reduction:
                              process_set=process_sets.global_process_set)
 
     def active(self) -> bool:
-        """Whether this rank's gradients have company. A rank that is alone in an elastic job may
-        get some."""
+        """Whether this rank's gradients have company. A rank that is alone in an elastic job may get some."""
         return self.process_set.included() and (self.process_set.size() > 1
                                                 or basics.is_elastic())
 
@@ -84,8 +82,7 @@ class Reduction:
         return bool(self.local_layers or self.local_variables)
 
     def is_local(self, variable: Any, key: Any) -> bool:
-        """Whether the gradient of this variable stays on its rank. key: what tells variables
-        apart."""
+        """Whether the gradient of this variable stays on its rank. key: what tells variables apart."""
         if not self.has_local():
             return False
         local = {key(v) for v in self.local_variables}
@@ -166,8 +163,10 @@ class Step:
         return self.reduction.gradients.owns(grads, self.variables)
 
     def reduced(self, grads: Sequence[Any], own: bool, factor: float = 1.0) -> List[Any]:
-        """The gradients with which all ranks step. own: they may be overwritten. factor: by which
-        all are multiplied. A gradient that is None stays None."""
+        """The gradients with which all ranks step. own: they may be overwritten. factor: by which all are multiplied.
+
+        A gradient that is None stays None.
+        """
         reduction, out = self.reduction, list(grads)
         there = [i for i, g in enumerate(grads) if g is not None]
         shared = [i for i in there if not self.local[i]]
@@ -187,12 +186,12 @@ class Step:
 def checked_groups(num_groups: int, groups: Any) -> Any:
     """`groups`, or its older name num_groups."""
     if num_groups != 0:
-        warnings.warn("num_groups is deprecated, use groups", DeprecationWarning)
+        warnings.warn("num_groups is deprecated, use groups", DeprecationWarning, stacklevel=3)
         groups = num_groups if groups is None else groups
     return groups
 
 
-def _check(op: int, predivide: float, passes: int, groups: Any) -> None:
+def _check(op: ReduceOp, predivide: float, passes: int, groups: Any) -> None:
     if op not in (Average, Sum, Adasum):
         raise ValueError(f"DistributedOptimizer: op={OP_NAMES.get(op, op)}, "
                          "expected Average, Sum or Adasum")

@@ -39,8 +39,10 @@ def _legacy(keras: Any) -> Any:
 
 
 def _lost_state(optimizer: Any) -> bool:
-    """Keras 3's loader of .h5 files builds the optimizer for no variables: it would refuse the
-    model's at the first step, and has no state."""
+    """Whether the optimizer was built for no variables, as by Keras 3's loader of .h5 files.
+
+    It would refuse the model's variables at the first step, and has no state.
+    """
     return (getattr(optimizer, "built", False)
             and not getattr(variables.optimizer_of(optimizer), "_trainable_variables", True))
 

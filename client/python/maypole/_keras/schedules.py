@@ -8,20 +8,20 @@ is multiplied, once, when the rate changes.
 Thread contract: the thread that trains.
 """
 
-from typing import Any, Callable, List, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, List, Optional, Union
 
 from maypole._keras import variables
 from maypole._keras.values import as_array, assign
 from maypole.common import basics
 
+if TYPE_CHECKING:
+    from keras.callbacks import Callback
+else:  # whichever Keras' the public classes add
+    Callback = object
 
-class LearningRateSchedule:
-    """From start_epoch to before end_epoch the learning rate is initial_lr * multiplier(epoch).
 
-    multiplier: a function of the epoch, or a number m for m ** (epoch - start_epoch). staircase:
-    set the rate at the beginning of each epoch only; otherwise before each batch, with
-    epoch + batch / steps_per_epoch. steps_per_epoch: needed then if fit() does not know it.
-    """
+class LearningRateSchedule(Callback):
+    """maypole.keras.callbacks.LearningRateScheduleCallback, which has the text."""
 
     # pylint: disable=too-many-arguments
     def __init__(self, initial_lr: float, multiplier: Union[float, Callable[[float], float]],
@@ -59,7 +59,7 @@ class LearningRateSchedule:
                                                      and self.current_epoch >= self.end_epoch):
             return
         if not self.staircase:
-            self._adjust(self.current_epoch + batch / self.steps_per_epoch)
+            self._adjust(self.current_epoch + self._part_of_epoch(batch))
         elif batch == 0:
             self._adjust(self.current_epoch)
 
@@ -68,6 +68,10 @@ class LearningRateSchedule:
         if logs is not None:
             variables.settle(self.model)
             logs["lr"] = self._rate()
+
+    def _part_of_epoch(self, batches: int) -> float:
+        assert self.steps_per_epoch is not None  # since on_train_begin()
+        return batches / self.steps_per_epoch
 
     def _rate(self) -> float:
         return float(as_array(self.model.optimizer.learning_rate))
@@ -95,11 +99,7 @@ def _momentums(model: Any, optimizer: Any) -> List[Any]:
 
 
 class LearningRateWarmup(LearningRateSchedule):
-    """Within warmup_epochs the learning rate grows from initial_lr / size() to initial_lr.
-
-    initial_lr: the rate after it, normally that of one rank times size(). verbose: 1: rank 0 prints
-    a line when it is over.
-    """
+    """maypole.keras.callbacks.LearningRateWarmupCallback, which has the text."""
 
     # pylint: disable=too-many-arguments
     def __init__(self, initial_lr: float, warmup_epochs: int = 5, momentum_correction: bool = True,
@@ -107,15 +107,16 @@ class LearningRateWarmup(LearningRateSchedule):
 
         def multiplier(epoch: float) -> float:
             # Counts the batch that begins, so that an epoch ends at a round number.
-            epoch += 1.0 / self.steps_per_epoch
+            epoch += self._part_of_epoch(1)
             return (1 + epoch * (basics.size() - 1) / warmup_epochs) / basics.size()
 
         super().__init__(initial_lr, multiplier, 0, warmup_epochs, False, momentum_correction,
                          steps_per_epoch)
+        self.warmup_epochs = warmup_epochs
         self.verbose = verbose
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         super().on_epoch_end(epoch, logs)
-        if epoch == self.end_epoch - 1 and self.verbose > 0 and basics.rank() == 0:
+        if epoch == self.warmup_epochs - 1 and self.verbose > 0 and basics.rank() == 0:
             print(f"\nEpoch {epoch + 1}: the learning rate has warmed up to {self._rate():g}.",
                   flush=True)

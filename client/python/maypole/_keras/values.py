@@ -10,7 +10,7 @@ import numpy as np
 
 from maypole import arrays
 from maypole.common.collectives import reduction
-from maypole.common.constants import Average
+from maypole.common.constants import Average, ReduceOp
 
 
 def session() -> Any:
@@ -48,14 +48,25 @@ def _as_given(value: Any, result: np.ndarray) -> Any:
 
 def allreduce(value: Any, name: Optional[str] = None, average: Optional[bool] = None,
               prescale_factor: float = 1.0, postscale_factor: float = 1.0,
-              op: Optional[int] = None, compression: Any = None) -> Any:
+              op: Optional[ReduceOp] = None, compression: Any = None) -> Any:
     """The value, reduced over all ranks: a NumPy array, or a number if it is one.
 
-    value: a number, array, tensor or variable, of the same shape on all ranks.
-    average: older form of op. op: Average (default), Sum, Min, Max, Product.
-    compression: Compression.fp16 sends floats in 16 bits; others have no effect, because NumPy has
-    no bfloat16.
-    Raises ValueError for wrong arguments, HorovodInternalError if a rank is lost.
+    Args:
+        value: a number, array, tensor or variable, of the same shape on all ranks.
+        name: by which ranks match the operation; None: by the order of submission.
+        average: older form of op.
+        prescale_factor: factor for the inputs.
+        postscale_factor: factor for the result.
+        op: Average (default), Sum, Min, Max, Product.
+        compression: Compression.fp16 sends floats in 16 bits; others have no effect, because NumPy has no
+            bfloat16.
+
+    Returns:
+        A new array of the same shape and dtype, bit-equal on all ranks.
+
+    Raises:
+        ValueError: for wrong arguments.
+        HorovodInternalError: a rank is lost.
     """
     op = reduction(average, op)
     array = as_array(value)
@@ -71,16 +82,54 @@ def allgather(value: Any, name: Optional[str] = None) -> np.ndarray:
     """The values of all ranks, concatenated along their first dimension, in which they may differ.
 
     Numbers count as arrays of one row.
+
+    Args:
+        value: a number, array, tensor or variable, of the same shape on all ranks.
+        name: by which ranks match the operation; None: by the order of submission.
+
+    Returns:
+        [all rows, ...], in rank order.
+
+    Raises:
+        ValueError: wrong arguments, or before init().
+        HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
     return arrays.allgather(np.atleast_1d(as_array(value)), name=name)
 
 
 def broadcast(value: Any, root_rank: int, name: Optional[str] = None) -> Any:
-    """Rank root_rank's value."""
+    """Rank root_rank's value.
+
+    Args:
+        value: a number, array, tensor or variable, of the same shape on all ranks.
+        root_rank: a rank of the job (not an index in the process set), in the set.
+        name: by which ranks match the operation; None: by the order of submission.
+
+    Returns:
+        A new array with the root's values.
+
+    Raises:
+        ValueError: wrong arguments, or before init().
+        HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
+    """
     return _as_given(value, arrays.broadcast(as_array(value), root_rank, name=name))
 
 
-def reducescatter(value: Any, name: Optional[str] = None, op: int = Average) -> np.ndarray:
-    """This rank's rows of the values reduced over all ranks; the first ranks get one more row if
-    they cannot be shared equally."""
+def reducescatter(value: Any, name: Optional[str] = None, op: ReduceOp = Average) -> np.ndarray:
+    """This rank's rows of the values reduced over all ranks.
+
+    The first ranks get one more row if the rows cannot be shared equally.
+
+    Args:
+        value: a number, array, tensor or variable, of the same shape on all ranks.
+        name: by which ranks match the operation; None: by the order of submission.
+        op: Average or Sum.
+
+    Returns:
+        [this rank's rows, ...]: of r rows on n ranks each rank gets r // n, and the first r % n ranks one more.
+
+    Raises:
+        ValueError: wrong arguments, or before init().
+        HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
+    """
     return arrays.reducescatter(as_array(value), name=name, op=op)

@@ -35,10 +35,17 @@ import numpy as np
 
 from maypole.arrays import _submissions, adasum
 from maypole.common import operations
-from maypole.common.collectives import (barrier, join, member_names, poll,
-                                        reduction, synchronize)
-from maypole.common.constants import Adasum, Average
-from maypole.common.process_sets import global_process_set, id_of
+from maypole.common.collectives import barrier, join, member_names, poll, reduction, synchronize
+from maypole.common.constants import Adasum, Average, ReduceOp
+from maypole.common.process_sets import ProcessSet, global_process_set, id_of
+
+__all__ = [
+    "allgather", "allgather_async", "allreduce", "allreduce_", "allreduce_async", "allreduce_async_", "alltoall",
+    "alltoall_async", "barrier", "broadcast", "broadcast_", "broadcast_async", "broadcast_async_", "grouped_allgather",
+    "grouped_allgather_async", "grouped_allreduce", "grouped_allreduce_", "grouped_allreduce_async",
+    "grouped_allreduce_async_", "grouped_reducescatter", "grouped_reducescatter_async", "join", "poll", "reducescatter",
+    "reducescatter_async", "synchronize",
+]
 
 
 def _now(pending: operations.Pending) -> Any:
@@ -50,7 +57,7 @@ def _handle(pending: operations.Pending) -> int:
 
 
 def _reduced(tensor: Any, average: Optional[bool], name: Optional[str],
-             op: Optional[int], prescale: float, postscale: float,
+             op: Optional[ReduceOp], prescale: float, postscale: float,
              process_set: Any, in_place: bool) -> Any:
     op = reduction(average, op)
     if op == Adasum:
@@ -64,22 +71,30 @@ def _reduced(tensor: Any, average: Optional[bool], name: Optional[str],
 def allreduce(tensor: Any,
               average: Optional[bool] = None,
               name: Optional[str] = None,
-              op: Optional[int] = None,
+              op: Optional[ReduceOp] = None,
               prescale_factor: float = 1.0,
               postscale_factor: float = 1.0,
-              process_set: Any = global_process_set) -> np.ndarray:
+              process_set: ProcessSet = global_process_set) -> np.ndarray:
     """Reduces `tensor` over the ranks of a set into a new array of its shape.
 
-    tensor: any shape, the same on all ranks; it is not changed.
-    average: older form of op: True for Average, False for Sum.
-    op: Average (default), Sum, Min, Max, Product, and (only here and in
-    allreduce_) Adasum of floating dtypes. Integer averages truncate toward zero; integers wrap around on overflow. For bool, Sum and Max mean
-    OR, Product and Min mean AND. If an input of Min or Max is NaN, so is the
-    result.
-    prescale_factor, postscale_factor: factors for the inputs and for the
-    result; not for bool. Integers are multiplied in float64, rounded toward
-    zero and limited to the dtype's range.
-    The result is bit-equal on all ranks.
+    Args:
+        tensor: any shape, the same on all ranks; it is not changed.
+        average: older form of op: True for Average, False for Sum.
+        name: by which ranks match the operation; None: by the order of submission.
+        op: Average (default), Sum, Min, Max, Product, and (only here and in allreduce_) Adasum of floating
+            dtypes. Integer averages truncate toward zero; integers wrap around on overflow. For bool, Sum and
+            Max mean OR, Product and Min mean AND. If an input of Min or Max is NaN, so is the result.
+        prescale_factor: factor for the inputs; not for bool. Integers are multiplied in float64, rounded toward
+            zero and limited to the dtype's range.
+        postscale_factor: factor for the result, likewise.
+        process_set: the ranks that take part; all of them must make the call.
+
+    Returns:
+        A new array of the same shape and dtype, bit-equal on all ranks.
+
+    Raises:
+        ValueError: wrong arguments, or before init().
+        HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
     return _reduced(tensor, average, name, op, prescale_factor,
                     postscale_factor, process_set, False)
@@ -88,11 +103,11 @@ def allreduce(tensor: Any,
 def allreduce_(tensor: Any,
                average: Optional[bool] = None,
                name: Optional[str] = None,
-               op: Optional[int] = None,
+               op: Optional[ReduceOp] = None,
                prescale_factor: float = 1.0,
                postscale_factor: float = 1.0,
-               process_set: Any = global_process_set) -> Any:
-    """allreduce in place: writes the result to `tensor` and returns it.
+               process_set: ProcessSet = global_process_set) -> Any:
+    """Allreduce in place: writes the result to `tensor` and returns it.
 
     After an error the array's contents are undefined.
     """
@@ -103,10 +118,10 @@ def allreduce_(tensor: Any,
 def allreduce_async(tensor: Any,
                     average: Optional[bool] = None,
                     name: Optional[str] = None,
-                    op: Optional[int] = None,
+                    op: Optional[ReduceOp] = None,
                     prescale_factor: float = 1.0,
                     postscale_factor: float = 1.0,
-                    process_set: Any = global_process_set) -> int:
+                    process_set: ProcessSet = global_process_set) -> int:
     """Starts allreduce(); returns a handle."""
     return _handle(_submissions.allreduce(
         tensor, name, reduction(average, op), prescale_factor,
@@ -116,19 +131,18 @@ def allreduce_async(tensor: Any,
 def allreduce_async_(tensor: Any,
                      average: Optional[bool] = None,
                      name: Optional[str] = None,
-                     op: Optional[int] = None,
+                     op: Optional[ReduceOp] = None,
                      prescale_factor: float = 1.0,
                      postscale_factor: float = 1.0,
-                     process_set: Any = global_process_set) -> int:
-    """Starts allreduce_(); returns a handle. An array that is not contiguous
-    gets its result at synchronize()."""
+                     process_set: ProcessSet = global_process_set) -> int:
+    """Starts allreduce_(); returns a handle. An array that is not contiguous gets its result at synchronize()."""
     return _handle(_submissions.allreduce(
         tensor, name, reduction(average, op), prescale_factor,
         postscale_factor, id_of(process_set), True))
 
 
 def _allreduces(tensors: Sequence[Any], average: Optional[bool],
-                name: Optional[str], op: Optional[int], prescale: float,
+                name: Optional[str], op: Optional[ReduceOp], prescale: float,
                 postscale: float, process_set: Any,
                 in_place: bool) -> operations.PendingGroup:
     op, number = reduction(average, op), id_of(process_set)
@@ -142,10 +156,10 @@ def _allreduces(tensors: Sequence[Any], average: Optional[bool],
 def grouped_allreduce(tensors: Sequence[Any],
                       average: Optional[bool] = None,
                       name: Optional[str] = None,
-                      op: Optional[int] = None,
+                      op: Optional[ReduceOp] = None,
                       prescale_factor: float = 1.0,
                       postscale_factor: float = 1.0,
-                      process_set: Any = global_process_set
+                      process_set: ProcessSet = global_process_set
                      ) -> List[np.ndarray]:
     """allreduce() of each of `tensors`; returns the list of results."""
     return _allreduces(tensors, average, name, op, prescale_factor,
@@ -155,10 +169,10 @@ def grouped_allreduce(tensors: Sequence[Any],
 def grouped_allreduce_(tensors: Sequence[Any],
                        average: Optional[bool] = None,
                        name: Optional[str] = None,
-                       op: Optional[int] = None,
+                       op: Optional[ReduceOp] = None,
                        prescale_factor: float = 1.0,
                        postscale_factor: float = 1.0,
-                       process_set: Any = global_process_set) -> List[Any]:
+                       process_set: ProcessSet = global_process_set) -> List[Any]:
     """allreduce_() of each of `tensors`."""
     return _allreduces(tensors, average, name, op, prescale_factor,
                        postscale_factor, process_set, True).wait()
@@ -167,10 +181,10 @@ def grouped_allreduce_(tensors: Sequence[Any],
 def grouped_allreduce_async(tensors: Sequence[Any],
                             average: Optional[bool] = None,
                             name: Optional[str] = None,
-                            op: Optional[int] = None,
+                            op: Optional[ReduceOp] = None,
                             prescale_factor: float = 1.0,
                             postscale_factor: float = 1.0,
-                            process_set: Any = global_process_set) -> int:
+                            process_set: ProcessSet = global_process_set) -> int:
     """Starts grouped_allreduce(); one handle for all."""
     return operations.add(
         _allreduces(tensors, average, name, op, prescale_factor,
@@ -180,10 +194,10 @@ def grouped_allreduce_async(tensors: Sequence[Any],
 def grouped_allreduce_async_(tensors: Sequence[Any],
                              average: Optional[bool] = None,
                              name: Optional[str] = None,
-                             op: Optional[int] = None,
+                             op: Optional[ReduceOp] = None,
                              prescale_factor: float = 1.0,
                              postscale_factor: float = 1.0,
-                             process_set: Any = global_process_set) -> int:
+                             process_set: ProcessSet = global_process_set) -> int:
     """Starts grouped_allreduce_(); one handle for all."""
     return operations.add(
         _allreduces(tensors, average, name, op, prescale_factor,
@@ -192,18 +206,30 @@ def grouped_allreduce_async_(tensors: Sequence[Any],
 
 def allgather(tensor: Any,
               name: Optional[str] = None,
-              process_set: Any = global_process_set) -> np.ndarray:
+              process_set: ProcessSet = global_process_set) -> np.ndarray:
     """Concatenates the ranks' `tensor`s along dimension 0, in rank order.
 
-    The first dimension may differ between ranks (and may be 0), the others must
-    not. A scalar counts as one element.
+    The first dimension may differ between ranks (and may be 0), the others must not. A scalar counts as one
+    element.
+
+    Args:
+        tensor: [rows, ...]: the number of rows may differ between ranks (and may be 0), the rest must not.
+        name: by which ranks match the operation; None: by the order of submission.
+        process_set: the ranks that take part; all of them must make the call.
+
+    Returns:
+        [all rows, ...], in rank order.
+
+    Raises:
+        ValueError: wrong arguments, or before init().
+        HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
     return _now(_submissions.allgather(tensor, name, id_of(process_set), True))
 
 
 def allgather_async(tensor: Any,
                     name: Optional[str] = None,
-                    process_set: Any = global_process_set) -> int:
+                    process_set: ProcessSet = global_process_set) -> int:
     """Starts allgather(); returns a handle."""
     return _handle(_submissions.allgather(tensor, name, id_of(process_set)))
 
@@ -219,7 +245,7 @@ def _allgathers(tensors: Sequence[Any], name: Optional[str],
 
 def grouped_allgather(tensors: Sequence[Any],
                       name: Optional[str] = None,
-                      process_set: Any = global_process_set
+                      process_set: ProcessSet = global_process_set
                      ) -> List[np.ndarray]:
     """allgather() of each of `tensors`; returns the list of results."""
     return _allgathers(tensors, name, process_set).wait()
@@ -227,7 +253,7 @@ def grouped_allgather(tensors: Sequence[Any],
 
 def grouped_allgather_async(tensors: Sequence[Any],
                             name: Optional[str] = None,
-                            process_set: Any = global_process_set) -> int:
+                            process_set: ProcessSet = global_process_set) -> int:
     """Starts grouped_allgather(); one handle for all."""
     return operations.add(_allgathers(tensors, name, process_set))
 
@@ -235,11 +261,19 @@ def grouped_allgather_async(tensors: Sequence[Any],
 def broadcast(tensor: Any,
               root_rank: int,
               name: Optional[str] = None,
-              process_set: Any = global_process_set) -> np.ndarray:
+              process_set: ProcessSet = global_process_set) -> np.ndarray:
     """Returns a new array with the values of rank `root_rank`'s `tensor`.
 
-    root_rank: a rank of the job (not an index in the process set); it must be
-    in the set. Shape and dtype must be the same on all ranks.
+    Args:
+        tensor: any shape and dtype, the same on all ranks.
+        root_rank: a rank of the job (not an index in the process set); it must be in the set. Shape and dtype
+            must be the same on all ranks.
+        name: by which ranks match the operation; None: by the order of submission.
+        process_set: the ranks that take part; all of them must make the call.
+
+    Raises:
+        ValueError: wrong arguments, or before init().
+        HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
     return _now(_submissions.broadcast(tensor, root_rank, name,
                                        id_of(process_set), False, True))
@@ -248,8 +282,8 @@ def broadcast(tensor: Any,
 def broadcast_(tensor: Any,
                root_rank: int,
                name: Optional[str] = None,
-               process_set: Any = global_process_set) -> Any:
-    """broadcast in place: writes the root's values to `tensor`, returns it."""
+               process_set: ProcessSet = global_process_set) -> Any:
+    """Broadcast in place: writes the root's values to `tensor`, returns it."""
     return _now(_submissions.broadcast(tensor, root_rank, name,
                                        id_of(process_set), True, True))
 
@@ -257,7 +291,7 @@ def broadcast_(tensor: Any,
 def broadcast_async(tensor: Any,
                     root_rank: int,
                     name: Optional[str] = None,
-                    process_set: Any = global_process_set) -> int:
+                    process_set: ProcessSet = global_process_set) -> int:
     """Starts broadcast(); returns a handle."""
     return _handle(_submissions.broadcast(tensor, root_rank, name,
                                           id_of(process_set), False))
@@ -266,7 +300,7 @@ def broadcast_async(tensor: Any,
 def broadcast_async_(tensor: Any,
                      root_rank: int,
                      name: Optional[str] = None,
-                     process_set: Any = global_process_set) -> int:
+                     process_set: ProcessSet = global_process_set) -> int:
     """Starts broadcast_(); returns a handle."""
     return _handle(_submissions.broadcast(tensor, root_rank, name,
                                           id_of(process_set), True))
@@ -276,15 +310,24 @@ def alltoall(
     tensor: Any,
     splits: Any = None,
     name: Optional[str] = None,
-    process_set: Any = global_process_set
+    process_set: ProcessSet = global_process_set
 ) -> Union[np.ndarray, Tuple[np.ndarray, np.ndarray]]:
     """Sends each rank some rows of `tensor`; returns the rows received.
 
-    splits: how many rows go to each rank of the set, in rank order: a list or
-    an int32 or int64 array; None: equal parts.
-    Returns the rows from all ranks, in rank order; if splits is given, a pair
-    of these rows and of how many came from each rank (int32, or the dtype of
-    `splits`).
+    Args:
+        tensor: [rows, ...]: all dimensions except the first must be the same on all ranks.
+        splits: how many rows go to each rank of the set, in rank order: a list or an int32 or int64 array;
+            None: equal parts.
+        name: by which ranks match the operation; None: by the order of submission.
+        process_set: the ranks that take part; all of them must make the call.
+
+    Returns:
+        The rows from all ranks, in rank order; if splits is given, a pair of these rows and of how many came
+        from each rank (int32, or the dtype of `splits`).
+
+    Raises:
+        ValueError: wrong arguments, or before init().
+        HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
     rows, received = _now(
         _submissions.alltoall(tensor, splits, name, id_of(process_set), True))
@@ -294,25 +337,32 @@ def alltoall(
 def alltoall_async(tensor: Any,
                    splits: Any = None,
                    name: Optional[str] = None,
-                   process_set: Any = global_process_set) -> int:
-    """Starts alltoall(); returns a handle. synchronize() returns the pair, also
-    without splits."""
+                   process_set: ProcessSet = global_process_set) -> int:
+    """Starts alltoall(); returns a handle. synchronize() returns the pair, also without splits."""
     return _handle(
         _submissions.alltoall(tensor, splits, name, id_of(process_set)))
 
 
 def reducescatter(tensor: Any,
                   name: Optional[str] = None,
-                  op: int = Average,
-                  process_set: Any = global_process_set,
+                  op: ReduceOp = Average,
+                  process_set: ProcessSet = global_process_set,
                   prescale_factor: float = 1.0,
                   postscale_factor: float = 1.0) -> np.ndarray:
     """Reduces `tensor` over the ranks; returns this rank's rows of the result.
 
-    tensor: at least one dimension, the same shape on all ranks.
-    op: Average or Sum. With r rows and n ranks, each rank gets r // n rows, and
-    the first r % n ranks one more.
-    prescale_factor, postscale_factor: factors for the inputs and the result.
+    Args:
+        tensor: at least one dimension, the same shape on all ranks.
+        name: by which ranks match the operation; None: by the order of submission.
+        op: Average or Sum. With r rows and n ranks, each rank gets r // n rows, and the first r % n ranks one
+            more.
+        process_set: the ranks that take part; all of them must make the call.
+        prescale_factor: factor for the inputs.
+        postscale_factor: factor for the result.
+
+    Raises:
+        ValueError: wrong arguments, or before init().
+        HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
     return _now(
         _submissions.reducescatter(tensor, name, reduction(None, op),
@@ -322,8 +372,8 @@ def reducescatter(tensor: Any,
 
 def reducescatter_async(tensor: Any,
                         name: Optional[str] = None,
-                        op: int = Average,
-                        process_set: Any = global_process_set,
+                        op: ReduceOp = Average,
+                        process_set: ProcessSet = global_process_set,
                         prescale_factor: float = 1.0,
                         postscale_factor: float = 1.0) -> int:
     """Starts reducescatter(); returns a handle."""
@@ -333,7 +383,7 @@ def reducescatter_async(tensor: Any,
                                    id_of(process_set)))
 
 
-def _reducescatters(tensors: Sequence[Any], name: Optional[str], op: int,
+def _reducescatters(tensors: Sequence[Any], name: Optional[str], op: ReduceOp,
                     process_set: Any, prescale: float,
                     postscale: float) -> operations.PendingGroup:
     op, number = reduction(None, op), id_of(process_set)
@@ -346,8 +396,8 @@ def _reducescatters(tensors: Sequence[Any], name: Optional[str], op: int,
 
 def grouped_reducescatter(tensors: Sequence[Any],
                           name: Optional[str] = None,
-                          op: int = Average,
-                          process_set: Any = global_process_set,
+                          op: ReduceOp = Average,
+                          process_set: ProcessSet = global_process_set,
                           prescale_factor: float = 1.0,
                           postscale_factor: float = 1.0) -> List[np.ndarray]:
     """reducescatter() of each of `tensors`; returns the list of results."""
@@ -357,8 +407,8 @@ def grouped_reducescatter(tensors: Sequence[Any],
 
 def grouped_reducescatter_async(tensors: Sequence[Any],
                                 name: Optional[str] = None,
-                                op: int = Average,
-                                process_set: Any = global_process_set,
+                                op: ReduceOp = Average,
+                                process_set: ProcessSet = global_process_set,
                                 prescale_factor: float = 1.0,
                                 postscale_factor: float = 1.0) -> int:
     """Starts grouped_reducescatter(); one handle for all."""

@@ -83,8 +83,7 @@ def view(value: Any) -> np.ndarray:
 
 
 def _is_jax(value: Any) -> bool:
-    """Whether it is one of JAX's arrays, which never change, but do not say so
-    by DLPack."""
+    """Whether it is one of JAX's arrays, which never change, but do not say so by DLPack."""
     jax = sys.modules.get("jax")
     return jax is not None and isinstance(value, getattr(jax, "Array", ()))
 

@@ -16,7 +16,7 @@ from maypole import _native
 from maypole.arrays import _dlpack
 from maypole.common import collectives, operations
 from maypole.common.collectives import title
-from maypole.common.constants import Adasum
+from maypole.common.constants import Adasum, ReduceOp
 
 # By name, because bfloat16 is another type in each library that brings it.
 _DTYPES: Dict[str, int] = {
@@ -36,8 +36,7 @@ _DTYPES: Dict[str, int] = {
 
 def as_array(value: Any, kind: str, name: Optional[str],
               in_place: bool) -> np.ndarray:
-    """A NumPy array with the memory of `value`, or, out of place, with its
-    values."""
+    """A NumPy array with the memory of `value`, or, out of place, with its values."""
     what = title(kind, name)
     try:
         array = _shared(value, in_place)
@@ -93,8 +92,7 @@ def _prepare(kind: int, op: int, root: int, source: np.ndarray,
              finish: Optional[Callable[[int], Any]], process_set: int,
              awaited: bool, prescale: float = 1.0, postscale: float = 1.0,
              **more: Any) -> operations.Pending:
-    """operations.prepare() on arrays. result: what the wait returns, if there is
-    no `finish`."""
+    """operations.prepare() on arrays. result: what the wait returns, if there is no `finish`."""
     return operations.prepare(
         kind, _DTYPES[source.dtype.name], op, root, source.shape, prescale,
         postscale, name, _address(source),
@@ -118,7 +116,7 @@ def _target(value: Any, array: np.ndarray, source: np.ndarray,
     return source, value, copy_back
 
 
-def allreduce(value: Any, name: Optional[str], op: int, prescale: float,
+def allreduce(value: Any, name: Optional[str], op: ReduceOp, prescale: float,
               postscale: float, process_set: int, in_place: bool,
               awaited: bool = False) -> operations.Pending:
     """Reduces `value` into a new array, or into itself."""
@@ -140,7 +138,7 @@ def allreduce(value: Any, name: Optional[str], op: int, prescale: float,
                     process_set, awaited)
 
 
-def _refuse_adasum(kind: str, name: Optional[str], op: int) -> None:
+def _refuse_adasum(kind: str, name: Optional[str], op: ReduceOp) -> None:
     if op == Adasum:
         raise ValueError(f"{title(kind, name)}: Adasum is a reduction of "
                          "allreduce, which blocks; use Average or Sum")
@@ -176,7 +174,7 @@ def _rows(native: int, source: np.ndarray) -> np.ndarray:
     return np.ndarray(shape, source.dtype, buffer=memory)
 
 
-def reducescatter(value: Any, name: Optional[str], op: int, prescale: float,
+def reducescatter(value: Any, name: Optional[str], op: ReduceOp, prescale: float,
                   postscale: float, process_set: int,
                   awaited: bool = False) -> operations.Pending:
     """Reduces the ranks' arrays; the result is this rank's part of the rows."""
@@ -233,9 +231,11 @@ def _scales_here(array: np.ndarray, prescale: float, postscale: float) -> bool:
 
 def _scaled(array: np.ndarray, factor: float,
             out: Optional[np.ndarray] = None) -> np.ndarray:
-    """Integers times `factor`, as a new array or in `out`: multiplied in
-    float64, rounded toward zero; beyond the dtype's range its nearest limit,
-    and 0 for NaN."""
+    """Integers times `factor`, as a new array or in `out`.
+
+    Multiplied in float64, rounded toward zero; beyond the dtype's range its
+    nearest limit, and 0 for NaN.
+    """
     if out is None:
         out = np.empty(array.shape, array.dtype)
     if factor == 1.0:

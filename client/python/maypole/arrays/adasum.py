@@ -5,16 +5,13 @@ One array at a time; it blocks.
 Thread contract: any thread; one thread at a time per name.
 """
 
-import zlib
 from typing import Any, Optional
 
 import numpy as np
 
-from maypole import _native
 from maypole.arrays import _submissions
 from maypole.common import adasum, collectives, operations
 from maypole.common.constants import Sum
-from maypole.common.exceptions import HorovodInternalError, from_status
 from maypole.common.process_sets import id_of
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -58,14 +55,16 @@ class _Reduction:
         rows, received = self._now(_submissions.alltoall(
             flat, splits, self._name, self._set, True))
         # Of a rank that has joined, or has another shape, nothing is used; see
-        # _check().
+        # adasum.check_shapes().
         mine = np.zeros((self._ranks, splits[self._me]))
         starts = np.cumsum(received) - received
         for row, start, count in zip(mine, starts, received):
             if count == len(row):
                 row[:] = rows[start:start + count]
         gram, signatures = self._summed(np.stack([mine @ mine.T, self._signature()]))
-        self._check(signatures.diagonal())
+        if not signatures.diagonal().all():
+            raise adasum.joined(self._name)
+        adasum.check_shapes(self._name, signatures.diagonal().tolist(), [list(self._array.shape)])
         factors = adasum.coefficients(gram[np.newaxis], self._ranks, np,
                                       lambda r: np.eye(self._ranks)[r:r + 1])
         own = (self._factor * factors[0] @ mine).astype(self._array.dtype)
@@ -85,22 +84,10 @@ class _Reduction:
         return operations.start(pending).wait()
 
     def _signature(self) -> np.ndarray:
-        """A matrix with a number that depends on the shape at this rank's place,
-        so that the sum tells all ranks everyone's."""
-        matrix = np.zeros((self._ranks, self._ranks))
-        matrix[self._me, self._me] = 1 + zlib.crc32(repr(self._array.shape).encode())
-        return matrix
+        """A matrix with a number at this rank's place that depends on the shape.
 
-    def _check(self, signatures: np.ndarray) -> None:
-        """Raises on all ranks, or on none."""
-        numbers = [round(number) for number in signatures.tolist()]
-        if 0 in numbers:
-            raise HorovodInternalError(
-                f"allreduce {self._name!r}: a rank has joined (it has no more "
-                "inputs), and Adasum needs every rank; use Average or Sum")
-        if len(set(numbers)) > 1:
-            raise from_status(
-                _native.FAILED_PRECONDITION,
-                f"allreduce {self._name!r}: the ranks' shapes differ; this "
-                f"rank's is {list(self._array.shape)}; Adasum needs the same on "
-                "all ranks")
+        So the sum tells all ranks everyone's.
+        """
+        matrix = np.zeros((self._ranks, self._ranks))
+        matrix[self._me, self._me] = adasum.signature(self._array.shape)
+        return matrix

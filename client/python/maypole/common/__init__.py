@@ -1,9 +1,13 @@
 """The framework-neutral layer: no framework is imported here.
 
 basics         init, shutdown, rank, size, ...
+api            the names that all frameworks' modules have
+compression    the base of compressors
 constants      reduction operations
 data_registry  where the servers of a data service are
+driver         the ranks' environment, for Ray and Spark
 exceptions     Maypole's exceptions
+guard          daemons that end with their parent
 operations     submitting memory, handles, waiting
 part_of_job    init(comm=[ranks])
 process_sets   sets of ranks, for all collectives

@@ -24,14 +24,52 @@ The data of 1 and 4 together are those of one allreduce, for any number of
 ranks. The result is bit-equal on all ranks, because one rank computes each of
 its elements. All tensors of one dtype and device travel in one operation.
 
-The bindings do that with their tensors; here is what follows from the matrices.
+The bindings do that with their tensors; here is what follows from the matrices,
+and how the ranks learn whether all have tensors of the same shapes: each adds
+signature() at its place of the diagonal of one more matrix in step 2.
 Pure: no communication, no framework.
 """
 
-from typing import Any, Callable
+import zlib
+from typing import Any, Callable, Sequence
+
+from maypole import _native
+from maypole.common.exceptions import HorovodInternalError, from_status
 
 # A combination whose squared norm is this small against its parts' is zero.
 _ZERO = 1e-13
+
+
+def signature(shapes: Any) -> int:
+    """A positive number that depends on the shapes, exact in float64."""
+    return 1 + zlib.crc32(repr(shapes).encode())
+
+
+def check_shapes(name: str, signatures: Sequence[float], shapes: Any) -> None:
+    """Raises HorovodInternalError on all ranks, or on none, if the ranks' shapes differ.
+
+    A rank that has joined has signature 0, which is no difference: see joined().
+
+    Args:
+        name: of the operation.
+        signatures: by rank, after step 2.
+        shapes: this rank's, for the text.
+    """
+    numbers = [round(number) for number in signatures]
+    first = numbers.index(max(numbers))
+    for rank, number in enumerate(numbers):
+        if number not in (0, numbers[first]):
+            raise from_status(
+                _native.FAILED_PRECONDITION,
+                f"allreduce {name!r}: the shapes of ranks {rank} and {first} of the process set differ; "
+                f"this rank's are {shapes}; Adasum needs the same on all ranks")
+
+
+def joined(name: str) -> HorovodInternalError:
+    """The error of all ranks after a rank has joined."""
+    return HorovodInternalError(
+        f"allreduce {name!r}: a rank has joined (it has no more inputs), and Adasum needs every rank; "
+        "use Average or Sum")
 
 
 def coefficients(gram: Any, ranks: int, module: Any, unit: Callable[[int], Any]) -> Any:

@@ -39,17 +39,20 @@ class Plan(NamedTuple):
 
 
 def decide(offers: Sequence[Offer]) -> Plan:
-    """The first rank that has taken part in the training counts; if all are
-    new, the first one with the newest commit; if there is none, rank 0."""
+    """The rank whose state all take.
+
+    The first one that has taken part in the training; if all are new, the first
+    one with the newest commit; if there is none, rank 0.
+    """
     ranks = range(len(offers))
     synced = [r for r in ranks if offers[r].synced]
-    with_commit = [r for r in ranks if offers[r].commit is not None]
+    commits = {r: commit for r in ranks for commit in [offers[r].commit] if commit is not None}
     root = 0
     if synced:
         root = synced[0]
-    elif with_commit:
+    elif commits:
         # Of equal commits the one of the first rank.
-        root = max(with_commit, key=lambda r: (offers[r].commit, -r))
-    seen = [offers[r].commit.generation for r in with_commit]
+        root = max(commits, key=lambda r: (commits[r], -r))
+    seen = [commit.generation for commit in commits.values()]
     return Plan(root, offers[root].commit, 1 + max(seen, default=0),
-                any(r != root for r in synced + with_commit))
+                any(r != root for r in [*synced, *commits]))

@@ -13,11 +13,9 @@ import threading
 from typing import Any, Callable, List, Optional, Tuple
 
 from maypole import _native
-from maypole.common import part_of_job
+from maypole.common import operations, part_of_job, rendezvous
 from maypole.common import process_sets as sets
-from maypole.common import operations, rendezvous
-from maypole.common.exceptions import (FORKED, forked, from_status,
-                                       not_initialized, note_joined)
+from maypole.common.exceptions import FORKED, forked, from_status, not_initialized, note_joined
 
 _log = logging.getLogger("maypole")
 
@@ -29,22 +27,24 @@ _finished = False
 def init(comm: Any = None, process_sets: Any = None) -> None:
     """Joins the job and blocks until all its ranks have joined.
 
-    The place in the job comes from the environment variables of the launcher
-    (maypolerun, torchrun, mpirun, srun); without them this is a job of one
-    rank. A second call does nothing. After shutdown() it joins the job's next
-    epoch. shutdown() runs at exit.
+    The place in the job comes from the environment variables of the launcher (maypolerun, torchrun, mpirun,
+    srun); without them this is a job of one rank. A second call does nothing. After shutdown() it joins the
+    job's next epoch. shutdown() runs at exit.
 
-    comm: None: all ranks of the launcher. A list of some of them, in ascending
-    order: they form a job of their own (part_of_job.py). A communicator of
-    mpi4py of all ranks.
-    process_sets: None, or a list of ProcessSet, the same on all ranks, which
-    init() adds (also in a second call). "dynamic" has no effect, because sets
-    can always be added. If two sets are equal, init() raises ValueError; it has
-    joined the job nevertheless, and may be called again.
-    Raises NotImplementedError for other values of `comm`, ValueError if the environment is
-    wrong or in a forked child of a rank, HorovodInternalError if the job could
-    not be joined in time. Ctrl-C ends the wait. In an elastic job whose
-    training is over, which this process has come too late for, SystemExit(0).
+    Ctrl-C ends the wait.
+
+    Args:
+        comm: None: all ranks of the launcher. A list of some of them, in ascending order: they form a job of
+            their own (part_of_job.py). A communicator of mpi4py of all ranks.
+        process_sets: None, or a list of ProcessSet, the same on all ranks, which init() adds (also in a second
+            call). "dynamic" has no effect, because sets can always be added. If two sets are equal, init()
+            raises ValueError; it has joined the job nevertheless, and may be called again.
+
+    Raises:
+        NotImplementedError: for other values of `comm`.
+        ValueError: the environment is wrong, or this is a forked child of a rank.
+        HorovodInternalError: the job could not be joined in time.
+        SystemExit(0): the training of this elastic job is over, and this process has come too late for it.
     """
     global _atexit_registered, _joins
     wanted_ranks = part_of_job.ranks_of(comm)
@@ -85,8 +85,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
 
 
 def _set_horovods_places() -> None:
-    """Sets HOROVOD_RANK and the like, which scripts read, in an elastic job,
-    whose launcher could not know them."""
+    """Sets HOROVOD_RANK and the like, which scripts read, in an elastic job, whose launcher could not know them."""
     if os.environ.get("HOROVOD_ELASTIC") != "1" or not is_elastic():
         return
     for place in (rank, size, local_rank, local_size, cross_rank, cross_size):
@@ -102,8 +101,7 @@ def _native_init(library: Any) -> Tuple[int, str]:
 
 
 def _interruptibly(function: Callable[[], Any]) -> Any:
-    """Runs function() in a thread, so that Ctrl-C ends the main thread's wait
-    for it."""
+    """Runs function() in a thread, so that Ctrl-C ends the main thread's wait for it."""
     if threading.current_thread() is not threading.main_thread():
         return function()
     results: List[Any] = []
@@ -145,8 +143,7 @@ def abandon_epoch() -> None:
 
 
 def set_finished(finished: bool) -> None:
-    """Says that this process of an elastic job has trained to the end, or that
-    it begins another training.
+    """Says that this process of an elastic job has trained to the end, or that it begins another training.
 
     When it leaves for good after it has finished, the job's training is over:
     the coordinator refuses processes that come later.
@@ -277,8 +274,11 @@ def ccl_built(verbose: bool = False) -> bool:
 
 
 def cuda_built(verbose: bool = False) -> bool:
-    """True: CUDA tensors are supported. A GPU need not be present, because the
-    driver is opened when the first CUDA tensor is submitted."""
+    """True: CUDA tensors are supported.
+
+    A GPU need not be present, because the driver is opened when the first CUDA
+    tensor is submitted.
+    """
     del verbose
     return True
 
@@ -290,7 +290,12 @@ def rocm_built(verbose: bool = False) -> bool:
 
 
 def counter(name: str) -> Optional[int]:
-    """A counter of this process (`operations`, `completed`, `failed`, `bytes`,
-    `pending`, ...; see maypole.h); None if no counter has that name."""
+    """A counter of this process; None if no counter has that name.
+
+    `operations`, `completed`, `failed`, `bytes`, `pending`, ...: maypole.h has the list.
+
+    Args:
+        name: of the counter.
+    """
     value = _native.library().counter(name)
     return None if value < 0 else value

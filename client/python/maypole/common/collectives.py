@@ -14,8 +14,8 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from maypole import _native
 from maypole.common import basics, operations
-from maypole.common.constants import OP_NAMES, Average, Sum
-from maypole.common.process_sets import global_process_set, id_of
+from maypole.common.constants import Average, ReduceOp, Sum
+from maypole.common.process_sets import ProcessSet, global_process_set, id_of
 
 
 def title(kind: str, name: Optional[str]) -> str:
@@ -23,24 +23,31 @@ def title(kind: str, name: Optional[str]) -> str:
     return f"{kind} of " + (f"tensor {name!r}" if name else "an unnamed tensor")
 
 
-def reduction(average: Optional[bool], op: Optional[int]) -> int:
-    """The reduction given by Horovod's older `average` or newer `op`."""
+def reduction(average: Optional[bool], op: Optional[ReduceOp]) -> ReduceOp:
+    """The reduction given by Horovod's older `average` or newer `op`.
+
+    Raises:
+        ValueError: both are given, or `op` is not a ReduceOp's number.
+    """
     if op is None:
         return Average if average is None or average else Sum
     if average is not None:
         raise ValueError("both average and op are given; op replaces the older "
                          "average, so leave average out")
-    if op not in OP_NAMES:
+    try:
+        return ReduceOp(op)
+    except ValueError:
         raise ValueError(f"op={op!r} is not a reduction; use Average, Sum, "
-                         "Adasum, Min, Max or Product")
-    return op
+                         "Adasum, Min, Max or Product") from None
 
 
-def rounded_once(op: int, postscale: float,
-                 process_set: int) -> Tuple[int, float]:
-    """The reduction and factor for integers whose factors are not applied by
-    libmaypole, which scales floating dtypes only: an average is a sum and a
-    factor, so that the result is rounded once."""
+def rounded_once(op: ReduceOp, postscale: float,
+                 process_set: int) -> Tuple[ReduceOp, float]:
+    """The reduction and factor for integers whose factors are not applied by libmaypole.
+
+    It scales floating dtypes only. An average is a sum and a factor, so that
+    the result is rounded once.
+    """
     if op == Average:
         return Sum, postscale / max(len(ranks_of(process_set)), 1)
     return op, postscale
@@ -74,8 +81,7 @@ def ranks_of(process_set: int) -> Sequence[int]:
 
 
 def scattered_rows(rows: int, process_set: int) -> int:
-    """This rank's part of `rows` in a reducescatter on the set with this id: the
-    first rows % n ranks get one more."""
+    """This rank's part of `rows` in a reducescatter on the set with this id: the first rows % n ranks get one more."""
     ranks, rank = ranks_of(process_set), _native.library().rank()
     if rank not in ranks:
         return 0  # the library will refuse the operation with an error
@@ -125,11 +131,15 @@ def _submit_without_tensor(kind: int, process_set: int,
 def join(device: int = -1) -> int:
     """Declares that this rank has no more inputs; blocks until all ranks have.
 
-    Until then the other ranks can run operations. To a reduction this rank
-    contributes a neutral input (Average still divides by the number of all
-    ranks), to allgather and alltoall no rows. A broadcast whose root has joined
-    is an error. Returns the rank that joined last. `device` is accepted for
-    compatibility.
+    Until then the other ranks can run operations. To a reduction this rank contributes a neutral input (Average
+    still divides by the number of all ranks), to allgather and alltoall no rows. A broadcast whose root has
+    joined is an error.
+
+    Args:
+        device: accepted for compatibility, without effect.
+
+    Returns:
+        The rank that joined last.
     """
     del device
     last = _submit_without_tensor(
@@ -139,15 +149,23 @@ def join(device: int = -1) -> int:
     return last
 
 
-def barrier(process_set: Any = global_process_set) -> None:
-    """Blocks until all ranks of the set have called barrier()."""
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Blocks until all ranks of the set have called this function.
+
+    Args:
+        process_set: the ranks that take part; all of them must make the call.
+    """
     _submit_without_tensor(_native.BARRIER, id_of(process_set)).wait()
 
 
 def poll(handle: int) -> bool:
     """Whether the operation of `handle` has ended; never blocks.
 
-    Raises ValueError for a handle that is unknown or was synchronized.
+    Args:
+        handle: what a function with `_async` in its name has returned.
+
+    Raises:
+        ValueError: for a handle that is unknown or was synchronized.
     """
     return operations.poll(handle)
 
@@ -155,9 +173,16 @@ def poll(handle: int) -> bool:
 def synchronize(handle: int) -> Any:
     """Waits until the operation of `handle` has ended; returns its result.
 
-    Raises HorovodInternalError if the operation failed: ranks disagreed on it,
-    or a rank was lost. In both cases the handle is invalid afterwards. Signals
-    (Ctrl-C) interrupt the wait within 0.2 s; then the handle stays valid.
-    Returns None for an unknown handle.
+    The handle is invalid afterwards, also after an error. Signals (Ctrl-C) interrupt the wait within 0.2 s; then the
+    handle stays valid.
+
+    Args:
+        handle: what a function with `_async` in its name has returned.
+
+    Returns:
+        The operation's result; None for an unknown handle.
+
+    Raises:
+        HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
     return operations.synchronize(handle)

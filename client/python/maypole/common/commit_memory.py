@@ -37,7 +37,7 @@ import mmap
 import os
 import struct
 import zlib
-from typing import Dict, NamedTuple
+from typing import Dict, NamedTuple, Optional, Tuple
 
 from maypole import _native
 
@@ -164,8 +164,7 @@ class CommitMemory:
         return found
 
     def description(self, half: int) -> memoryview:
-        """The description of the half's commit. Raises ValueError if it is not
-        what the writer has published."""
+        """The description of the half's commit. Raises ValueError if it is not what the writer has published."""
         record = self._record(half)
         if record is None:
             raise ValueError("the commit is not whole")
@@ -181,9 +180,10 @@ class CommitMemory:
         return _PAGE + half * self.half_bytes + at
 
     def address(self, half: int, at: int) -> int:
+        """Where the byte `at` of this half is in this process."""
         return self._base + self.offset(half, at)
 
-    def _record(self, half: int):
+    def _record(self, half: int) -> Optional[Tuple[int, ...]]:
         where = _RECORDS_AT[half]
         record = self.memory[where:where + _RECORD.size]
         (check,) = _CHECK.unpack_from(self.memory, where + _RECORD.size)

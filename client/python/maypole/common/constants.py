@@ -1,17 +1,43 @@
-"""Reduction operations; the numbers are those of maypole.h and of Horovod."""
+"""Reduction operations."""
 
-Average = 0
-Sum = 1
-Adasum = 2
-Min = 3
-Max = 4
-Product = 5
+import enum
+from typing import Dict
 
-OP_NAMES = {
-    Average: "Average",
-    Sum: "Sum",
-    Adasum: "Adasum",
-    Min: "Min",
-    Max: "Max",
-    Product: "Product",
-}
+
+class ReduceOp(enum.IntEnum):
+    """How an allreduce or reducescatter combines the inputs of the ranks, element by element.
+
+    A member is the int that Horovod has for it, and that the C library takes: `op=hvd.Sum`, `op=hvd.ReduceOp.Sum` and
+    `op=1` mean the same, and members compare, hash, format and pickle as such; repr() has the name as well.
+
+    Attributes:
+        Average: the sum divided by the number of ranks; integers are truncated toward zero.
+        Sum: integers wrap around on overflow; for bool, OR.
+        Adasum: the adaptive sum of https://arxiv.org/abs/2006.02924, for floating dtypes only.
+        Min: NaN if an input is NaN; for bool, AND.
+        Max: NaN if an input is NaN; for bool, OR.
+        Product: integers wrap around on overflow; for bool, AND.
+    """
+
+    Average = 0
+    Sum = 1
+    Adasum = 2
+    Min = 3
+    Max = 4
+    Product = 5
+
+    # Those of IntEnum differ between the versions of Python.
+    __str__ = int.__repr__
+
+    def __format__(self, format_spec: str) -> str:
+        return format(int(self), format_spec)
+
+
+Average = ReduceOp.Average
+Sum = ReduceOp.Sum
+Adasum = ReduceOp.Adasum
+Min = ReduceOp.Min
+Max = ReduceOp.Max
+Product = ReduceOp.Product
+
+OP_NAMES: Dict[int, str] = {op: op.name for op in ReduceOp}

@@ -52,8 +52,7 @@ def new_key() -> bytes:
 
 
 def write_private(filename: str, text: str) -> None:
-    """Writes a file at once, readable by its owner only, in place of any other
-    of this name. Raises OSError."""
+    """Writes a file at once, readable by its owner only, in place of any other of this name. Raises OSError."""
     # A new file, of mode 0600, whatever another user has put beside it.
     descriptor, new = tempfile.mkstemp(
         dir=os.path.dirname(filename) or ".",
@@ -64,8 +63,7 @@ def write_private(filename: str, text: str) -> None:
 
 
 def own_address(towards: str = "192.0.2.1") -> str:
-    """The IPv4 address by which the host `towards`, or any other, reaches this
-    one."""
+    """The IPv4 address by which the host `towards`, or any other, reaches this one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((towards, 9))  # sends nothing
@@ -242,19 +240,21 @@ class Registry:
 
 
 class RegistryClient:
-    """Calls a registry. Functions that wait raise TimeoutError, and all raise
-    ConnectionError if the registry cannot be reached: those that wait after
-    their timeout, or at once if the key is wrong."""
+    """Calls a registry.
+
+    Functions that wait raise TimeoutError, and all raise ConnectionError if the
+    registry cannot be reached: those that wait after their timeout, or at once
+    if the key is wrong.
+    """
 
     def __init__(self, addresses: Mapping[str, Sequence[Tuple[str, int]]],
                  key: bytes):
-        self._addresses = [tuple(address) for some in addresses.values()
-                           for address in some]
+        self._addresses = [(host, port) for some in addresses.values()
+                           for host, port in some]
         self._key = key
 
     def own_address(self) -> str:
-        """This host's address, as the registry's host and those beside it reach
-        it."""
+        """This host's address, as the registry's host and those beside it reach it."""
         return own_address(self._addresses[0][0])
 
     def register_dispatcher(self, dispatcher_id: int, address: str) -> None:
@@ -288,8 +288,10 @@ class RegistryClient:
         self._call("shutdown")
 
     def wait_for_shutdown(self) -> None:
-        """Waits until somebody has called shutdown(), without a limit; returns
-        also when the registry has been gone for _GONE_SECONDS."""
+        """Waits until somebody has called shutdown(), without a limit.
+
+        Returns also when the registry has been gone for _GONE_SECONDS.
+        """
         try:
             while not _retried(lambda: self._call("ended"),
                                time.monotonic() + _GONE_SECONDS):
@@ -330,8 +332,10 @@ class RegistryClient:
 
 
 def _retried(ask: Callable[[], Any], deadline: float) -> Any:
-    """ask(), again until the deadline while the registry cannot be reached: its
-    host may be busy, or the network away for a moment."""
+    """Calls ask(), again until the deadline while the registry cannot be reached.
+
+    Its host may be busy, or the network away for a moment.
+    """
     while True:
         try:
             return ask()

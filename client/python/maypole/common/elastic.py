@@ -51,8 +51,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional
 from maypole import _native
 from maypole.common import basics, operations
 from maypole.common.constants import Max
-from maypole.common.exceptions import (HorovodInternalError,
-                                       HostsUpdatedInterrupt, forked)
+from maypole.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt, forked
 
 _log = logging.getLogger("maypole.elastic")
 
@@ -77,8 +76,10 @@ class _Departure:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """SIGTERM requests the departure, in the main thread of an elastic
-        rank. A handler that the program has set is called, too."""
+        """SIGTERM requests the departure, in the main thread of an elastic rank.
+
+        A handler that the program has set is called, too.
+        """
         if (not basics.is_elastic()
                 or threading.current_thread() is not threading.main_thread()):
             yield
@@ -130,8 +131,7 @@ class _Departure:
             raise SystemExit(ASKED_TO_LEAVE)
 
     def _passed_on(self) -> bool:
-        """In a forked child, a DataLoader's worker say, the signal does what it
-        would have done without us."""
+        """In a forked child, a DataLoader's worker say, the signal does what it would have done without us."""
         if not forked():
             return False
         signal.signal(signal.SIGTERM, self._previous)
@@ -161,8 +161,12 @@ def _any_rank(wanted: bool) -> bool:
 class State:
     """What training needs to continue: subclasses save, restore and sync it.
 
-    bcast_object: broadcast_object() of the framework. get_rank: rank().
+    Args:
+        bcast_object: broadcast_object() of the framework.
+        get_rank: rank().
     """
+
+    _synced_in: Optional[int] = None  # basics.joins() of the epoch of the last sync()
 
     def __init__(self, bcast_object: Callable[[Any], Any],
                  get_rank: Callable[[], int]):
@@ -174,8 +178,10 @@ class State:
     def register_reset_callbacks(self,
                                  callbacks: Iterable[Callable[[], None]]
                                 ) -> None:
-        """These are called after each change of epoch, before sync(): to adapt
-        the learning rate to the new size(), say."""
+        """Adds functions that are called after each change of epoch, before sync().
+
+        To adapt the learning rate to the new size(), say.
+        """
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
@@ -187,9 +193,11 @@ class State:
 
     def on_hosts_updated(self, timestamp: Any = None,
                          update_res: Any = None) -> None:
-        """Makes all ranks start a new epoch at the next commit. Maypole's
-        coordinator says so itself; this is for programs that know more. In a job
-        that is not elastic, it must be called on all ranks."""
+        """Makes all ranks start a new epoch at the next commit.
+
+        Maypole's coordinator says so itself; this is for programs that know
+        more. In a job that is not elastic, it must be called on all ranks.
+        """
         del timestamp, update_res
         self._hosts_updated = True
 
@@ -202,8 +210,10 @@ class State:
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Raises HostsUpdatedInterrupt, on all ranks or on none, if a rank wants
-        to enter or leave. All ranks must call it at the same points."""
+        """Raises HostsUpdatedInterrupt, on all ranks or on none, if a rank wants to enter or leave.
+
+        All ranks must call it at the same points.
+        """
         wanted = self._hosts_updated
         if basics.is_elastic():
             wanted = _any_rank(wanted or _departure.requested
@@ -234,6 +244,11 @@ class ObjectState(State):
     """A state of Python objects, which are attributes: state.batch += 1.
 
     They must be picklable, because sync() sends them.
+
+    Args:
+        bcast_object: broadcast_object() of the framework.
+        get_rank: rank().
+        **kwargs: the state's attributes, with their values.
     """
 
     def __init__(self, bcast_object: Callable[[Any], Any],
@@ -246,13 +261,16 @@ class ObjectState(State):
         self._saved_state = self._copies(kwargs)
 
     def save(self) -> None:
+        """Keeps copies of the attributes."""
         self._saved_state = self._copies(
             {name: getattr(self, name) for name in self._saved_state})
 
     def restore(self) -> None:
+        """Sets the attributes to their values at the last save()."""
         self._set(self._copies(self._saved_state))
 
     def sync(self) -> None:
+        """Gives all ranks the attributes of rank 0, and saves them."""
         if self._saved_state:
             self._set(
                 self._bcast_object(
@@ -277,8 +295,9 @@ class ObjectState(State):
 def reset() -> None:
     """Leaves the epoch and joins the next one.
 
-    Raises HorovodInternalError if it does not start within the start timeout,
-    for example because there are too few ranks; the text says who is missing.
+    Raises:
+        HorovodInternalError: it does not start within the start timeout, for example because there are too few
+            ranks; the text says who is missing.
     """
     basics.leave_epoch()
     with _departure.at_once():
@@ -300,8 +319,11 @@ def run_fn(func: Callable[..., Any],
            reset: Callable[[], None]) -> Callable[..., Any]:  # pylint: disable=redefined-outer-name
     """Returns func(state, *args, **kwargs) with the loop of this file's head.
 
-    In a job that is not elastic a lost rank is an error that run() passes on,
-    because nobody takes its place.
+    In a job that is not elastic a lost rank is an error that run() passes on, because nobody takes its place.
+
+    Args:
+        func: func(state, ...), which trains.
+        reset: ends an epoch and begins the next one.
     """
 
     @functools.wraps(func)
@@ -313,8 +335,11 @@ def run_fn(func: Callable[..., Any],
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates func(state, ...) so that it survives the loss of ranks and
-    takes in new ones."""
+    """Decorates func(state, ...) so that it survives the loss of ranks and takes in new ones.
+
+    Args:
+        func: func(state, ...), which trains.
+    """
     return run_fn(func, reset)
 
 
@@ -322,9 +347,10 @@ def run_converting(
         func: Callable[..., Any],
         internal_error: Callable[[Exception], Optional[HorovodInternalError]]
 ) -> Callable[..., Any]:
-    """run(func), for a framework that raises errors of its own when a collective
-    fails: internal_error(error) returns the HorovodInternalError that such an
-    error stems from, None for all others."""
+    """As run(func), for a framework that raises errors of its own when a collective fails.
+
+    internal_error(error) returns the HorovodInternalError that such an error stems from, None for all others.
+    """
 
     @functools.wraps(func)
     def converted(*args: Any, **kwargs: Any) -> Any:

@@ -24,8 +24,9 @@ MaypoleError = HorovodInternalError
 class HostsUpdatedInterrupt(RuntimeError):
     """Ranks want to enter or leave; training should go on in the next epoch.
 
-    skip_sync: for compatibility. The state is always synchronized, because a
-    rank cannot know who else enters meanwhile.
+    Args:
+        skip_sync: for compatibility. The state is always synchronized, because a rank cannot know who else
+            enters meanwhile.
     """
 
     def __init__(self, skip_sync: bool = False):
@@ -34,8 +35,7 @@ class HostsUpdatedInterrupt(RuntimeError):
 
 
 class HorovodVersionMismatchError(ImportError):
-    """Never raised: Maypole is not compiled against a framework's version. It
-    is here for scripts that catch it."""
+    """Never raised: Maypole is not compiled against a framework's version. It is here for scripts that catch it."""
 
     def __init__(self, name: str, version: Any, installed_version: Any):
         super().__init__(f"{name}: built for version {version}, installed is "
@@ -94,9 +94,13 @@ def from_framework(text: Any, code: Optional[int] = None
                   ) -> Optional[HorovodInternalError]:
     """The error of the collective that has made a framework's error.
 
-    text: the framework's. code: gRPC's; None: the one whose name is in the text.
-    Returns None if the error comes from something else, or says that the program
-    is wrong: its arguments, or a name that is pending twice.
+    Args:
+        text: the framework's.
+        code: gRPC's; None: the one whose name is in the text.
+
+    Returns:
+        None if the error comes from something else, or says that the program is wrong: its arguments, or a name
+        that is pending twice.
     """
     found = _IN_TEXT.search(str(text or ""))
     if found is None or code is None and found.group(1) is None:

@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Optional
 
 from maypole import _native
 from maypole.common import basics, operations
-from maypole.common.process_sets import global_process_set, id_of
+from maypole.common.process_sets import ProcessSet, global_process_set, id_of
 
 try:
     # cloudpickle supports lambdas and classes of __main__ too.
@@ -32,7 +32,7 @@ def dumps(obj: Any, named: Optional[Dict[str, Any]] = None) -> bytearray:
         return bytearray(_pickler.dumps(obj))
     names = {id(value): name for name, value in named.items()}
 
-    class Pickler(_pickler.Pickler):  # type: ignore[name-defined]
+    class Pickler(_pickler.Pickler):
         """Writes names in place of named objects."""
 
         def persistent_id(self, obj: Any) -> Optional[str]:
@@ -47,12 +47,13 @@ def loads(data: Any, named: Optional[Dict[str, Any]] = None) -> Any:
     """Reverses dumps(). The bytes must come from a rank of the same job."""
     if not named:
         return pickle.loads(data)
+    objects_by_name = named
 
     class Unpickler(pickle.Unpickler):
         """Puts objects in place of their names."""
 
         def persistent_load(self, pid: str) -> Any:
-            return named[pid]
+            return objects_by_name[pid]
 
     return Unpickler(io.BytesIO(data)).load()
 
@@ -66,12 +67,15 @@ def bytes_at(address: int, size: int) -> memoryview:
 def broadcast_object(obj: Any,
                      root_rank: int = 0,
                      name: Optional[str] = None,
-                     process_set: Any = global_process_set) -> Any:
+                     process_set: ProcessSet = global_process_set) -> Any:
     """Returns rank `root_rank`'s `obj` on all ranks; others' are ignored.
 
-    root_rank: a rank of the job (not an index in the process set); it must be
-    in the set. The object is pickled (by cloudpickle if it is installed). name:
-    needed if several threads call this at once.
+    Args:
+        obj: what pickle or cloudpickle can write.
+        root_rank: a rank of the job (not an index in the process set); it must be in the set. The object is
+            pickled (by cloudpickle if it is installed).
+        name: needed if several threads call this at once.
+        process_set: the ranks that take part; all of them must make the call.
     """
     name = name or "broadcast_object"
     number = id_of(process_set)
@@ -97,11 +101,15 @@ def _broadcast(memory: Any, dtype: int, count: int, root_rank: int, name: str,
 
 def allgather_object(obj: Any,
                      name: Optional[str] = None,
-                     process_set: Any = global_process_set) -> List[Any]:
+                     process_set: ProcessSet = global_process_set) -> List[Any]:
     """Returns the list of all ranks' `obj`s, in rank order.
 
-    The objects are pickled (by cloudpickle if it is installed). name: needed
-    if several threads call this at once.
+    The objects are pickled (by cloudpickle if it is installed).
+
+    Args:
+        obj: what pickle or cloudpickle can write.
+        name: needed if several threads call this at once.
+        process_set: the ranks that take part; all of them must make the call.
     """
     name = name or "allgather_object"
     number = id_of(process_set)

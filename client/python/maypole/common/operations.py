@@ -17,8 +17,7 @@ import itertools
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from maypole import _native
-from maypole.common.exceptions import (HorovodInternalError, from_status,
-                                       not_initialized)
+from maypole.common.exceptions import HorovodInternalError, from_status, not_initialized
 
 # A native wait ends when a signal interrupts its sleep, so that Python's handlers
 # run; but not if the signal came just before the sleep, or while data moved.
@@ -65,8 +64,7 @@ class Pending:
         return self.native is None
 
     def done(self) -> bool:
-        """Whether the operation has ended, in success or error; also moves
-        data."""
+        """Whether the operation has ended, in success or error; also moves data."""
         if self.native is None:
             return True
         library = _native.library()
@@ -78,21 +76,20 @@ class Pending:
     def wait(self) -> Any:
         """Waits for the end and returns the result, or raises the error."""
         if self.native is not None:
-            self._await_end()
+            self._await_end(self.native)
         if self.error is not None:
             raise self.error
         return self.output
 
-    def _await_end(self) -> None:
+    def _await_end(self, native: int) -> None:
         library = _native.library()
-        status = library.wait(self.native, WAIT_SLICE_MS)
+        status = library.wait(native, WAIT_SLICE_MS)
         waits = 1
         while status in (_native.DEADLINE_EXCEEDED, _native.CANCELLED):
             status = library.wait(
-                self.native, WAIT_SLICE_MS
+                native, WAIT_SLICE_MS
                 if waits < BOUNDED_WAITS else _native.WAIT_INTERRUPTIBLE)
             waits += 1
-        native = self.native
         if status != _native.OK:
             self._end(native, None, from_status(status, library.last_error()))
         elif self.finish is None:
@@ -141,9 +138,11 @@ class PendingGroup:
         self.members = members
 
     def ended(self) -> bool:
+        """Whether wait() has seen the end of all members."""
         return all(member.ended() for member in self.members)
 
     def done(self) -> bool:
+        """Whether all members have ended; also moves data."""
         return all(member.done() for member in self.members)
 
     def wait(self) -> List[Any]:
@@ -215,6 +214,7 @@ def start(pending: Pending) -> Pending:
     Raises ValueError (wrong arguments; a pending operation has this name; not
     initialized), NotImplementedError, HorovodInternalError.
     """
+    assert pending.arguments is not None  # a request is not submitted in this way
     library = _native.library()
     _submitted.add(pending)
     try:

@@ -46,8 +46,9 @@ def ranks_of(comm: Any) -> Optional[List[int]]:
 
 def variables(environ: Mapping[str, str],
               ranks: Optional[List[int]]) -> Dict[str, str]:
-    """The variables to set while this rank joins the job of `ranks`; none, if
-    these are all ranks or the launcher has not set MAYPOLE_SIZE.
+    """The variables to set while this rank joins the job of `ranks`.
+
+    None, if these are all ranks or the launcher has not set MAYPOLE_SIZE.
 
     Raises ValueError if this rank is not one of them, NotImplementedError if
     they are not in ascending order or their nodes are not known.

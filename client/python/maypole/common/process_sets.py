@@ -23,8 +23,13 @@ from maypole.common.exceptions import not_initialized
 class ProcessSet:
     """Some ranks of the job; pass it to init() or add_process_set().
 
-    process_set_id: None before the set is added and after it has ended.
-    ranks: ascending; None after remove_process_set().
+    Args:
+        ranks_or_comm: ranks of the job, in any order.
+
+    Attributes:
+        process_set_id: None before the set is added and after it has ended.
+        ranks: ascending; None after remove_process_set().
+        mpi_comm: None: Maypole does not use MPI.
     """
 
     process_set_id: Optional[int] = None
@@ -42,26 +47,28 @@ class ProcessSet:
 
     def size(self) -> Optional[int]:
         """Number of ranks in the set; None while it has no id."""
-        return None if self.process_set_id is None else len(self.ranks)
+        return None if self.process_set_id is None else len(self.ranks or ())
 
     def rank(self) -> Optional[int]:
         """This process's index in the set; None while the set has no id.
 
-        Raises ValueError if this process is not in the set.
+        Raises:
+            ValueError: this process is not in the set.
         """
         if self.process_set_id is None:
             return None
-        if not self.included():
+        ranks, rank = self.ranks or [], _native.library().rank()
+        if rank not in ranks:
             raise ValueError(
-                f"rank {_native.library().rank()} is not in process set "
+                f"rank {rank} is not in process set "
                 f"{self.process_set_id}, whose ranks are {self.ranks}")
-        return self.ranks.index(_native.library().rank())
+        return ranks.index(rank)
 
     def included(self) -> Optional[bool]:
         """Whether this process is in the set; None while the set has no id."""
         if self.process_set_id is None:
             return None
-        return _native.library().rank() in self.ranks
+        return _native.library().rank() in (self.ranks or ())
 
     def __deepcopy__(self, memo: Any) -> "ProcessSet":
         return self
@@ -108,8 +115,10 @@ _registered: Dict[int, List[ProcessSet]] = {}
 
 
 def _found(ranks: Optional[List[int]]) -> ProcessSet:
-    """The registered set of these ranks, in place of one that was pickled; a
-    new one, which is not registered, if there is none."""
+    """The registered set of these ranks, in place of one that was pickled.
+
+    A new one, which is not registered, if there is none.
+    """
     for objects in _registered.values():
         if objects and objects[0].ranks == ranks:
             return objects[0]
@@ -142,11 +151,16 @@ def add_process_set(
         process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet:
     """Adds a process set; every rank of the job must make the same call.
 
-    process_set: ranks, or a ProcessSet that has not been added. Returns the
-    ProcessSet, with its process_set_id. No environment variable is needed.
-    Raises ValueError if a rank is not in the job or is listed twice, or if
-    there is a set of the same ranks (all ranks: the global set);
-    HorovodInternalError if the job's ranks request different sets.
+    Args:
+        process_set: ranks, or a ProcessSet that has not been added.
+
+    Returns:
+        The ProcessSet, with its process_set_id. No environment variable is needed.
+
+    Raises:
+        ValueError: a rank is not in the job or is listed twice, or if there is a set of the same ranks (all
+            ranks: the global set).
+        HorovodInternalError: the job's ranks request different sets.
     """
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
@@ -163,10 +177,16 @@ def add_process_set(
 def remove_process_set(process_set: ProcessSet) -> bool:
     """Removes a process set; every rank of the job must make the same call.
 
-    Returns True, or False for the global set, which cannot be removed.
-    Afterwards all objects that stand for the set have no id and no ranks.
-    Raises ValueError if the set has not been added, HorovodInternalError if the
-    job's ranks make different requests or operations of the set are pending.
+    Args:
+        process_set: the ranks that take part; all of them must make the call.
+
+    Returns:
+        True, or False for the global set, which cannot be removed. Afterwards all objects that stand for the
+        set have no id and no ranks.
+
+    Raises:
+        ValueError: the set has not been added.
+        HorovodInternalError: the job's ranks make different requests or operations of the set are pending.
     """
     process_set_id = id_of(process_set)
     if process_set_id == 0:
@@ -211,7 +231,7 @@ def add_all(process_sets: Sequence[ProcessSet]) -> None:
                              f"same ranks as {seen[ranks]}")
         seen[ranks] = repr(process_set)
     known = {
-        tuple(sets[0].ranks): process_set_id
+        tuple(sets[0].ranks or ()): process_set_id
         for process_set_id, sets in _registered.items()
     }
     for process_set in process_sets:
@@ -225,8 +245,7 @@ def add_all(process_sets: Sequence[ProcessSet]) -> None:
 
 
 def forget_all() -> None:
-    """Called when the epoch is over: all sets lose their ids, but keep their
-    ranks."""
+    """Called when the epoch is over: all sets lose their ids, but keep their ranks."""
     for sets in _registered.values():
         for process_set in sets:
             process_set.process_set_id = None

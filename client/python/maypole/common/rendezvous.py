@@ -27,8 +27,7 @@ _FIRST_SPECIAL_STEP = 4294967280
 
 
 def needed(environ: Mapping[str, str]) -> bool:
-    """Whether torchrun, or a launcher that sets the same variables, has started
-    ranks of this job on several nodes."""
+    """Whether torchrun, or a launcher that sets the same variables, has started ranks of this job on several nodes."""
     by_torchrun = "TORCHELASTIC_RUN_ID" in environ
     alike = (all(environ.get(name) for name in _PLACES) and
              not any(environ.get(name) for name in _OTHERS) and
@@ -67,11 +66,11 @@ class Store:
         return self._why
 
     def put(self, key: str, value: str) -> None:
+        """Sets the key's value, for all nodes."""
         self._opened().set(key, value)
 
     def get(self, key: str, timeout_ms: int) -> Optional[str]:
-        """Returns None if the key was not put in time or there is no store
-        yet."""
+        """Returns None if the key was not put in time or there is no store yet."""
         began = time.monotonic()
         try:
             if self._store is None:
@@ -104,24 +103,20 @@ class Store:
 
 
 def _timed_out(error: Exception) -> bool:
-    """Whether the error is a timeout. Its type differs between versions of
-    torch, its text hardly."""
+    """Whether the error is a timeout. Its type differs between versions of torch, its text hardly."""
     text = str(error).lower().replace(" ", "")
     return "timeout" in text or "timedout" in text
 
 
 def look_for_torchruns(environ: Mapping[str, str]) -> None:
-    """Raises ConnectionError while no process listens at the address of this
-    job's TCPStore."""
+    """Raises ConnectionError while no process listens at the address of this job's TCPStore."""
     host, port = environ["MASTER_ADDR"], int(environ["MASTER_PORT"])
     if not 0 < port < 1 << 16:
-        raise ValueError("MASTER_PORT='%d': expected a number from 1 to 65535" %
-                         port)
+        raise ValueError(f"MASTER_PORT='{port}': expected a number from 1 to 65535")
     try:
         socket.create_connection((host, port), _LOOK_SECONDS).close()
     except OSError as error:
-        raise ConnectionError("torch's store at %s:%d cannot be reached: %s" %
-                              (host, port, error)) from error
+        raise ConnectionError(f"torch's store at {host}:{port} cannot be reached: {error}") from error
 
 
 def open_torchruns(environ: Mapping[str, str]) -> Any:

@@ -22,8 +22,7 @@ _DIGEST_BYTES = 8
 
 def gather(row: np.ndarray, labels: Sequence[str], name: str, process_set: Any,
            error: Callable[[str], Exception]) -> np.ndarray:
-    """The rows of all ranks of the set, [ranks, labels]; those of ranks that have
-    joined (hvd.join()) are left out.
+    """The rows of all ranks of the set, [ranks, labels]; those of ranks that have joined (hvd.join()) are left out.
 
     row: [labels], of the same dtype on all ranks. labels: what each number is.
     Raises error(what differs), on all ranks, if the labels of two ranks differ;

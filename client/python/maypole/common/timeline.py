@@ -13,12 +13,14 @@ from maypole.common.exceptions import from_status
 def start_timeline(file_path: Union[str, "os.PathLike[Any]"], mark_cycles: bool = False) -> None:
     """Starts recording what all ranks and executors do; one file gets all of it.
 
-    file_path: the file, on the host of the rank that calls this first; while a
-    timeline is on, the calls of other ranks join it, whatever their paths are.
-    So all ranks may call this, or one.
-    mark_cycles: also record each report of operations to the coordinator, which
-    is what comes closest to Horovod's cycles.
-    Raises ValueError before init() or if the file cannot be opened.
+    Args:
+        file_path: the file, on the host of the rank that calls this first; while a timeline is on, the calls of
+            other ranks join it, whatever their paths are. So all ranks may call this, or one.
+        mark_cycles: also record each report of operations to the coordinator, which is what comes closest to
+            Horovod's cycles.
+
+    Raises:
+        ValueError: before init() or if the file cannot be opened.
     """
     _checked(lambda library: library.start_timeline(os.fsencode(file_path), bool(mark_cycles)))
 

@@ -1,5 +1,4 @@
-"""What the C header of XLA's foreign function interface says, which a framework's wheel
-contains (xla/ffi/api/c_api.h).
+"""What the C header of XLA's foreign function interface says, which a framework's wheel contains (xla/ffi/api/c_api.h).
 
 Pure. client/xla/xla_ffi.h says why it is read.
 """
@@ -12,7 +11,7 @@ _FUNCTIONS = ("Error_Create", "Error_Destroy", "Future_Create", "Future_SetAvail
 
 
 def layout(header: str, framework: str) -> List[int]:
-    """struct Layout of client/xla/xla_ffi.h, from the header's text.
+    """Struct Layout of client/xla/xla_ffi.h, from the header's text.
 
     framework: with its version, for the error. Raises ImportError if this is not such a
     header.
@@ -21,9 +20,9 @@ def layout(header: str, framework: str) -> List[int]:
                 for part in ("MAJOR", "MINOR")]
     functions = re.findall(r"_XLA_FFI_API_STRUCT_FIELD\(XLA_FFI_(\w+)\);", header)
     missing = [name for name in _FUNCTIONS if name not in functions]
-    if missing or None in versions:
+    numbers = [int(version.group(1)) for version in versions if version is not None]
+    if missing or len(numbers) < len(versions):
         raise ImportError(f"{framework}: its xla/ffi/api/c_api.h lacks "
                           f"{', '.join(missing) or 'the version'}; Maypole does not know this "
                           "version's foreign function interface")
-    return ([int(version.group(1)) for version in versions]
-            + [functions.index(name) for name in _FUNCTIONS])
+    return numbers + [functions.index(name) for name in _FUNCTIONS]

@@ -98,8 +98,11 @@ mlir.register_lowering(_collective, _lower)
 
 def _batched(primitive: Primitive, operands: Leaves, batched: Sequence[Any],
              plan: Plan) -> Tuple[Leaves, Sequence[Any]]:
-    """A batch becomes the second dimension where the first one has the rows
-    that go to other ranks, else the first one."""
+    """Batches of operations: a batch is one more dimension of the operation's array.
+
+    The second dimension where the first one has the rows that go to other
+    ranks, else the first one.
+    """
     to, count = 1 if plan.kind in _ROW_KINDS else 0, len(plan.names)
     moved = tuple(
         leaf if at is None else jnp.moveaxis(leaf, at, to)
@@ -158,7 +161,7 @@ def apply(plan: Plan, leaves: Leaves) -> Leaves:
 
 def _push(primitive: Primitive, primals: Leaves, tangents: Leaves, plan: Plan,
           tangents_plan: Plan) -> Tuple[List[Any], List[Any]]:
-    """(The results of the primitive, their tangents.)"""
+    """The results of the primitive, and their tangents."""
     results = primitive.bind(*primals, plan=plan)
     there = [i for i in range(len(plan.names))
              if not isinstance(tangents[i], ad.Zero)]
@@ -184,8 +187,10 @@ ad.primitive_jvps[_collective] = _push_forward
 
 
 def _after(results: Sequence[Any]) -> Leaves:
-    """For what a program must not begin before it has these results: an element of
-    them, because a derivative may keep it."""
+    """What a later operation takes as an operand, so that it does not begin before it has these results.
+
+    The smallest of them, because a derivative may keep it.
+    """
     smallest = min(results, key=lambda result: result.size)
     if not isinstance(smallest, jax.core.Tracer):
         return ()
@@ -262,8 +267,7 @@ ad.primitive_transposes[_tangent] = _pull_back
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def apply_splits(plan: Plan, splits: Tuple[int, ...],
                  leaves: Leaves) -> Tuple[Leaves, Any]:
-    """An alltoall outside traced functions that sends each rank its rows;
-    returns also how many rows came from each."""
+    """An alltoall outside traced functions that sends each rank its rows; returns also how many rows came from each."""
     if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
         raise ValueError(
             f"{collectives.title('alltoall', plan.names[0])}: splits in a "

@@ -67,8 +67,7 @@ def _prepare(plan: Plan, i: int, leaf: Any,
 
 def _rows(source: np.ndarray, plan: Plan,
           splits: Optional[Sequence[int]]) -> Any:
-    """A `finish` that returns the rows of an allgather or alltoall, in the
-    library's memory."""
+    """A `finish` that returns the rows of an allgather or alltoall, in the library's memory."""
 
     def finish(native: int) -> Any:
         received = None
@@ -111,7 +110,7 @@ def _placed(result: Any, leaf: Any) -> Any:
     return jax.device_put(result, leaf.sharding)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _say_once(platform: str) -> None:
     _log.warning("maypole.jax: arrays of %s go through the host's memory",
                  platform)

@@ -43,7 +43,7 @@ except ImportError:  # before jax 0.5
     from jax.extend import ffi as _jax_ffi
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def register() -> None:
     """Makes the handler known to JAX, once.
 
@@ -61,17 +61,18 @@ def register() -> None:
     set_up.argtypes = (ctypes.c_char_p, ctypes.c_void_p)
     set_up.restype = ctypes.c_char_p
     places = (ctypes.c_int32 * len(numbers))(*numbers)
-    error = set_up(_native.library().path.encode(), places)
-    if error is not None:
-        raise ImportError(error.decode())
+    failure = set_up(_native.library().path.encode(), places)
+    if failure is not None:
+        raise ImportError(failure.decode())
     _jax_ffi.register_ffi_target(
         _TARGET, _jax_ffi.pycapsule(library.maypole_jax_collective),
         platform="cpu")
 
 
 def lower(context: Any, operands: Sequence[Any], plan: Any) -> Any:
-    """The custom call in the program that is being lowered: one collective for
-    each name of `plan`, a _plans.Plan. Further operands are not read.
+    """The custom call in the program that is being lowered: one collective for each name of `plan`, a _plans.Plan.
+
+    Further operands are not read.
 
     context: of the lowering rule.
     """

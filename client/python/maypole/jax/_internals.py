@@ -20,8 +20,10 @@ def is_top_level() -> bool:
 
 
 def outer_trace() -> Any:
-    """The trace of the function that is being compiled (of the innermost jit,
-    scan, cond, ...), or of the outermost transformation outside jit."""
+    """The trace of the function that is being compiled (of the innermost jit, scan, cond, ...).
+
+    Or of the outermost transformation outside jit.
+    """
     trace = core.trace_ctx.trace
     while not isinstance(trace, pe.DynamicJaxprTrace):
         parent = getattr(trace, "parent_trace", None)
@@ -42,8 +44,7 @@ _last = _Last()
 
 
 def last_collective() -> Optional[Any]:
-    """A result of the last collective in the function that is being compiled;
-    None if there is none."""
+    """A result of the last collective in the function that is being compiled; None if there is none."""
     if _last.trace is None or _last.trace() is not outer_trace():
         return None
     return jax.lax.stop_gradient(_last.value)
@@ -71,10 +72,11 @@ _LINEARIZE = (ad.LinearizeTracer,) if hasattr(ad, "LinearizeTracer") else ()
 
 
 class _Communication(effects.Effect):
-    """The effect of a collective: other ranks wait for it, so it stays in the
-    program when its result is not used. It may be in loops, branches,
-    derivatives and what checkpoint repeats, because all ranks run the same
-    program."""
+    """The effect of a collective: other ranks wait for it, so it stays in the program when its result is not used.
+
+    It may be in loops, branches, derivatives and what checkpoint repeats,
+    because all ranks run the same program.
+    """
 
     def __str__(self) -> str:
         return "Maypole"
@@ -88,8 +90,10 @@ for _allowed in (effects.lowerable_effects, effects.control_flow_allowed_effects
 
 
 def device_axes() -> Set[Any]:
-    """The axes of pmap and shard_map around the calling code whose devices are
-    more than one: there a custom call runs once for each device."""
+    """The axes of pmap and shard_map around the calling code whose devices are more than one.
+
+    There a custom call runs once for each device.
+    """
     axes = {
         name for name, size in core.get_axis_env().axis_sizes.items() if size > 1
     }

@@ -21,7 +21,8 @@ import os
 import sys
 import weakref
 import zlib
-from typing import Any, Dict, Tuple
+from types import FrameType
+from typing import Any, Dict, List, Optional, Tuple
 
 import jax
 
@@ -58,8 +59,9 @@ def of_place(kind: str) -> str:
 
 def _place() -> str:
     """The calls from the traced function to here, innermost first."""
-    calls, inside = [], 0
-    frame = sys._getframe(1)  # pylint: disable=protected-access
+    calls: List[Tuple[str, str, int]] = []
+    inside = 0
+    frame: Optional[FrameType] = sys._getframe(1)  # pylint: disable=protected-access
     while frame is not None:
         code = frame.f_code
         if code.co_filename.startswith(_JAX):

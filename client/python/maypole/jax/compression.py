@@ -7,36 +7,7 @@ from typing import Any, Tuple
 
 import jax.numpy as jnp
 
-
-class Compressor:
-    """Makes an array smaller before an allreduce and restores it after.
-
-    Subclasses may be passed as `compression=`. Both functions are traced; what
-    compress() returns is reduced, so it must be linear in its input.
-    """
-
-    @staticmethod
-    def compress(tensor: Any) -> Tuple[Any, Any]:
-        """Returns (the array to send, context for decompress)."""
-        raise NotImplementedError
-
-    @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        """Returns the reduced array in its original form."""
-        raise NotImplementedError
-
-
-class NoneCompressor(Compressor):
-    """Sends arrays as they are."""
-
-    @staticmethod
-    def compress(tensor: Any) -> Tuple[Any, Any]:
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        del ctx
-        return tensor
+from maypole.common.compression import Compressor, NoneCompressor
 
 
 class _CastCompressor(Compressor):
@@ -45,7 +16,7 @@ class _CastCompressor(Compressor):
     wire: Any
 
     @classmethod
-    def compress(cls, tensor: Any) -> Tuple[Any, Any]:  # type: ignore[override]
+    def compress(cls, tensor: Any) -> Tuple[Any, Any]:
         if tensor.dtype in (jnp.float32, jnp.float64):
             return tensor.astype(cls.wire), tensor.dtype
         return tensor, None
@@ -62,8 +33,7 @@ class FP16Compressor(_CastCompressor):
 
 
 class BF16Compressor(_CastCompressor):
-    """Sends float32 and float64 as bfloat16: float32's range, 8 bits of
-    precision."""
+    """Sends float32 and float64 as bfloat16: float32's range, 8 bits of precision."""
 
     wire = jnp.bfloat16
 

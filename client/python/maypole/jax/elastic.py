@@ -25,8 +25,7 @@ import jax
 import jax.numpy as jnp
 
 from maypole.common import basics
-from maypole.common.elastic import (ObjectState, State, request_departure,
-                                    reset, run_converting)
+from maypole.common.elastic import ObjectState, State, request_departure, reset, run_converting
 from maypole.common.exceptions import HorovodInternalError, from_framework
 from maypole.common.objects import broadcast_object
 from maypole.jax.functions import broadcast_parameters, is_key
@@ -40,24 +39,30 @@ __all__ = [
 class JaxState(ObjectState):
     """A state of pytrees and other objects, which are attributes.
 
-    A save copies the jax.Arrays, so the program may donate them. sync() sends
-    them as arrays; all else must be picklable.
+    A save copies the jax.Arrays, so the program may donate them. sync() sends them as arrays; all else must be
+    picklable.
+
+    Args:
+        **kwargs: the state's attributes, with their values.
     """
 
     def __init__(self, **kwargs: Any):
         super().__init__(broadcast_object, basics.rank, **kwargs)
 
     def save(self) -> None:
+        """Keeps copies of the attributes, once the operations that give them have ended."""
         # An array that an operation has failed to give must not be saved.
         jax.block_until_ready(self._values())
         super().save()
 
     def sync(self) -> None:
+        """Gives all ranks the attributes of rank 0, and saves them."""
         if self._saved_state:
             self._set(_broadcast(self._values()))
         self.save()
 
     def reset(self) -> None:
+        """Forgets compiled functions, which contain the number of ranks."""
         jax.clear_caches()
 
     def _values(self) -> Dict[str, Any]:
@@ -108,12 +113,19 @@ def _broadcast(values: Any) -> Any:
 
 
 def internal_error(error: BaseException) -> Optional[HorovodInternalError]:
-    """The HorovodInternalError for an error that JAX has raised because an
-    operation failed in a traced function; None for other errors."""
+    """The HorovodInternalError for an error that JAX has raised because an operation failed in a traced function.
+
+    None for other errors.
+    """
     return from_framework(error) if isinstance(error, RuntimeError) else None
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates func(state, ...) so that it survives the loss of ranks and
-    takes in new ones; see maypole.common.elastic."""
+    """Decorates func(state, ...) so that it survives the loss of ranks and takes in new ones.
+
+    See maypole.common.elastic.
+
+    Args:
+        func: func(state, ...), which trains.
+    """
     return run_converting(func, internal_error)

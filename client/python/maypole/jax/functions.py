@@ -8,18 +8,22 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from maypole.common.process_sets import global_process_set
+from maypole.common.process_sets import ProcessSet, global_process_set
 from maypole.jax.ops import broadcast
 
 
 def broadcast_parameters(params: Any,
                          root_rank: int = 0,
-                         process_set: Any = global_process_set) -> Any:
-    """Returns rank `root_rank`'s values of a pytree: parameters, an optimizer's
-    state, keys of jax.random.
+                         process_set: ProcessSet = global_process_set) -> Any:
+    """Returns rank `root_rank`'s values of a pytree: parameters, an optimizer's state, keys of jax.random.
 
-    JAX's arrays cannot be changed, so the result must replace `params`. Leaves
-    that are Python numbers become arrays.
+    JAX's arrays cannot be changed, so the result must replace `params`. Leaves that are Python numbers become
+    arrays.
+
+    Args:
+        params: a pytree of arrays.
+        root_rank: a rank of the job (not an index in the process set), in the set.
+        process_set: the ranks that take part; all of them must make the call.
     """
     keys = jax.tree_util.tree_map(is_key, params)
     raw = jax.tree_util.tree_map(
@@ -34,8 +38,17 @@ def broadcast_parameters(params: Any,
 
 def broadcast_optimizer_state(state: Any,
                               root_rank: int = 0,
-                              process_set: Any = global_process_set) -> Any:
-    """broadcast_parameters() of an optimizer's state, which is a pytree, too."""
+                              process_set: ProcessSet = global_process_set) -> Any:
+    """broadcast_parameters() of an optimizer's state, which is a pytree, too.
+
+    Args:
+        state: the state to be broadcast.
+        root_rank: a rank of the job (not an index in the process set), in the set.
+        process_set: the ranks that take part; all of them must make the call.
+
+    Returns:
+        A pytree of the same structure, with the root's values.
+    """
     return broadcast_parameters(state, root_rank, process_set)
 
 

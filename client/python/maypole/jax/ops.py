@@ -15,38 +15,49 @@ Thread contract: any thread; operations of one name must not overlap.
 Raises ValueError for wrong arguments and before init().
 """
 
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Tuple, Type
 
 import jax
 import jax.numpy as jnp
 
 from maypole import _native
 from maypole.common import basics, collectives
-from maypole.common.constants import Adasum, Average, Sum
+from maypole.common.constants import Adasum, Average, ReduceOp
 from maypole.common.exceptions import not_initialized
-from maypole.common.process_sets import global_process_set, id_of
+from maypole.common.process_sets import ProcessSet, global_process_set, id_of
 from maypole.jax import _collectives, _dtypes, _internals, _names
 from maypole.jax._plans import KIND_NAMES, Plan
-from maypole.jax.compression import Compression
+from maypole.jax.compression import Compression, Compressor
 
 
 def allreduce(tree: Any,
               average: Optional[bool] = None,
               name: Optional[str] = None,
-              compression: Any = Compression.none,
-              op: Optional[int] = None,
+              compression: Type[Compressor] = Compression.none,
+              op: Optional[ReduceOp] = None,
               prescale_factor: float = 1.0,
               postscale_factor: float = 1.0,
-              process_set: Any = global_process_set) -> Any:
+              process_set: ProcessSet = global_process_set) -> Any:
     """Reduces each leaf over the ranks.
 
-    tree: a pytree of arrays, whose shapes and dtypes are the same on all ranks.
-    average: older form of op: True for Average, False for Sum.
-    compression: Compression.fp16 and bf16 send floats in 16 bits.
-    op: Average (default), Sum, Min, Max, Product.
-    prescale_factor, postscale_factor: factors for the inputs and the result, of
-    floating leaves.
     Differentiable: the gradient is reduced in the same way.
+
+    Args:
+        tree: a pytree of arrays, whose shapes and dtypes are the same on all ranks.
+        average: older form of op: True for Average, False for Sum.
+        name: by which ranks match the operation; None: by the order of submission.
+        compression: Compression.fp16 and bf16 send floats in 16 bits.
+        op: Average (default), Sum, Min, Max, Product.
+        prescale_factor: factor for the inputs, of floating leaves.
+        postscale_factor: factor for the result, likewise.
+        process_set: the ranks that take part; all of them must make the call.
+
+    Returns:
+        A pytree of the same structure, shapes and dtypes, bit-equal on all ranks.
+
+    Raises:
+        ValueError: wrong arguments, or before init().
+        HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
     return _reduced(_native.ALLREDUCE, tree, name, compression,
                     collectives.reduction(average, op), prescale_factor,
@@ -55,18 +66,29 @@ def allreduce(tree: Any,
 
 def reducescatter(tree: Any,
                   name: Optional[str] = None,
-                  compression: Any = Compression.none,
-                  op: int = Average,
-                  process_set: Any = global_process_set,
+                  compression: Type[Compressor] = Compression.none,
+                  op: ReduceOp = Average,
+                  process_set: ProcessSet = global_process_set,
                   prescale_factor: float = 1.0,
                   postscale_factor: float = 1.0) -> Any:
     """Reduces each leaf over the ranks; returns this rank's rows of the result.
 
-    tree: leaves of at least one dimension, with the same shapes on all ranks.
-    op: Average or Sum. With r rows and n ranks, each rank gets r // n rows, and
-    the first r % n ranks one more. Other arguments are those of allreduce.
-    Differentiable, as an allreduce is: the gradient is gathered and, for a sum,
-    multiplied by the number of ranks.
+    Differentiable, as an allreduce is: the gradient is gathered and, for a sum, multiplied by the number of
+    ranks.
+
+    Args:
+        tree: leaves of at least one dimension, with the same shapes on all ranks.
+        name: by which ranks match the operation; None: by the order of submission.
+        compression: Compression.none, or fp16 or bf16, which send floats in 16 bits.
+        op: Average or Sum. With r rows and n ranks, each rank gets r // n rows, and the first r % n ranks one
+            more. Other arguments are those of allreduce.
+        process_set: the ranks that take part; all of them must make the call.
+        prescale_factor: factor for the inputs.
+        postscale_factor: factor for the result.
+
+    Raises:
+        ValueError: wrong arguments, or before init().
+        HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
     return _reduced(_native.REDUCESCATTER, tree, name, compression,
                     collectives.reduction(None, op), prescale_factor,
@@ -75,13 +97,24 @@ def reducescatter(tree: Any,
 
 def allgather(tree: Any,
               name: Optional[str] = None,
-              process_set: Any = global_process_set) -> Any:
+              process_set: ProcessSet = global_process_set) -> Any:
     """Concatenates the ranks' leaves along dimension 0, in rank order.
 
-    A scalar counts as one element. Outside traced functions the first dimension
-    may differ between ranks; inside it must not, because the program's shapes
-    are fixed (the library checks it). Differentiable: each rank gets its own
-    rows of the averaged gradient.
+    A scalar counts as one element. Outside traced functions the first dimension may differ between ranks;
+    inside it must not, because the program's shapes are fixed (the library checks it). Differentiable: each
+    rank gets its own rows of the averaged gradient.
+
+    Args:
+        tree: a pytree of arrays.
+        name: by which ranks match the operation; None: by the order of submission.
+        process_set: the ranks that take part; all of them must make the call.
+
+    Returns:
+        A pytree of the same structure, whose leaves have the rows of all ranks, in rank order.
+
+    Raises:
+        ValueError: wrong arguments, or before init().
+        HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
     plan, leaves, rebuild = _planned(_native.ALLGATHER, tree, name, process_set)
     leaves = [leaf.reshape(1) if leaf.ndim == 0 else leaf for leaf in leaves]
@@ -91,12 +124,21 @@ def allgather(tree: Any,
 def broadcast(tree: Any,
               root_rank: int = 0,
               name: Optional[str] = None,
-              process_set: Any = global_process_set) -> Any:
+              process_set: ProcessSet = global_process_set) -> Any:
     """Returns the values of rank `root_rank`'s leaves on all ranks.
 
-    root_rank: a rank of the job (not an index in the process set); it must be
-    in the set. Shapes and dtypes must be the same on all ranks. Differentiable:
-    the averaged gradient goes to the root.
+    Differentiable: the averaged gradient goes to the root.
+
+    Args:
+        tree: a pytree of arrays.
+        root_rank: a rank of the job (not an index in the process set); it must be in the set. Shapes and dtypes
+            must be the same on all ranks.
+        name: by which ranks match the operation; None: by the order of submission.
+        process_set: the ranks that take part; all of them must make the call.
+
+    Raises:
+        ValueError: wrong arguments, or before init().
+        HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
     plan, leaves, rebuild = _planned(_native.BROADCAST, tree, name, process_set,
                                      root=root_rank)
@@ -106,15 +148,23 @@ def broadcast(tree: Any,
 def alltoall(tree: Any,
              splits: Any = None,
              name: Optional[str] = None,
-             process_set: Any = global_process_set) -> Any:
+             process_set: ProcessSet = global_process_set) -> Any:
     """Sends each rank some rows of each leaf; returns the rows received.
 
-    splits: how many rows of each leaf go to each rank of the set, in rank
-    order; None: equal parts.
-    Returns the rows from all ranks, in rank order; if splits is given, a pair
-    of these rows and of how many came from each rank. Inside traced functions
-    there are equal parts only, of a first dimension that is the same on all
-    ranks. Differentiable in floating leaves.
+    Args:
+        tree: a pytree of arrays.
+        splits: how many rows of each leaf go to each rank of the set, in rank order; None: equal parts.
+        name: by which ranks match the operation; None: by the order of submission.
+        process_set: the ranks that take part; all of them must make the call.
+
+    Returns:
+        The rows from all ranks, in rank order; if splits is given, a pair of these rows and of how many came
+        from each rank. Inside traced functions there are equal parts only, of a first dimension that is the
+        same on all ranks. Differentiable in floating leaves.
+
+    Raises:
+        ValueError: wrong arguments, or before init().
+        HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
     plan, leaves, rebuild = _planned(_native.ALLTOALL, tree, name, process_set)
     if splits is not None:
@@ -133,8 +183,8 @@ def alltoall(tree: Any,
     return rebuild(_collectives.apply(plan, tuple(leaves)))
 
 
-def _reduced(kind: int, tree: Any, name: Optional[str], compression: Any,
-             op: int, prescale: float, postscale: float,
+def _reduced(kind: int, tree: Any, name: Optional[str], compression: Type[Compressor],
+             op: ReduceOp, prescale: float, postscale: float,
              process_set: Any) -> Any:
     if op == Adasum:
         raise NotImplementedError(

@@ -9,29 +9,34 @@ Optax is imported when one of these functions is called.
 Thread contract: that of the transformation's functions, which are pure.
 """
 
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Type
 
 import jax
 import jax.numpy as jnp
 
-from maypole.common.constants import Average
-from maypole.common.process_sets import global_process_set
-from maypole.jax.compression import Compression
+from maypole.common.constants import Average, ReduceOp
+from maypole.common.process_sets import ProcessSet, global_process_set
+from maypole.jax.compression import Compression, Compressor
 from maypole.jax.ops import allreduce
 
 
 def reduce_gradients(name: Optional[str] = None,
-                     compression: Any = Compression.none,
-                     op: int = Average,
+                     compression: Type[Compressor] = Compression.none,
+                     op: ReduceOp = Average,
                      gradient_predivide_factor: float = 1.0,
-                     process_set: Any = global_process_set) -> Any:
+                     process_set: ProcessSet = global_process_set) -> Any:
     """An Optax transformation without state: an allreduce of the gradients.
 
-    All gradients are one pytree, so one custom call reduces them. For use in
-    optax.chain(): before what must see the global gradient (clipping by global
-    norm, say). gradient_predivide_factor: for Average, the sum is divided by it
-    before the reduction, and by size() / factor after it. Other arguments are
-    those of allreduce().
+    All gradients are one pytree, so one custom call reduces them. For use in optax.chain(): before what must
+    see the global gradient (clipping by global norm, say).
+
+    Args:
+        name: in the names of operations.
+        compression: Compression.none, or fp16 or bf16, which send floats in 16 bits.
+        op: Average (default) or Sum.
+        gradient_predivide_factor: for Average, the sum is divided by it before the reduction, and by size() /
+            factor after it.
+        process_set: the ranks whose gradients are reduced.
     """
     optax = _optax()
     if gradient_predivide_factor != 1.0 and op != Average:
@@ -52,20 +57,30 @@ def reduce_gradients(name: Optional[str] = None,
 def DistributedOptimizer(  # pylint: disable=invalid-name
         optimizer: Any,
         name: Optional[str] = None,
-        compression: Any = Compression.none,
+        compression: Type[Compressor] = Compression.none,
         backward_passes_per_step: int = 1,
-        op: int = Average,
+        op: ReduceOp = Average,
         gradient_predivide_factor: float = 1.0,
         average_aggregated_gradients: bool = False,
-        process_set: Any = global_process_set) -> Any:
+        process_set: ProcessSet = global_process_set) -> Any:
     """Returns an Optax optimizer that uses the reduced gradients of all ranks.
 
-    backward_passes_per_step: with n > 1 the gradients of n calls of update()
-    are added up (average_aggregated_gradients: and divided by n), and reduced
-    and used in the n-th; the updates of the others are zeros. All ranks must
-    call update() equally often.
-    Other arguments are those of reduce_gradients(). Raises ValueError for
-    wrong ones, ImportError without Optax.
+    Args:
+        optimizer: the optimizer of this rank.
+        name: in the names of operations.
+        compression: Compression.none, or fp16 or bf16, which send floats in 16 bits.
+        backward_passes_per_step: with n > 1 the gradients of n calls of update() are added up
+            (average_aggregated_gradients: and divided by n), and reduced and used in the n-th; the updates of
+            the others are zeros. All ranks must call update() equally often.
+        op: Average (default) or Sum.
+        gradient_predivide_factor: with Average, gradients are divided by it before and multiplied by it after
+            the sum.
+        average_aggregated_gradients: divide the sum over passes by their number.
+        process_set: the ranks whose gradients are reduced.
+
+    Raises:
+        ValueError: for wrong arguments.
+        ImportError: without Optax.
     """
     if backward_passes_per_step < 1:
         raise ValueError(f"backward_passes_per_step={backward_passes_per_step}: "
@@ -81,9 +96,12 @@ def DistributedOptimizer(  # pylint: disable=invalid-name
 
 
 class AccumulationState(NamedTuple):
-    """passes: calls of update() since the last step. sums: of their gradients, of
+    """The state of an optimizer that accumulates.
+
+    passes: calls of update() since the last step. sums: of their gradients, of
     the parameters' dtypes, but of float32 where these are shorter. inner: the
-    optimizer's state."""
+    optimizer's state.
+    """
 
     passes: Any
     sums: Any

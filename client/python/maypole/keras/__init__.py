@@ -22,18 +22,19 @@ import keras as _keras_module
 from maypole import _native
 from maypole._keras import api, backends
 from maypole._keras.values import allgather, allreduce, broadcast, reducescatter
-from maypole.common.basics import (ccl_built, cross_rank, cross_size, cuda_built, ddl_built,
-                                   gloo_built, gloo_enabled, init, is_homogeneous, is_initialized,
-                                   local_rank, local_size, mpi_built, mpi_enabled,
-                                   mpi_threads_supported, nccl_built, rank, rocm_built, shutdown,
-                                   size)
-from maypole.common.constants import Adasum, Average, Max, Min, Product, Sum
-from maypole.common.exceptions import (HorovodInternalError, HorovodVersionMismatchError,
-                                       HostsUpdatedInterrupt, MaypoleError)
+from maypole.common import api as _common
+from maypole.common.api import *  # noqa: F403 - the names of its __all__, which all frameworks' modules have
+from maypole.common.constants import Average, ReduceOp
 from maypole.common.objects import allgather_object, broadcast_object
-from maypole.common.process_sets import (ProcessSet, add_process_set, global_process_set,
-                                         remove_process_set)
-from maypole.common.timeline import start_timeline, stop_timeline
+from maypole.common.process_sets import ProcessSet, global_process_set
+from maypole.keras import callbacks, elastic
+
+__all__ = [
+    "Compression", "DistributedOptimizer", "PartialDistributedOptimizer", "allgather", "allgather_object", "allreduce",
+    "broadcast", "broadcast_global_variables", "broadcast_object", "callbacks", "elastic", "load_model",
+    "reducescatter",
+]
+__all__ += _common.__all__
 
 # Of the backend's binding. Raises ImportError for a backend that Maypole does not have.
 Compression = backends.compression_of(_keras_module)
@@ -48,37 +49,42 @@ def DistributedOptimizer(  # pylint: disable=invalid-name
         compression: Any = Compression.none,
         sparse_as_dense: bool = False,
         gradient_predivide_factor: float = 1.0,
-        op: int = Average,
+        op: ReduceOp = Average,
         num_groups: int = 0,
         groups: Any = None,
         backward_passes_per_step: int = 1,
         average_aggregated_gradients: bool = False,
-        process_set: Any = global_process_set,
+        process_set: ProcessSet = global_process_set,
         scale_local_gradients: bool = True) -> Any:
     """The optimizer, which from now on reduces gradients over all ranks before it steps.
 
-    It is the same object, with its state, and of a subclass of its class; Keras saves it as what it
-    was. Clipping, weight decay, moving averages and loss scaling act on the reduced gradients, as
-    in one process. With the policy mixed_float16 a LossScaleOptimizer around it is returned, in place
-    of the one that compile() would make. Calling it again replaces the arguments. init() must have
-    been called.
+    It is the same object, with its state, and of a subclass of its class; Keras saves it as what it was.
+    Clipping, weight decay, moving averages and loss scaling act on the reduced gradients, as in one process.
+    With the policy mixed_float16 a LossScaleOptimizer around it is returned, in place of the one that compile()
+    would make. Calling it again replaces the arguments. init() must have been called.
 
-    name: in the names of operations; needed if two optimizers for variables of equal shapes step
-    at the same time. (Gradients are matched by the position of their variables.)
-    device_dense, device_sparse: accepted, without effect.
-    compression: Compression.fp16 or bf16 sends gradients in 16 bits.
-    sparse_as_dense: reduce gradients of embeddings (IndexedSlices) as dense ones; otherwise they
-    are gathered.
-    gradient_predivide_factor: with Average, gradients are divided by it before and multiplied by it
-    after the sum.
-    op: Average, Sum or Adasum.
-    num_groups, groups: accepted, without effect, because the coordinator groups operations itself.
-    backward_passes_per_step: n: the optimizer steps in every n-th call, on the sum of the gradients
-    of n calls; only this sum is reduced. average_aggregated_gradients: on the average instead.
-    process_set: the ranks whose gradients are reduced; others step on their own.
-    scale_local_gradients: see PartialDistributedOptimizer().
+    Args:
+        optimizer: the optimizer of this rank.
+        name: in the names of operations; needed if two optimizers for variables of equal shapes step at the
+            same time. (Gradients are matched by the position of their variables.)
+        device_dense: where operations of dense tensors are placed; "": where TensorFlow likes.
+        device_sparse: where operations of tf.IndexedSlices are placed; "": where TensorFlow likes.
+        compression: Compression.fp16 or bf16 sends gradients in 16 bits.
+        sparse_as_dense: reduce gradients of embeddings (IndexedSlices) as dense ones; otherwise they are
+            gathered.
+        gradient_predivide_factor: with Average, gradients are divided by it before and multiplied by it after
+            the sum.
+        op: Average, Sum or Adasum.
+        num_groups: accepted, without effect, because the coordinator groups operations itself.
+        groups: accepted, without effect, because the coordinator groups operations itself.
+        backward_passes_per_step: n: the optimizer steps in every n-th call, on the sum of the gradients of n
+            calls; only this sum is reduced.
+        average_aggregated_gradients: step on the average instead.
+        process_set: the ranks whose gradients are reduced; others step on their own.
+        scale_local_gradients: see PartialDistributedOptimizer().
 
-    Raises ValueError for wrong arguments; the text says what is expected.
+    Raises:
+        ValueError: for wrong arguments; the text says what is expected.
     """
     del device_dense, device_sparse
     return api.distributed_optimizer(
@@ -95,20 +101,34 @@ def PartialDistributedOptimizer(  # pylint: disable=invalid-name
         compression: Any = Compression.none,
         sparse_as_dense: bool = False,
         gradient_predivide_factor: float = 1.0,
-        op: int = Average,
+        op: ReduceOp = Average,
         backward_passes_per_step: int = 1,
         average_aggregated_gradients: bool = False,
         groups: Any = None,
-        process_set: Any = global_process_set,
+        process_set: ProcessSet = global_process_set,
         local_layers: Any = None,
         scale_local_gradients: bool = True) -> Any:
     """As DistributedOptimizer(), but the gradients of local_layers stay on their rank.
 
-    local_layers: a layer or a list of layers; their variables differ between ranks (pass them as
-    local_variables to BroadcastGlobalVariablesCallback). The optimizer's method
-    register_local_var(variable) adds variables.
-    scale_local_gradients: local gradients are divided by the number of ranks, so that they are on
-    the scale of averages over the global batch.
+    Args:
+        optimizer: the optimizer of this rank.
+        name: in the names of operations.
+        device_dense: where operations of dense tensors are placed; "": where TensorFlow likes.
+        device_sparse: where operations of tf.IndexedSlices are placed; "": where TensorFlow likes.
+        compression: Compression.none, or fp16 or bf16, which send floats in 16 bits.
+        sparse_as_dense: reduce sparse gradients as dense ones; otherwise they are gathered.
+        gradient_predivide_factor: with Average, gradients are divided by it before and multiplied by it after
+            the sum.
+        op: Average (default), Sum or Adasum.
+        backward_passes_per_step: how many passes the optimizer's step sums up.
+        average_aggregated_gradients: divide the sum over passes by their number.
+        groups: accepted, without effect: the coordinator groups operations itself.
+        process_set: the ranks whose gradients are reduced.
+        local_layers: a layer or a list of layers; their variables differ between ranks (pass them as
+            local_variables to BroadcastGlobalVariablesCallback). The optimizer's method
+            register_local_var(variable) adds variables.
+        scale_local_gradients: local gradients are divided by the number of ranks, so that they are on the scale
+            of averages over the global batch.
     """
     del device_dense, device_sparse
     return api.distributed_optimizer(
@@ -121,6 +141,9 @@ def broadcast_global_variables(root_rank: int) -> None:
     """Overwrites all global variables of a TensorFlow graph by rank root_rank's.
 
     For Keras 2 in graph mode. Keras 3 has no global variables: RuntimeError says what to use.
+
+    Args:
+        root_rank: a rank of the job (not an index in the process set), in the set.
     """
     api.broadcast_global_variables(_keras_module, root_rank)
 
@@ -130,16 +153,16 @@ def load_model(filepath: Any, custom_optimizers: Optional[Sequence[type]] = None
                legacy_opts: bool = False) -> Any:
     """keras.models.load_model(), with the optimizer's state, as DistributedOptimizer().
 
-    filepath: .keras, .h5, or (Keras 2) the directory of a SavedModel; saved with or without
-    Maypole. custom_optimizers: classes of optimizers that are not Keras' own. custom_objects: for
-    Keras. compression: for DistributedOptimizer(); call it on model.optimizer to set its other
-    arguments. legacy_opts: names of optimizers are those of keras.optimizers.legacy.
+    Args:
+        filepath: .keras, .h5, or (Keras 2) the directory of a SavedModel; saved with or without Maypole.
+        custom_optimizers: classes of optimizers that are not Keras' own.
+        custom_objects: for Keras.
+        compression: for DistributedOptimizer(); call it on model.optimizer to set its other arguments.
+        legacy_opts: names of optimizers are those of keras.optimizers.legacy.
     """
     return api.load_model(_keras_module, filepath, custom_optimizers, custom_objects, compression,
                           legacy_opts)
 
-
-from maypole.keras import callbacks, elastic  # pylint: disable=wrong-import-position
 
 # So that a missing library is an error of the import, not of the first call.
 _native.library()

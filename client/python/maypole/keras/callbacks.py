@@ -1,5 +1,7 @@
 """Callbacks for model.fit(); all ranks must use the same ones, in the same order.
 
+For example:
+
     callbacks = [
         hvd.callbacks.BroadcastGlobalVariablesCallback(0),
         hvd.callbacks.MetricAverageCallback(),
@@ -7,8 +9,6 @@
         hvd.callbacks.LearningRateScheduleCallback(initial_lr=0.1 * hvd.size(), multiplier=0.1,
                                                    start_epoch=30),
     ]
-
-Each class' arguments are described in maypole._keras, at the class that it inherits from.
 """
 
 import keras
@@ -16,26 +16,74 @@ import keras
 from maypole._keras import callbacks as _callbacks
 from maypole._keras import schedules as _schedules
 
-_Callback = keras.callbacks.Callback
+__all__ = [
+    "BestModelCheckpoint", "BroadcastGlobalVariablesCallback", "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback", "MetricAverageCallback",
+]
 
 
 class BroadcastGlobalVariablesCallback(_callbacks.BroadcastGlobalVariables,
-                                       _callbacks.ForTraining, _Callback):
-    __doc__ = _callbacks.BroadcastGlobalVariables.__doc__
+                                       _callbacks.ForTraining, keras.callbacks.Callback):
+    """At the beginning of training all ranks get the variables of rank root_rank.
+
+    States of random numbers stay as they are.
+
+    Args:
+        root_rank: of which rank.
+        device: accepted, without effect.
+        local_variables: variables that stay as they are.
+    """
 
 
-class MetricAverageCallback(_callbacks.MetricAverage, _callbacks.ForTraining, _Callback):
-    __doc__ = _callbacks.MetricAverage.__doc__
+class MetricAverageCallback(_callbacks.MetricAverage, _callbacks.ForTraining, keras.callbacks.Callback):
+    """At the end of each epoch the logs become averages over all ranks.
+
+    It must come before callbacks that use the logs, such as ReduceLROnPlateau.
+
+    Args:
+        device: accepted, without effect.
+
+    Raises:
+        ValueError: in training, on all ranks, if one has a metric that another does not have.
+    """
 
 
 class LearningRateScheduleCallback(_schedules.LearningRateSchedule, _callbacks.ForTraining,
-                                   _Callback):
-    __doc__ = _schedules.LearningRateSchedule.__doc__
+                                   keras.callbacks.Callback):
+    """From start_epoch to before end_epoch the learning rate is initial_lr * multiplier(epoch).
+
+    Args:
+        initial_lr: the rate that the multiplier is applied to.
+        multiplier: a function of the epoch, or a number m for m ** (epoch - start_epoch).
+        start_epoch: the first epoch in which the rate is set.
+        end_epoch: the first epoch in which it is no longer set; None: never.
+        staircase: set the rate at the beginning of each epoch only; otherwise before each batch, with epoch + batch /
+            steps_per_epoch.
+        momentum_correction: multiply the optimizer's momentum when the rate changes, by the same factor.
+        steps_per_epoch: needed without staircase if fit() does not know it.
+    """
 
 
-class LearningRateWarmupCallback(_schedules.LearningRateWarmup, _callbacks.ForTraining, _Callback):
-    __doc__ = _schedules.LearningRateWarmup.__doc__
+class LearningRateWarmupCallback(_schedules.LearningRateWarmup, _callbacks.ForTraining, keras.callbacks.Callback):
+    """Within warmup_epochs the learning rate grows from initial_lr / size() to initial_lr.
+
+    Args:
+        initial_lr: the rate after it, normally that of one rank times size().
+        warmup_epochs: how many epochs it takes.
+        momentum_correction: multiply the optimizer's momentum when the rate changes, by the same factor.
+        steps_per_epoch: needed if fit() does not know it.
+        verbose: 1: rank 0 prints a line when it is over.
+    """
 
 
 class BestModelCheckpoint(_callbacks.BestModelCheckpoint, keras.callbacks.ModelCheckpoint):
-    __doc__ = _callbacks.BestModelCheckpoint.__doc__
+    """ModelCheckpoint(save_best_only=True) of rank 0; the other ranks do not write.
+
+    Args:
+        monitor: which of the logs decides.
+        verbose: as of ModelCheckpoint.
+        save_weights_only: as of ModelCheckpoint.
+        mode: as of ModelCheckpoint.
+        save_freq: as of ModelCheckpoint.
+        filepath: where; or set the attribute `filepath` before training.
+    """

@@ -1,5 +1,7 @@
 """Elastic training with Keras: docs/elastic.md and docs/keras.md.
 
+For example:
+
     @hvd.elastic.run
     def train(state):
         model.fit(..., epochs=10 - state.epoch, callbacks=[
@@ -17,16 +19,38 @@ from maypole._keras import elastic as _elastic
 from maypole._keras.elastic import KerasState, run
 from maypole.common.elastic import ObjectState, State, request_departure, reset
 
-_Callback = keras.callbacks.Callback
+__all__ = [
+    "CommitStateCallback", "KerasState", "ObjectState", "State", "UpdateBatchStateCallback", "UpdateEpochStateCallback",
+    "request_departure", "reset", "run",
+]
 
 
-class CommitStateCallback(_elastic.CommitState, _callbacks.ForTraining, _Callback):
-    __doc__ = _elastic.CommitState.__doc__
+class CommitStateCallback(_elastic.CommitState, _callbacks.ForTraining, keras.callbacks.Callback):
+    """Commits the state every batches_per_commit batches, and at the end of each epoch.
+
+    It must come after the callbacks that update the state.
+
+    Args:
+        state: a KerasState.
+        batches_per_commit: a positive integer.
+    """
 
 
-class UpdateBatchStateCallback(_elastic.UpdateBatchState, _callbacks.ForTraining, _Callback):
-    __doc__ = _elastic.UpdateBatchState.__doc__
+class UpdateBatchStateCallback(_elastic.UpdateBatchState, _callbacks.ForTraining, keras.callbacks.Callback):
+    """Keeps state.batch: how many batches of the epoch are done.
+
+    After a change of ranks the epoch continues there: pass fit() the batches that remain.
+
+    Args:
+        state: a KerasState with batch=0.
+    """
 
 
-class UpdateEpochStateCallback(_elastic.UpdateEpochState, _callbacks.ForTraining, _Callback):
-    __doc__ = _elastic.UpdateEpochState.__doc__
+class UpdateEpochStateCallback(_elastic.UpdateEpochState, _callbacks.ForTraining, keras.callbacks.Callback):
+    """Keeps state.epoch: how many epochs are done, since the beginning of all training.
+
+    Pass fit(epochs=all - state.epoch): Keras counts from 0 each time.
+
+    Args:
+        state: a KerasState with epoch=0.
+    """

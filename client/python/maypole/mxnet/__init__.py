@@ -11,27 +11,31 @@ MXNet is archived: 1.9.1 is its last version, and this module is for programs th
 still need it (docs/mxnet.md). Arrays on a GPU go through the host.
 """
 
-from maypole.common.basics import (ccl_built, cross_rank, cross_size,
-                                   cuda_built, ddl_built, gloo_built,
-                                   gloo_enabled, init, is_homogeneous,
-                                   is_initialized, local_rank, local_size,
-                                   mpi_built, mpi_enabled,
-                                   mpi_threads_supported, nccl_built, rank,
-                                   rocm_built, shutdown, size)
+from maypole.common import api as _common
+from maypole.common.api import *  # noqa: F403 - the names of its __all__, which all frameworks' modules have
 from maypole.common.collectives import barrier, join
-from maypole.common.constants import (Adasum, Average, Max, Min, Product, Sum)
-from maypole.common.exceptions import (HorovodInternalError,
-                                       HorovodVersionMismatchError,
-                                       HostsUpdatedInterrupt, MaypoleError)
 from maypole.common.objects import allgather_object, broadcast_object
-from maypole.common.process_sets import (ProcessSet, add_process_set,
-                                         global_process_set,
-                                         remove_process_set)
-from maypole.common.timeline import start_timeline, stop_timeline
 from maypole.mxnet.compression import Compression, Compressor
 from maypole.mxnet.functions import broadcast_parameters
-from maypole.mxnet.ops import (allgather, allreduce, allreduce_, alltoall,
-                               broadcast, broadcast_, grouped_allgather,
-                               grouped_allreduce, grouped_allreduce_,
-                               grouped_reducescatter, reducescatter)
+from maypole.mxnet.ops import (
+                               allgather,
+                               allreduce,
+                               allreduce_,
+                               alltoall,
+                               broadcast,
+                               broadcast_,
+                               grouped_allgather,
+                               grouped_allreduce,
+                               grouped_allreduce_,
+                               grouped_reducescatter,
+                               reducescatter,
+)
 from maypole.mxnet.optimizer import DistributedOptimizer, DistributedTrainer
+
+__all__ = [
+    "Compression", "Compressor", "DistributedOptimizer", "DistributedTrainer", "allgather", "allgather_object",
+    "allreduce", "allreduce_", "alltoall", "barrier", "broadcast", "broadcast_", "broadcast_object",
+    "broadcast_parameters", "grouped_allgather", "grouped_allreduce", "grouped_allreduce_", "grouped_reducescatter",
+    "join", "reducescatter",
+]
+__all__ += _common.__all__

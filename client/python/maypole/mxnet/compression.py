@@ -5,31 +5,7 @@ from typing import Any, Tuple
 import mxnet as mx
 import numpy as np
 
-
-class Compressor:
-    """Makes an array smaller, and back; for classes, not for objects."""
-
-    @staticmethod
-    def compress(tensor: mx.nd.NDArray) -> Tuple[mx.nd.NDArray, Any]:
-        """Returns (the array to send, what decompress() needs)."""
-        raise NotImplementedError()
-
-    @staticmethod
-    def decompress(tensor: mx.nd.NDArray, ctx: Any) -> mx.nd.NDArray:
-        """Reverses compress()."""
-        raise NotImplementedError()
-
-
-class NoneCompressor(Compressor):
-    """Sends what it gets."""
-
-    @staticmethod
-    def compress(tensor: mx.nd.NDArray) -> Tuple[mx.nd.NDArray, Any]:
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: mx.nd.NDArray, ctx: Any) -> mx.nd.NDArray:
-        return tensor
+from maypole.common.compression import Compressor, NoneCompressor
 
 
 class FP16Compressor(Compressor):
@@ -37,12 +13,14 @@ class FP16Compressor(Compressor):
 
     @staticmethod
     def compress(tensor: mx.nd.NDArray) -> Tuple[mx.nd.NDArray, Any]:
+        """The array as float16, and its dtype; None for an array that is sent as it is."""
         if tensor.dtype not in (np.float32, np.float64):
             return tensor, None
         return tensor.astype("float16"), tensor.dtype
 
     @staticmethod
     def decompress(tensor: mx.nd.NDArray, ctx: Any) -> mx.nd.NDArray:
+        """The array with its former dtype."""
         return tensor if ctx is None else tensor.astype(ctx)
 
 

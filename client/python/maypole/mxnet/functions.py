@@ -15,12 +15,16 @@ def broadcast_parameters(params: Dict[str, Any], root_rank: int = 0,
                          prefix: Optional[str] = None) -> None:
     """Overwrites `params` on all ranks by those of rank `root_rank`, in place.
 
-    params: what Block.collect_params() or Module.get_params() returns: a dict of
-    Parameters or NDArrays. A Parameter whose initialization is deferred (its
-    shape is not known yet) is broadcast when it is initialized, in the first
-    forward pass, which all ranks must make. prefix: of the names under which the
-    ranks find each other's; needed if several threads call this at once.
-    Raises ValueError if `params` is no dict or has something else in it.
+    Args:
+        params: what Block.collect_params() or Module.get_params() returns: a dict of Parameters or NDArrays. A
+            Parameter whose initialization is deferred (its shape is not known yet) is broadcast when it is
+            initialized, in the first forward pass, which all ranks must make.
+        root_rank: a rank of the job (not an index in the process set), in the set.
+        prefix: of the names under which the ranks find each other's; needed if several threads call this at
+            once.
+
+    Raises:
+        ValueError: `params` is no dict or has something else in it.
     """
     if not hasattr(params, "items"):
         raise ValueError("broadcast_parameters: expected a dict of Parameters "

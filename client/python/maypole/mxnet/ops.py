@@ -25,8 +25,8 @@ import numpy as np
 from maypole import _native, arrays
 from maypole.common import collectives
 from maypole.common.collectives import member_names, reduction, title
-from maypole.common.constants import Adasum, Average
-from maypole.common.process_sets import global_process_set, id_of
+from maypole.common.constants import Adasum, Average, ReduceOp
+from maypole.common.process_sets import ProcessSet, global_process_set, id_of
 from maypole.mxnet import _engine
 
 _log = logging.getLogger("maypole.mxnet")
@@ -106,7 +106,7 @@ def _push(kind: int, tensor: mx.nd.NDArray, output: mx.nd.NDArray,
 
 
 def _allreduce(tensor: mx.nd.NDArray, name: Optional[str], priority: int,
-               op: int, prescale: float, postscale: float, process_set: Any,
+               op: ReduceOp, prescale: float, postscale: float, process_set: Any,
                in_place: bool) -> mx.nd.NDArray:
     if op == Adasum or (prescale, postscale) != (1.0, 1.0) and np.dtype(
             tensor.dtype).kind in "iu":
@@ -136,15 +136,27 @@ def allreduce(tensor: mx.nd.NDArray,
               priority: int = 0,
               prescale_factor: float = 1.0,
               postscale_factor: float = 1.0,
-              process_set: Any = global_process_set,
-              op: Optional[int] = None) -> mx.nd.NDArray:
+              process_set: ProcessSet = global_process_set,
+              op: Optional[ReduceOp] = None) -> mx.nd.NDArray:
     """Reduces `tensor` over the ranks of a set into a new array of its shape.
 
-    tensor: any shape, the same on all ranks; it is not changed.
-    average: older form of op: True for Average, False for Sum.
-    op: Average (default), Sum, Min, Max, Product, or Adasum of floating dtypes.
-    Integer averages truncate toward zero. For bool, Sum and Max mean OR, Product and Min mean AND.
-    prescale_factor, postscale_factor: factors for the inputs and the result.
+    Args:
+        tensor: any shape, the same on all ranks; it is not changed.
+        average: older form of op: True for Average, False for Sum.
+        name: by which ranks match the operation; None: by the order of submission.
+        priority: of the operation among those of MXNet's engine.
+        prescale_factor: factor for the inputs.
+        postscale_factor: factor for the result.
+        process_set: the ranks that take part; all of them must make the call.
+        op: Average (default), Sum, Min, Max, Product, or Adasum of floating dtypes. Integer averages truncate
+            toward zero. For bool, Sum and Max mean OR, Product and Min mean AND.
+
+    Returns:
+        A new array of the same shape and dtype, bit-equal on all ranks.
+
+    Raises:
+        ValueError: wrong arguments, or before init().
+        HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
     op = reduction(average, op)
     _check(tensor, "allreduce", name)
@@ -158,9 +170,9 @@ def allreduce_(tensor: mx.nd.NDArray,
                priority: int = 0,
                prescale_factor: float = 1.0,
                postscale_factor: float = 1.0,
-               process_set: Any = global_process_set,
-               op: Optional[int] = None) -> mx.nd.NDArray:
-    """allreduce in place: writes the result to `tensor` and returns it."""
+               process_set: ProcessSet = global_process_set,
+               op: Optional[ReduceOp] = None) -> mx.nd.NDArray:
+    """Allreduce in place: writes the result to `tensor` and returns it."""
     op = reduction(average, op)
     _check(tensor, "allreduce", name)
     return _allreduce(tensor, name, priority, op, prescale_factor,
@@ -173,9 +185,13 @@ def grouped_allreduce(tensors: Sequence[mx.nd.NDArray],
                       priority: int = 0,
                       prescale_factor: float = 1.0,
                       postscale_factor: float = 1.0,
-                      process_set: Any = global_process_set,
-                      op: Optional[int] = None) -> List[mx.nd.NDArray]:
-    """allreduce() of each of `tensors`, named `<name>.<i>of<n>`."""
+                      process_set: ProcessSet = global_process_set,
+                      op: Optional[ReduceOp] = None) -> List[mx.nd.NDArray]:
+    """allreduce() of each of `tensors`, named `<name>.<i>of<n>`.
+
+    Returns:
+        The list of results.
+    """
     op = reduction(average, op)
     return _each(
         lambda tensor, member: _allreduce(tensor, member, priority, op,
@@ -190,8 +206,8 @@ def grouped_allreduce_(tensors: Sequence[mx.nd.NDArray],
                        priority: int = 0,
                        prescale_factor: float = 1.0,
                        postscale_factor: float = 1.0,
-                       process_set: Any = global_process_set,
-                       op: Optional[int] = None) -> List[mx.nd.NDArray]:
+                       process_set: ProcessSet = global_process_set,
+                       op: Optional[ReduceOp] = None) -> List[mx.nd.NDArray]:
     """allreduce_() of each of `tensors`, named `<name>.<i>of<n>`."""
     op = reduction(average, op)
     return _each(
@@ -204,11 +220,23 @@ def grouped_allreduce_(tensors: Sequence[mx.nd.NDArray],
 def allgather(tensor: mx.nd.NDArray,
               name: Optional[str] = None,
               priority: int = 0,
-              process_set: Any = global_process_set) -> mx.nd.NDArray:
+              process_set: ProcessSet = global_process_set) -> mx.nd.NDArray:
     """Concatenates the ranks' `tensor`s along dimension 0, in rank order.
 
-    The first dimension may differ between ranks, the others must not. Blocks;
-    priority has no effect.
+    The first dimension may differ between ranks, the others must not. Blocks; priority has no effect.
+
+    Args:
+        tensor: [rows, ...]: the number of rows may differ between ranks (and may be 0), the rest must not.
+        name: by which ranks match the operation; None: by the order of submission.
+        priority: of the operation among those of MXNet's engine.
+        process_set: the ranks that take part; all of them must make the call.
+
+    Returns:
+        [all rows, ...], in rank order.
+
+    Raises:
+        ValueError: wrong arguments, or before init().
+        HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
     del priority
     _check(tensor, "allgather", name)
@@ -219,9 +247,13 @@ def allgather(tensor: mx.nd.NDArray,
 def grouped_allgather(tensors: Sequence[mx.nd.NDArray],
                       name: Optional[str] = None,
                       priority: int = 0,
-                      process_set: Any = global_process_set
+                      process_set: ProcessSet = global_process_set
                      ) -> List[mx.nd.NDArray]:
-    """allgather() of each of `tensors`, named `<name>.<i>of<n>`."""
+    """allgather() of each of `tensors`, named `<name>.<i>of<n>`.
+
+    Returns:
+        The list of results.
+    """
     del priority
     _each(lambda tensor, member: None, tensors, "allgather", name)
     gathered = arrays.grouped_allgather([t.asnumpy() for t in tensors], name,
@@ -233,11 +265,20 @@ def broadcast(tensor: mx.nd.NDArray,
               root_rank: int,
               name: Optional[str] = None,
               priority: int = 0,
-              process_set: Any = global_process_set) -> mx.nd.NDArray:
+              process_set: ProcessSet = global_process_set) -> mx.nd.NDArray:
     """Returns a new array with the values of rank `root_rank`'s `tensor`.
 
-    root_rank: a rank of the job (not an index in the process set). Shape and
-    dtype must be the same on all ranks.
+    Args:
+        tensor: any shape and dtype, the same on all ranks.
+        root_rank: a rank of the job (not an index in the process set). Shape and dtype must be the same on all
+            ranks.
+        name: by which ranks match the operation; None: by the order of submission.
+        priority: of the operation among those of MXNet's engine.
+        process_set: the ranks that take part; all of them must make the call.
+
+    Raises:
+        ValueError: wrong arguments, or before init().
+        HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
     _check(tensor, "broadcast", name)
     return _push(_native.BROADCAST, tensor, _empty(tensor, tensor.shape), name,
@@ -248,8 +289,8 @@ def broadcast_(tensor: mx.nd.NDArray,
                root_rank: int,
                name: Optional[str] = None,
                priority: int = 0,
-               process_set: Any = global_process_set) -> mx.nd.NDArray:
-    """broadcast in place: writes the root's values to `tensor`, returns it."""
+               process_set: ProcessSet = global_process_set) -> mx.nd.NDArray:
+    """Broadcast in place: writes the root's values to `tensor`, returns it."""
     _check(tensor, "broadcast", name)
     return _push(_native.BROADCAST, tensor, tensor, name, priority,
                  id_of(process_set), root=root_rank)
@@ -259,13 +300,21 @@ def alltoall(tensor: mx.nd.NDArray,
              splits: Any = None,
              name: Optional[str] = None,
              priority: int = 0,
-             process_set: Any = global_process_set) -> Any:
+             process_set: ProcessSet = global_process_set) -> Any:
     """Sends each rank some rows of `tensor`; returns the rows received.
 
-    splits: how many rows go to each rank of the set, in rank order: a list or
-    an int32 or int64 array; None: equal parts. If it is given, the result is a
-    pair: the rows, and how many came from each rank. Blocks; priority has no
-    effect.
+    Args:
+        tensor: [rows, ...]: all dimensions except the first must be the same on all ranks.
+        splits: how many rows go to each rank of the set, in rank order: a list or an int32 or int64 array;
+            None: equal parts. If it is given, the result is a pair: the rows, and how many came from each rank.
+            Blocks; priority has no effect.
+        name: by which ranks match the operation; None: by the order of submission.
+        priority: of the operation among those of MXNet's engine.
+        process_set: the ranks that take part; all of them must make the call.
+
+    Raises:
+        ValueError: wrong arguments, or before init().
+        HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
     del priority
     _check(tensor, "alltoall", name)
@@ -277,7 +326,7 @@ def alltoall(tensor: mx.nd.NDArray,
     return tuple(_from_numpy(part, tensor) for part in result)
 
 
-def _reducescatter(tensor: mx.nd.NDArray, op: int, name: Optional[str],
+def _reducescatter(tensor: mx.nd.NDArray, op: ReduceOp, name: Optional[str],
                    priority: int, process_set: Any, prescale: float,
                    postscale: float) -> mx.nd.NDArray:
     if tensor.ndim == 0:
@@ -297,17 +346,27 @@ def _reducescatter(tensor: mx.nd.NDArray, op: int, name: Optional[str],
 
 
 def reducescatter(tensor: mx.nd.NDArray,
-                  op: int = Average,
+                  op: ReduceOp = Average,
                   name: Optional[str] = None,
                   priority: int = 0,
-                  process_set: Any = global_process_set,
+                  process_set: ProcessSet = global_process_set,
                   prescale_factor: float = 1.0,
                   postscale_factor: float = 1.0) -> mx.nd.NDArray:
     """Reduces `tensor` over the ranks; returns this rank's rows of the result.
 
-    tensor: at least one dimension, the same shape on all ranks. op: Average or
-    Sum. With r rows and n ranks, each rank gets r // n rows, and the first
-    r % n ranks one more.
+    Args:
+        tensor: at least one dimension, the same shape on all ranks.
+        op: Average or Sum. With r rows and n ranks, each rank gets r // n rows, and the first r % n ranks one
+            more.
+        name: by which ranks match the operation; None: by the order of submission.
+        priority: of the operation among those of MXNet's engine.
+        process_set: the ranks that take part; all of them must make the call.
+        prescale_factor: factor for the inputs.
+        postscale_factor: factor for the result.
+
+    Raises:
+        ValueError: wrong arguments, or before init().
+        HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
     _check(tensor, "reducescatter", name)
     return _reducescatter(tensor, reduction(None, op), name, priority,
@@ -315,14 +374,18 @@ def reducescatter(tensor: mx.nd.NDArray,
 
 
 def grouped_reducescatter(tensors: Sequence[mx.nd.NDArray],
-                          op: int = Average,
+                          op: ReduceOp = Average,
                           name: Optional[str] = None,
                           priority: int = 0,
-                          process_set: Any = global_process_set,
+                          process_set: ProcessSet = global_process_set,
                           prescale_factor: float = 1.0,
                           postscale_factor: float = 1.0
                          ) -> List[mx.nd.NDArray]:
-    """reducescatter() of each of `tensors`, named `<name>.<i>of<n>`."""
+    """reducescatter() of each of `tensors`, named `<name>.<i>of<n>`.
+
+    Returns:
+        The list of results.
+    """
     op = reduction(None, op)
     return _each(
         lambda tensor, member: _reducescatter(

@@ -7,12 +7,12 @@ Thread contract: that of MXNet's optimizers and trainers.
 """
 
 import logging
-from typing import Any, Optional
+from typing import Any, Optional, Type
 
 import mxnet as mx
 
-from maypole.common.process_sets import global_process_set
-from maypole.mxnet.compression import Compression
+from maypole.common.process_sets import ProcessSet, global_process_set
+from maypole.mxnet.compression import Compression, Compressor
 from maypole.mxnet.ops import allreduce_
 
 _log = logging.getLogger("maypole.mxnet")
@@ -29,14 +29,20 @@ def _average(gradient: mx.nd.NDArray, name: str, index: int, predivide: float,
 class DistributedOptimizer(mx.optimizer.Optimizer):
     """An optimizer whose updates use the average of all ranks' gradients.
 
-    For the Module API and other loops that call update(); Gluon has
-    DistributedTrainer. A rank that is not in the process set uses its own
-    gradients.
+    For the Module API and other loops that call update(); Gluon has DistributedTrainer. A rank that is not in
+    the process set uses its own gradients.
+
+    Args:
+        optimizer: the optimizer of this rank.
+        gradient_predivide_factor: with Average, gradients are divided by it before and multiplied by it after
+            the sum.
+        num_groups: accepted, without effect: the coordinator groups operations itself.
+        process_set: the ranks whose gradients are reduced.
     """
 
     def __init__(self, optimizer: mx.optimizer.Optimizer,  # pylint: disable=super-init-not-called
                  gradient_predivide_factor: float = 1.0, num_groups: int = 0,
-                 process_set: Any = global_process_set):
+                 process_set: ProcessSet = global_process_set):
         del num_groups
         self._optimizer = optimizer
         self._gradient_predivide_factor = gradient_predivide_factor
@@ -48,9 +54,11 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         return getattr(self._optimizer, item)
 
     def create_state(self, index: Any, weight: Any) -> Any:
+        """The wrapped optimizer's state of a weight."""
         return self._optimizer.create_state(index, weight)
 
     def create_state_multi_precision(self, index: Any, weight: Any) -> Any:
+        """The wrapped optimizer's state of a weight, with a copy of float32 if it wants one."""
         return self._optimizer.create_state_multi_precision(index, weight)
 
     def _do_allreduce(self, index: Any, grad: Any) -> None:
@@ -64,41 +72,53 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
                      self._gradient_predivide_factor, self._process_set)
 
     def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
+        """Reduces the gradient, then takes the wrapped optimizer's step."""
         self._do_allreduce(index, grad)
         self._optimizer.update(index, weight, grad, state)
 
     def update_multi_precision(self, index: Any, weight: Any, grad: Any,
                                state: Any) -> None:
+        """As update(), for weights of 16-bit floats."""
         self._do_allreduce(index, grad)
         self._optimizer.update_multi_precision(index, weight, grad, state)
 
     def set_learning_rate(self, lr: float) -> None:
+        """Sets the wrapped optimizer's learning rate."""
         self._optimizer.set_learning_rate(lr)
 
     def set_lr_mult(self, args_lr_mult: Any) -> None:
+        """Sets the wrapped optimizer's factors of the learning rate."""
         self._optimizer.set_lr_mult(args_lr_mult)
 
     def set_wd_mult(self, args_wd_mult: Any) -> None:
+        """Sets the wrapped optimizer's factors of the weight decay."""
         self._optimizer.set_wd_mult(args_wd_mult)
 
 
 class DistributedTrainer(mx.gluon.Trainer):
     """A gluon.Trainer whose step() uses the average of all ranks' gradients.
 
-    params, optimizer, optimizer_params: as gluon.Trainer's. compression:
-    Compression.fp16 sends gradients in 16 bits. gradient_predivide_factor: how
-    much of the division by the number of ranks comes before the sum. prefix: of
-    the names of the gradients; needed for a second trainer.
-    Parameters whose initialization is deferred are fine. Raises ValueError if a
-    parameter is on several contexts (a rank has one device).
+    Args:
+        params: as gluon.Trainer's.
+        optimizer: as gluon.Trainer's.
+        optimizer_params: as gluon.Trainer's.
+        compression: Compression.fp16 sends gradients in 16 bits.
+        gradient_predivide_factor: how much of the division by the number of ranks comes before the sum.
+        prefix: of the names of the gradients; needed for a second trainer. Parameters whose initialization is
+            deferred are fine.
+        num_groups: accepted, without effect: the coordinator groups operations itself.
+        process_set: the ranks whose gradients are reduced.
+
+    Raises:
+        ValueError: a parameter is on several contexts (a rank has one device).
     """
 
     def __init__(self, params: Any, optimizer: Any,
                  optimizer_params: Optional[dict] = None,
-                 compression: Any = Compression.none,
+                 compression: Type[Compressor] = Compression.none,
                  gradient_predivide_factor: float = 1.0,
                  prefix: Optional[str] = None, num_groups: int = 0,
-                 process_set: Any = global_process_set):
+                 process_set: ProcessSet = global_process_set):
         del num_groups
         if isinstance(optimizer, DistributedOptimizer):
             _log.warning("maypole: DistributedTrainer takes the optimizer of "

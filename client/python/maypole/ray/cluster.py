@@ -89,4 +89,5 @@ def _free(ray: Any) -> str:
 
 
 def remove_group(group: Any) -> None:
+    """Gives the placement group's resources back to Ray."""
     importlib.import_module("ray.util").remove_placement_group(group)

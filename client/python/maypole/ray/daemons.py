@@ -16,7 +16,6 @@ In flags, {directory} stands for a directory of mode 0700, in which the secret i
 Thread contract: a process of one thread.
 """
 
-import ctypes
 import fcntl
 import glob
 import json
@@ -28,12 +27,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
+from maypole.common.guard import end_with_parent
 from maypole.common.hosts import parse_announcement
 from maypole.common.program import find_program
 
-_PR_SET_PDEATHSIG = 1
 _END_SECONDS = 5.0  # docs/design.md: a daemon ends at once at SIGTERM
 _NEW_SECONDS = 60  # a directory that is younger may not be locked yet
 _PREFIX = "maypole-ray-%d-"
@@ -41,8 +40,7 @@ _PREFIX = "maypole-ray-%d-"
 
 def _end_with_parent(parent: int) -> None:
     """In the child, before exec: this program has one thread, so it may run Python there."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:
+    if not end_with_parent(parent, signal.SIGTERM):
         os._exit(1)
 
 
@@ -67,6 +65,8 @@ class _Daemon:
                 preexec_fn=lambda: _end_with_parent(parent))
         finally:
             os.close(write)
+        assert self.process.stderr is not None  # it is a pipe
+        self.log = self.process.stderr
         self.exit = os.pidfd_open(self.process.pid)
 
     def take_log(self, data: bytes) -> None:
@@ -79,10 +79,9 @@ class _Daemon:
 
     def ended(self) -> str:
         """How it has ended, for messages; waits for it."""
-        assert self.process.stderr is not None
-        os.set_blocking(self.process.stderr.fileno(), False)
+        os.set_blocking(self.log.fileno(), False)
         try:
-            self.take_log(os.read(self.process.stderr.fileno(), 65536))
+            self.take_log(os.read(self.log.fileno(), 65536))
         except BlockingIOError:  # its executors have it open
             pass
         if self._part:
@@ -138,15 +137,15 @@ class _Supervisor:
             _report(failed=command["program"], why=str(error))
             return
         self._daemons.append(daemon)
-        self._selector.register(daemon.process.stderr, selectors.EVENT_READ, lambda: self._on_log(daemon))
+        self._selector.register(daemon.log, selectors.EVENT_READ, lambda: self._on_log(daemon))
         self._selector.register(daemon.announcement, selectors.EVENT_READ, lambda: self._on_announcement(daemon))
         self._selector.register(daemon.exit, selectors.EVENT_READ, lambda: self._on_exit(daemon))
 
     def _on_log(self, daemon: _Daemon) -> None:
-        data = os.read(daemon.process.stderr.fileno(), 65536)
+        data = os.read(daemon.log.fileno(), 65536)
         daemon.take_log(data)
         if not data:
-            self._selector.unregister(daemon.process.stderr)
+            self._selector.unregister(daemon.log)
 
     def _on_announcement(self, daemon: _Daemon) -> None:
         data = os.read(daemon.announcement, 4096)
@@ -171,7 +170,8 @@ class _Supervisor:
 
     def _forget(self, daemon: _Daemon) -> None:
         self._daemons.remove(daemon)
-        for file in (daemon.exit, daemon.process.stderr, daemon.announcement):
+        files: Tuple[Any, ...] = (daemon.exit, daemon.log, daemon.announcement)
+        for file in files:
             try:
                 self._selector.unregister(file)
             except (KeyError, ValueError):  # it has ended before

@@ -19,7 +19,7 @@ class RayHostDiscovery:
     A node has as many slots as its resources allow, whatever else runs there.
     """
 
-    def __init__(self, use_gpu: bool = False, cpus_per_worker: int = 1, gpus_per_worker: int = 1):
+    def __init__(self, use_gpu: bool = False, cpus_per_worker: float = 1, gpus_per_worker: float = 1):
         self.use_gpu = use_gpu
         self.cpus_per_worker = cpus_per_worker
         self.gpus_per_worker = gpus_per_worker or 1
@@ -60,6 +60,7 @@ class TestDiscovery(RayHostDiscovery):
         self._hidden: Set[str] = set()
 
     def find_available_hosts_and_slots(self) -> Dict[str, int]:
+        """The hosts and slots after the next change of the test."""
         hosts = super().find_available_hosts_and_slots()
         now = time.monotonic()
         if self._changed_at is None:

@@ -44,8 +44,15 @@ class TestDiscovery(discovery.TestDiscovery):
 class ElasticRayExecutor:
     """An elastic job on all nodes of a Ray cluster.
 
-    settings: of create_settings(). cpus_per_slot, gpus_per_slot: of a rank. env_vars: of all ranks.
-    override_discovery: False: settings.discovery finds the nodes. Thread contract: one thread at a time.
+    Thread contract: one thread at a time.
+
+    Args:
+        settings: of create_settings().
+        use_gpu: each rank gets a GPU.
+        cpus_per_slot: of a rank.
+        gpus_per_slot: of a rank.
+        env_vars: of all ranks.
+        override_discovery: False: settings.discovery finds the nodes.
     """
 
     @staticmethod

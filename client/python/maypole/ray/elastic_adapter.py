@@ -34,21 +34,24 @@ class ElasticAdapter:
         self._patience = elastic_timeout
         if override_discovery:
             settings.discovery = discovery.RayHostDiscovery("GPU" in resources, resources["CPU"],
-                                                            resources.get("GPU", 0))
+                                                            resources.get("GPU", 0.0))
         self._discovery = discovery.check(settings.discovery)
         self._executable: Tuple = (None, None, None)
         self._extra: Optional[Dict] = None
 
     def start(self, executable_cls: Optional[type], executable_args: Optional[List], executable_kwargs: Optional[Dict],
               extra_env_vars: Optional[Dict]) -> None:
+        """Keeps what the workers' constructor is to get; the workers start in execute()."""
         self._executable = (executable_cls, executable_args, executable_kwargs)
         self._extra = extra_env_vars
 
     def run(self, fn: Callable[..., Any], args: Optional[List], kwargs: Optional[Dict],
             callbacks: Optional[List[Callable]]) -> List[Any]:
+        """Runs fn(*args, **kwargs) in all ranks; returns their results."""
         return self.execute(call(fn, args, kwargs), callbacks)
 
     def execute(self, fn: Callable[[Any], Any], callbacks: Optional[List[Callable]]) -> List[Any]:
+        """Runs fn(worker) in all ranks, which may come and go; returns their results."""
         variables = variables_of_job(self._settings, self._extra)
         plan = ElasticPlan(self._least, self._most, self._reset_limit, self._cooldown, self._patience)
         of_ranks = _OfRanks(variables, self._least, self._most, self._resources, self._executable, fn,
@@ -60,10 +63,12 @@ class ElasticAdapter:
             calling.end()
 
     def run_remote(self, fn: Callable[..., Any], args: Optional[List], kwargs: Optional[Dict]) -> List[Any]:
+        """Raises NotImplementedError."""
         raise NotImplementedError("run_remote() of an elastic job: its ranks come and go, so their number, and that of "
                                   "the results, is not known; use run()")
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
+        """Raises NotImplementedError."""
         raise NotImplementedError("execute_single() of an elastic job: its ranks live only in run() and execute()")
 
     def shutdown(self) -> None:

@@ -27,6 +27,8 @@ HOPELESS = 3
 
 
 class State(enum.Enum):
+    """What the plan does with a node."""
+
     STARTING = 1
     READY = 2
     COOLING = 3
@@ -34,8 +36,11 @@ class State(enum.Enum):
 
 
 class Action(NamedTuple):
-    """kind: start_node, stop_node (node); start (rank process `number` on `node`); ask (to leave), kill (`number`);
-    tell (text)."""
+    """What the job's driver is to do.
+
+    kind: start_node, stop_node (node); start (rank process `number` on `node`); ask (to leave), kill (`number`);
+    tell (text).
+    """
 
     kind: str
     node: str = ""
@@ -110,6 +115,7 @@ class ElasticPlan:
         return self.on_time(now)
 
     def on_node_ready(self, name: str, now: float) -> List[Action]:
+        """The node's executor runs."""
         node = self._nodes[name]
         if node.state is State.STARTING:
             node.state = State.READY
@@ -129,8 +135,11 @@ class ElasticPlan:
 
     def on_end(self, number: int, well: bool, killed: bool, what: str, now: float, finished: bool = False
                ) -> List[Action]:
-        """A process has ended. killed: from outside, so it says nothing about the program. what: how, for messages.
-        finished: it had trained to the end, and nobody begins the training again."""
+        """A process has ended.
+
+        killed: from outside, so it says nothing about the program. what: how, for messages. finished: it had
+        trained to the end, and nobody begins the training again.
+        """
         process = self._processes.pop(number)
         if process.asked_at is not None:
             pass
@@ -147,6 +156,7 @@ class ElasticPlan:
         return self.on_time(now)
 
     def on_time(self, now: float) -> List[Action]:
+        """What is to be done because time has passed."""
         if not self.over:
             self._kill_late(now)
             if self._finished_at is not None:
@@ -166,6 +176,7 @@ class ElasticPlan:
         return self._finished_at is not None
 
     def running(self) -> int:
+        """How many processes there are."""
         return len(self._processes)
 
     # --- Nodes

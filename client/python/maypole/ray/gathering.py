@@ -29,12 +29,14 @@ class Callbacks:
         return _LISTEN_SECONDS if self._functions else None
 
     def call_all(self) -> None:
+        """Calls the callbacks with all that the ranks have put into the queue."""
         while self.queue is not None and not self.queue.empty():
             value = self.queue.get()
             for function in self._functions:
                 function(value)
 
     def end(self) -> None:
+        """Ends the queue."""
         if self.queue is not None:
             self.queue.shutdown()
 

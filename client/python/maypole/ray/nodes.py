@@ -18,7 +18,7 @@ import struct
 import subprocess
 import sys
 import threading
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional
+from typing import IO, Any, Dict, Iterable, List, Mapping, NamedTuple, Optional
 
 from maypole.common.hosts import address_of
 from maypole.ray import cluster, placement
@@ -75,8 +75,11 @@ class NodeActor:
 
     def start_agent(self, coordinator: Coordinator, node: str, host: str, address: str, nics: Iterable[str],
                     seconds: int, log_level: str) -> str:
-        """Returns the path of its socket. address: at which other nodes reach this one; empty: that of the route to
-        the coordinator. Raises RuntimeError, with the reason, if it is not ready within `seconds`."""
+        """Starts the node's executor; returns the path of its socket.
+
+        address: at which other nodes reach this one; empty: that of the route to the coordinator. Raises
+        RuntimeError, with the reason, if it is not ready within `seconds`.
+        """
         if coordinator.running_agents:
             path = self.running_agent()
             if path:
@@ -117,7 +120,7 @@ class NodeActor:
         """Ends the daemons; returns when they have ended and their files are gone."""
         if self._supervisor is None:
             return
-        self._supervisor.stdin.close()
+        _pipe(self._supervisor.stdin).close()
         self._reader.join(_STOP_SECONDS)
 
     def _start(self, program: str, flags: List[str], secret: str, seconds: int) -> Dict[str, str]:
@@ -128,11 +131,12 @@ class NodeActor:
                                                 stdout=subprocess.PIPE, env=self._environ, start_new_session=True)
             self._reader = threading.Thread(target=self._read, daemon=True)
             self._reader.start()
-        lines = [{"secret": secret}] if secret else []
+        lines: List[Dict[str, Any]] = [{"secret": secret}] if secret else []
         lines.append({"program": program, "flags": flags, "seconds": seconds})
         try:
-            self._supervisor.stdin.write("".join(json.dumps(line) + "\n" for line in lines).encode())
-            self._supervisor.stdin.flush()
+            to_it = _pipe(self._supervisor.stdin)
+            to_it.write("".join(json.dumps(line) + "\n" for line in lines).encode())
+            to_it.flush()
             answer = self._answers.get(timeout=seconds + _ANSWER_SECONDS)
         except (BrokenPipeError, queue.Empty):
             answer = {"why": "the program that starts it does not answer"}
@@ -142,7 +146,7 @@ class NodeActor:
 
     def _read(self) -> None:
         assert self._supervisor is not None
-        with self._supervisor.stdout as lines:
+        with _pipe(self._supervisor.stdout) as lines:
             for line in lines:
                 said = json.loads(line)
                 if "lost" in said:
@@ -152,6 +156,11 @@ class NodeActor:
         self._supervisor.wait()  # it has left a process in the background, and ended
         self._lost.put("the program that runs the daemons has ended")
         self._answers.put({"why": "the program that starts it has ended"})
+
+
+def _pipe(end: Optional[IO[bytes]]) -> IO[bytes]:
+    assert end is not None  # Popen was told to make it
+    return end
 
 
 def _serves_us(path: str) -> bool:

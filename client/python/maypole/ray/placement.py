@@ -7,26 +7,11 @@ not follow each other.)
 
 import re
 import secrets
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
+
+from maypole.common.driver import Place
 
 _MAX_NAME = 63  # of jobs, nodes and hosts: docs/design.md, section 12
-# These are the job's, not the driver's: the driver may be a rank of another job.
-_PLACES = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
-_OF_ONE_JOB = {"MAYPOLE_" + name for name in
-               (*_PLACES, "AGENT", "ELASTIC", "MIN_SIZE", "MAX_SIZE", "JOB", "NODE", "FUNCTION", "RESULT_FD")}
-_OF_ONE_JOB |= {"HOROVOD_" + name for name in (*_PLACES, "HOSTNAME", "ELASTIC")}
-
-
-class Place(NamedTuple):
-    """A rank's place in its job, as MAYPOLE_RANK and the like say it."""
-
-    rank: int
-    size: int
-    local_rank: int
-    local_size: int
-    cross_rank: int
-    cross_size: int
-
 
 def by_node(node_ids: Sequence[str]) -> List[int]:
     """The indexes of node_ids, so sorted that those of a node follow each other; nodes in order of appearance."""
@@ -57,20 +42,15 @@ def node_name(host: str, node_id: str, taken: Iterable[str]) -> str:
 
 
 def job_name() -> str:
+    """A new name for a job."""
     return "ray-" + secrets.token_hex(4)
-
-
-def settings_of(environ: Mapping[str, str]) -> Dict[str, str]:
-    """The driver's MAYPOLE_* and HOROVOD_* variables that all ranks get, as those of maypolerun do."""
-    return {name: value for name, value in environ.items()
-            if name.startswith(("MAYPOLE_", "HOROVOD_")) and name not in _OF_ONE_JOB}
 
 
 def job_variables(passed_on: Mapping[str, str], extra: Optional[Mapping[str, Any]], start_timeout_s: int,
                   token: str) -> Dict[str, str]:
     """What all ranks of a job have in common.
 
-    passed_on: settings_of() the driver; extra: extra_env_vars of start(), which
+    passed_on: driver.settings(); extra: extra_env_vars of start(), which
     prevail. start_timeout_s and token: unless one of the two has them.
     """
     variables = dict(passed_on)
@@ -89,10 +69,7 @@ def _default(variables: Dict[str, str], name: str, value: str) -> None:
 
 def rank_variables(place: Place, agent: str, node: str, host: str) -> Dict[str, str]:
     """What one rank of a static job has besides job_variables(); HOROVOD_* are for scripts."""
-    variables = _variables_on(agent, node, host)
-    for name, value in zip(_PLACES, place):
-        variables["MAYPOLE_" + name] = variables["HOROVOD_" + name] = str(value)
-    return variables
+    return {**_variables_on(agent, node, host), **place.variables()}
 
 
 def elastic_variables(agent: str, node: str, host: str, least: int, most: Optional[int]) -> Dict[str, str]:

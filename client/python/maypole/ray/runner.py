@@ -35,23 +35,26 @@ class MiniSettings:
 class RayExecutor:
     """A job on a Ray cluster, with Horovod's parameters.
 
-    settings: of create_settings(). num_workers: ranks, packed on few nodes; or
-    num_hosts and num_workers_per_host: so many on each of so many nodes; or
-    min_workers (and max_workers): an elastic job, whose ranks come and go with
-    the nodes of the cluster. cpus_per_worker, gpus_per_worker: what Ray reserves
-    for a rank; GPUs need use_gpu. use_current_placement_group: if this process
-    runs in a placement group, the ranks do, too.
+    Thread contract: one thread at a time. Without shutdown(), the job ends with the process that has started
+    it, even if that is killed.
 
-    Of elastic jobs: reset_limit: after more changes of the ranks the job ends;
-    None: any number. cooldown_range: seconds that a node on which a rank has
-    failed is put aside, after the first failure and at most; (1, 60) by
-    default. elastic_timeout: seconds that there may be less than min_workers
-    slots (HOROVOD_ELASTIC_TIMEOUT, if this is the default).
-    override_discovery: nodes are found by RayHostDiscovery; False:
-    settings.discovery finds them.
-
-    Thread contract: one thread at a time. Without shutdown(), the job ends with
-    the process that has started it, even if that is killed.
+    Args:
+        settings: of create_settings().
+        num_workers: ranks, packed on few nodes; or use the next two, or min_workers.
+        num_hosts: how many nodes, with num_workers_per_host ranks each.
+        num_workers_per_host: ranks of each of num_hosts nodes.
+        cpus_per_worker: what Ray reserves for a rank; GPUs need use_gpu.
+        use_gpu: each rank gets a GPU.
+        gpus_per_worker: what Ray reserves for a rank; GPUs need use_gpu.
+        use_current_placement_group: if this process runs in a placement group, the ranks do, too.
+        min_workers: the fewest ranks of an elastic job, whose ranks come and go with the nodes of the cluster.
+        max_workers: the most ranks of an elastic job.
+        reset_limit: how often ranks may be lost before the job ends with an error; None: any number.
+        cooldown_range: seconds that a node on which a rank has failed is put aside, after the first failure and
+            at most; (1, 60) by default.
+        elastic_timeout: seconds that there may be less than min_workers slots (HOROVOD_ELASTIC_TIMEOUT, if this
+            is the default).
+        override_discovery: nodes are found by RayHostDiscovery; False: settings.discovery finds them.
     """
 
     @classmethod
@@ -97,12 +100,16 @@ class RayExecutor:
               executable_kwargs: Optional[Dict] = None, extra_env_vars: Optional[Dict] = None) -> None:
         """Starts the ranks and the job's daemons.
 
-        executable_cls: each rank makes one such object, with these arguments,
-        for execute(). extra_env_vars: of all ranks; MAYPOLE_COORDINATOR and
-        MAYPOLE_SECRET_FILE among them, or in this process's environment, name a
-        coordinator that runs. (An elastic job starts its ranks in run().)
-        Raises TimeoutError if Ray cannot reserve the resources, RuntimeError
-        with the reason if a daemon does not start.
+        Args:
+            executable_cls: each rank makes one such object, with these arguments, for execute().
+            executable_args: for the class.
+            executable_kwargs: for the class.
+            extra_env_vars: of all ranks; MAYPOLE_COORDINATOR and MAYPOLE_SECRET_FILE among them, or in this
+                process's environment, name a coordinator that runs. (An elastic job starts its ranks in run().)
+
+        Raises:
+            TimeoutError: Ray cannot reserve the resources.
+            RuntimeError: with the reason if a daemon does not start.
         """
         ray = initialized_ray()
         if self._adapter is not None:
@@ -124,11 +131,17 @@ class RayExecutor:
             callbacks: Optional[List[Callable]] = None) -> List[Any]:
         """fn(*args, **kwargs) in each rank; returns the results by rank.
 
-        fn calls init() itself. callbacks: are called with what rank 0 gives to
-        maypole.ray.ray_logger.log(). In an elastic job the results are those of
-        the ranks that were there at the end.
-        Raises maypole.RankError if a rank fails, which names rank, node and
-        cause, at most 10 s after it.
+        fn calls init() itself.
+
+        Args:
+            fn: what each rank runs.
+            args: for the function.
+            kwargs: for the function.
+            callbacks: are called with what rank 0 gives to maypole.ray.ray_logger.log(). In an elastic job the
+                results are those of the ranks that were there at the end.
+
+        Raises:
+            RankError: a rank fails, which names rank, node and cause, at most 10 s after it.
         """
         return self._call("run", fn, args, kwargs, callbacks)
 
@@ -140,7 +153,13 @@ class RayExecutor:
                    kwargs: Optional[Dict] = None) -> List[Any]:
         """run(), but returns Ray's ObjectRefs of the results, by rank, at once. ray.get() of them raises Ray's errors.
 
-        Raises NotImplementedError in an elastic job, whose ranks change.
+        Args:
+            fn: what each rank runs.
+            args: for the function.
+            kwargs: for the function.
+
+        Raises:
+            NotImplementedError: in an elastic job, whose ranks change.
         """
         return self._call("run_remote", fn, args, kwargs)
 

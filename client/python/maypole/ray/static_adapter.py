@@ -4,6 +4,7 @@ import os
 import secrets
 from typing import Any, Callable, Dict, List, Optional
 
+from maypole.common import driver
 from maypole.ray import cluster, placement, shim
 from maypole.ray.errors import Rank
 from maypole.ray.gathering import Callbacks, Gathering
@@ -23,7 +24,7 @@ def make_daemons(settings: Any, variables: Dict[str, str]) -> Daemons:
 def variables_of_job(settings: Any, extra_env_vars: Optional[Dict]) -> Dict[str, str]:
     """What all ranks have in their environment; chooses the job's name and token."""
     seconds = max(_START_SECONDS, int(getattr(settings, "timeout_s", 30)))
-    return placement.job_variables(placement.settings_of(os.environ), extra_env_vars, seconds, secrets.token_hex(16))
+    return placement.job_variables(driver.settings(os.environ), extra_env_vars, seconds, secrets.token_hex(16))
 
 
 class StaticAdapter:
@@ -33,7 +34,7 @@ class StaticAdapter:
                  resources: Dict[str, float], use_current_placement_group: bool):
         self._settings = settings
         self._num_workers = num_workers
-        self._num_hosts = num_hosts
+        self._num_hosts = num_hosts or 0
         self._per_host = num_workers_per_host
         self._resources = resources
         self._use_current_group = use_current_placement_group
@@ -45,6 +46,7 @@ class StaticAdapter:
 
     def start(self, executable_cls: Optional[type], executable_args: Optional[List], executable_kwargs: Optional[Dict],
               extra_env_vars: Optional[Dict]) -> None:
+        """Starts the job's daemons and workers."""
         ray = cluster.get_ray()
         self.workers = self._make_workers()
         facts = self._facts()
@@ -78,8 +80,10 @@ class StaticAdapter:
                 for bundle in bundles]
 
     def _facts(self) -> List[Dict[str, Any]]:
-        """What the actors say of themselves, once all have started. A placement group made by others may have no room
-        for them."""
+        """What the actors say of themselves, once all have started.
+
+        A placement group made by others may have no room for them.
+        """
         ray = cluster.get_ray()
         refs = [worker.where.remote(shim.in_use()) for worker in self.workers]
         seconds = getattr(self._settings, "placement_group_timeout_s", 100)
@@ -114,7 +118,7 @@ class StaticAdapter:
         return [self._variables(place, fact, facts, sockets, nodes) for place, fact in zip(places, facts)]
 
     @staticmethod
-    def _variables(place: placement.Place, fact: Dict[str, Any], facts: List[Dict[str, Any]], sockets: Dict[str, str],
+    def _variables(place: driver.Place, fact: Dict[str, Any], facts: List[Dict[str, Any]], sockets: Dict[str, str],
                    nodes: Dict[str, Any]) -> Dict[str, str]:
         node_id = fact["node_id"]
         own = placement.rank_variables(place, sockets[node_id], nodes[node_id].name, fact["host"])
@@ -125,9 +129,11 @@ class StaticAdapter:
 
     def run(self, fn: Callable[..., Any], args: Optional[List], kwargs: Optional[Dict],
             callbacks: Optional[List[Callable]]) -> List[Any]:
+        """Runs fn(*args, **kwargs) in all ranks; returns their results by rank."""
         return self.execute(call(fn, args, kwargs), callbacks)
 
     def execute(self, fn: Callable[[Any], Any], callbacks: Optional[List[Callable]]) -> List[Any]:
+        """Runs fn(worker) in all ranks; returns their results by rank."""
         calling = Callbacks(callbacks)
         try:
             for worker in self.workers:
@@ -139,13 +145,16 @@ class StaticAdapter:
             calling.end()
 
     def run_remote(self, fn: Callable[..., Any], args: Optional[List], kwargs: Optional[Dict]) -> List[Any]:
+        """Starts fn(*args, **kwargs) in all ranks; returns Ray's references to their results by rank."""
         function = call(fn, args, kwargs)
         return [worker.execute.remote(function) for worker in self.workers]
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
+        """Runs fn(worker) in rank 0; returns its result."""
         return cluster.get_ray().get(self.workers[0].execute.remote(fn))
 
     def shutdown(self) -> None:
+        """Ends the workers and the job's daemons."""
         ray = cluster.get_ray()
         leaving = [worker.leave.remote() for worker in self.workers]
         if leaving:

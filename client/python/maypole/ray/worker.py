@@ -12,6 +12,8 @@ from maypole.common.elastic import ASKED_TO_LEAVE
 from maypole.ray import ray_logger, shim
 from maypole.ray.cluster import get_ray, this_node
 
+_FINISHED = "maypole_finished"  # an attribute of what a rank raises: its training was over
+
 
 class Ended(NamedTuple):
     """How a function of an elastic rank has ended.
@@ -29,15 +31,17 @@ class Ended(NamedTuple):
 class BaseHorovodWorker:
     """A rank: runs functions, in the main thread of its process, one after the other."""
 
-    executable = None
+    executable: Any = None
 
     def __init__(self, world_rank: int = 0, world_size: int = 1):
         del world_rank, world_size  # which rank it is, is decided when the nodes of all are known
 
     def node_id(self) -> str:
+        """Ray's id of the worker's node."""
         return this_node()
 
     def hostname(self) -> str:
+        """The name of the worker's host."""
         return socket.gethostname()
 
     def get_gpu_ids(self) -> List[Any]:
@@ -86,7 +90,7 @@ class BaseHorovodWorker:
                 raise RuntimeError(f"it called sys.exit({end.code!r})") from end
             return Ended(None, None, left=True, departed=departed)
         except Exception as error:
-            error.maypole_finished = _in_a_job() and basics.has_finished()  # for failed_after_its_training()
+            setattr(error, _FINISHED, _in_a_job() and basics.has_finished())  # for failed_after_its_training()
             raise
         ended = Ended(basics.rank() if _in_a_job() else None, value)
         self.leave()  # before Ray ends the process, which would look like a death
@@ -104,7 +108,7 @@ class BaseHorovodWorker:
 
 def failed_after_its_training(error: BaseException) -> bool:
     """Whether execute_elastic() raised it after run() of maypole.elastic had returned."""
-    return getattr(getattr(error, "cause", None) or error, "maypole_finished", False)
+    return getattr(getattr(error, "cause", None) or error, _FINISHED, False)
 
 
 def _in_a_job() -> bool:

@@ -20,23 +20,45 @@ def run(func: Callable[..., Any], args: Sequence[Any] = (), kwargs: Any = None, 
         use_mpi: Any = None, progress: Optional[bool] = None) -> List[Any]:
     """Runs func(*args, **kwargs) in each rank of a new job.
 
-    Returns the results of all ranks, by rank. func may be any function, of a
-    script or a notebook, too, if cloudpickle is installed; else one of a module
-    that the ranks can import. It calls init() itself. What ranks print appears
-    in sys.stdout and sys.stderr, with their numbers in front.
+    If the caller is interrupted (Ctrl-C), the job ends.
 
-    np: number of ranks; None: all slots of the hosts. min_np, max_np,
-    host_discovery_script: an elastic job; its results are those of the
-    processes that were there at the end. executable: Python on all hosts; by
-    default this one. options: more options of maypolerun, whose --help
-    describes the others, too. use_gloo, use_mpi: for compatibility, without
-    effect: there is one way to start a job. progress: whether a line, renewed
-    in place, says how many ranks the job has, its steps per second and how long
-    it has run; None: in notebooks only.
+    Args:
+        func: any function, of a script or a notebook, too, if cloudpickle is installed; else one of a module that
+            the ranks can import. It calls init() itself.
+        args: for the function.
+        kwargs: for the function.
+        np: number of ranks; None: all slots of the hosts.
+        min_np: the fewest ranks of an elastic job, whose results are those of the processes that were there at the
+            end.
+        max_np: the most ranks of an elastic job.
+        slots: ranks of a host that the discovery script gives no number for.
+        reset_limit: how often ranks may be lost before the job ends with an error; None: any number.
+        cooldown_range: (least, most) seconds for which a failed host is left alone.
+        hosts: host:slots,...
+        hostfile: the path of a file of hosts.
+        host_discovery_script: prints the hosts of an elastic job.
+        start_timeout: seconds until all must run.
+        ssh_port: of all hosts.
+        ssh_identity_file: a private key for ssh.
+        output_filename: a directory for what the ranks print.
+        verbose: as maypolerun's --verbose.
+        network_interfaces: interfaces of the network that the job uses.
+        executable: Python on all hosts; by default this one.
+        horovod_shim: let `import horovod` give Maypole.
+        options: more options of maypolerun, whose --help describes the others, too.
+        use_gloo: for compatibility, without effect: there is one way to start a job.
+        use_mpi: for compatibility, without effect: there is one way to start a job.
+        progress: whether a line, renewed in place, says how many ranks the job has, its steps per second and
+            how long it has run; None: in notebooks only.
 
-    Raises RankError if a rank fails, with its number and traceback; RuntimeError
-    if the job cannot be started; TypeError if the call cannot be pickled. If the
-    caller is interrupted (Ctrl-C), the job ends.
+    Returns:
+        The results of all ranks, by rank. What ranks print appears in sys.stdout and sys.stderr, with their numbers
+        in front.
+
+    Raises:
+        RankError: a rank fails, with its number and traceback.
+        RuntimeError: the job cannot be started.
+        TypeError: the call cannot be pickled.
     """
     if use_gloo and use_mpi:
         raise ValueError("use_gloo and use_mpi exclude each other")

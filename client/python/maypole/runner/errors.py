@@ -6,10 +6,11 @@ from typing import Optional
 class RankError(RuntimeError):
     """A rank of maypole.run() failed; the text says which one, how, and where.
 
-    rank: its number (of the process, in an elastic job). traceback: what it
-    raised, as text; empty if it raised nothing, because a signal killed it for
-    example. The exception itself is __cause__, if it could be pickled there and
-    unpickled here.
+    Args:
+        message: the error's text.
+        rank: its number (of the process, in an elastic job).
+        traceback: what it raised, as text; empty if it raised nothing, because a signal killed it for example.
+            The exception itself is __cause__, if it could be pickled there and unpickled here.
     """
 
     def __init__(self, message: str, rank: Optional[int] = None, traceback: str = ""):

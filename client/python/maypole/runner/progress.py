@@ -16,7 +16,6 @@ import collections
 import contextlib
 import datetime
 import http.client
-import os
 import re
 import sys
 import time

@@ -67,7 +67,8 @@ class Channel:
     def send(self, *message: Any) -> None:
         """Blocks until the kernel has all of it. Raises OSError if the connection has ended.
 
-        A task may send only after it has received the driver's nonce (meet())."""
+        A task may send only after it has received the driver's nonce (meet()).
+        """
         body = pickle.dumps(message, protocol=4)
         assert self._keys is not None
         mac = _mac(self._keys[0], self._sent, body)
@@ -84,7 +85,8 @@ class Channel:
     def receive(self) -> List[Tuple[Any, ...]]:
         """The messages that have come, after one read: call it when the socket is readable.
 
-        Raises ConnectionError at the end of the connection, Refused if a frame is not the peer's."""
+        Raises ConnectionError at the end of the connection, Refused if a frame is not the peer's.
+        """
         self._read()
         self._take_nonce()
         messages = []

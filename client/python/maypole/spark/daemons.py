@@ -13,9 +13,8 @@ import tempfile
 import time
 from typing import Any, Dict, List, Optional
 
-from maypole.common import program
+from maypole.common import guard, program
 from maypole.common.hosts import parse_announcement
-from maypole.spark import guard
 
 _READY_SECONDS = 60.0
 _END_SECONDS = 10.0
@@ -27,7 +26,8 @@ class Daemon:
     def __init__(self, name: str, arguments: List[str], secret: str, place_socket: bool = False):
         """secret: the cluster secret, which goes to a file that only this user can read.
 
-        Raises RuntimeError if the daemon is not ready in time, FileNotFoundError if it is not installed."""
+        Raises RuntimeError if the daemon is not ready in time, FileNotFoundError if it is not installed.
+        """
         binary = program.find_program(name)
         directory = tempfile.mkdtemp(prefix="maypole-spark-")  # has mode 0700
         try:

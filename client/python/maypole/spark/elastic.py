@@ -38,6 +38,11 @@ class Slot:
         self.early_failures = 0  # one after the other
         self.start_at: Optional[float] = None  # a process, or the Spark job if there is no task
 
+    def number_of_process(self) -> int:
+        """Of the process that runs, or has just ended."""
+        assert self.process is not None
+        return self.process
+
 
 class ElasticJob(Base):
     """start: how many tasks must be there for the first processes to start."""
@@ -79,6 +84,7 @@ class ElasticJob(Base):
         return runner_job.results_of(self._answers)
 
     def close(self) -> None:
+        """Ends the Spark jobs and all that belongs to the job."""
         for slot in self._slots:
             if slot.task is None and slot.spark_job is not None:
                 slot.spark_job.cancel()  # it waits for room
@@ -114,7 +120,7 @@ class ElasticJob(Base):
             if now - self._finished_at >= _FINISH_SECONDS and not self._asked_to_finish:
                 self._asked_to_finish = True
                 for slot in self._slots:
-                    if slot.process is not None:
+                    if slot.process is not None and slot.task is not None:
                         slot.task.send("leave", None)
             return
         for slot in self._slots:
@@ -122,28 +128,28 @@ class ElasticJob(Base):
                 continue
             slot.start_at = None
             if slot.task is None:
-                if not slot.spark_job.runs():
+                if slot.spark_job is None or not slot.spark_job.runs():
                     self._submit(slot)
             elif self._started and slot.process is None:
-                self._start(slot, now)
+                self._start(slot, slot.task, now)
 
-    def _start(self, slot: Slot, now: float) -> None:
+    def _start(self, slot: Slot, task: Task, now: float) -> None:
         slot.process, slot.since = self._processes, now
-        slot.task.number = self._processes
+        task.number = self._processes
         self._processes += 1
-        slot.task.send(
+        task.send(
             "run", {
                 **places.forwarded(), "PYTHONUNBUFFERED": "1",
                 "MAYPOLE_START_TIMEOUT": str(self.rank_timeout),
                 **(self.settings.env or {}),
-                **places.elastic_variables(self._least, self._most, slot.task.host)
+                **places.elastic_variables(self._least, self._most, task.host)
             })
 
     def _on(self, event: Event) -> None:
         if event.kind == "job":
             self._on_spark_end(self._slots[event.values[0]], event.values[1])
             return
-        task = event.task
+        task = event.its_task
         slot = self._slots[task.index]
         if event.kind == "hello":
             if slot.task is not None:  # Spark has lost it, and its connection has not broken yet
@@ -152,11 +158,11 @@ class ElasticJob(Base):
         elif slot.task is not task:
             return
         elif event.kind == "output":
-            self.output.write(task.number, *event.values)
+            self.output.write(slot.number_of_process(), *event.values)
         elif event.kind == "lost":
             self._lose(slot, task, f"the connection of its Python worker (pid {task.worker_pid}) has closed")
         elif event.kind == "ended":
-            self._on_end(slot, *event.values)
+            self._on_end(slot, task, *event.values)
 
     def _on_spark_end(self, slot: Slot, error: str) -> None:
         self._spark_error = error or self._spark_error
@@ -173,8 +179,8 @@ class ElasticJob(Base):
             cause = f"process {number} (host {task.host}) was lost with its Spark task: {why}"
             self._reset(cause, RankError(cause, number))
 
-    def _on_end(self, slot: Slot, status: Optional[int], data: bytes, text: str) -> None:
-        number, slot.process = slot.process, None
+    def _on_end(self, slot: Slot, task: Task, status: Optional[int], data: bytes, text: str) -> None:
+        number, slot.process = slot.number_of_process(), None
         self.output.end(number)
         answer = messages.decode_answer(data)
         if status == 0:
@@ -186,7 +192,7 @@ class ElasticJob(Base):
         if self._finished_at is not None:
             return
         now = time.monotonic()
-        cause = f"process {number} (host {slot.task.host}) {how_it_ended(status, text)}"
+        cause = f"process {number} (host {task.host}) {how_it_ended(status, text)}"
         error = runner_job.rank_error(number, cause, answer)
         from_outside = status in (-signal.SIGKILL, -signal.SIGTERM, ASKED_TO_LEAVE)
         is_early = not from_outside and now - slot.since < _EARLY_SECONDS

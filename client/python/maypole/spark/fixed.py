@@ -17,8 +17,11 @@ _POLL_SECONDS = 0.5
 
 
 class Failure(NamedTuple):
-    """task: whose rank has failed. cause: how it ended. answer: what it said before, or None. weight: the larger, the
-    likelier it is that others failed because of it."""
+    """A rank that has failed.
+
+    task: whose rank has failed. cause: how it ended. answer: what it said before, or None. weight: the larger, the
+    likelier it is that others failed because of it.
+    """
 
     task: Task
     cause: str
@@ -101,10 +104,11 @@ class FixedJob(Base):
             self._on(event)
 
     def _on(self, event: Event) -> None:
-        task = event.task
         if event.kind == "job":
             self._spark_error = event.values[1]
-        elif event.kind == "hello":
+            return
+        task = event.its_task
+        if event.kind == "hello":
             if task.index in self._tasks:
                 task.send("end")  # Spark tries again what has failed; we are about to say why it did
             else:
@@ -112,7 +116,7 @@ class FixedJob(Base):
         elif task is not self._tasks.get(task.index):
             return
         elif event.kind == "output":
-            self.output.write(task.number, *event.values)
+            self.output.write(_number_of(task), *event.values)
         elif event.kind == "lost":
             if task.number is None:
                 del self._tasks[task.index]  # it has not begun; if it does not come again, Spark says why
@@ -122,10 +126,11 @@ class FixedJob(Base):
             self._on_end(task, *event.values)
 
     def _on_end(self, task: Task, status: Optional[int], data: bytes, text: str) -> None:
-        self.output.end(task.number)
+        number = _number_of(task)
+        self.output.end(number)
         answer = messages.decode_answer(data)
         if status == 0 and (answer is None or "result" in answer):
-            self._answers[task.number] = answer
+            self._answers[number] = answer
         else:
             self._failures.append(Failure(task, how_it_ended(status, text), answer, weight(status, answer)))
 
@@ -152,10 +157,16 @@ class FixedJob(Base):
                 f"worker (pid {task.worker_pid}) has closed: {why}", task.number)
         if self._failures:
             failure = max(self._failures, key=lambda f: f.weight)  # the first of the heaviest
-            number = failure.task.number
+            number = _number_of(failure.task)
             return runner_job.rank_error(number, f"rank {number} ({_where(failure.task)}) {failure.cause}",
                                          failure.answer)
         return RuntimeError(f"the Spark job of maypole.spark.run failed: {self._spark_error}")
+
+
+def _number_of(task: Task) -> int:
+    """Of a task whose process has been started."""
+    assert task.number is not None
+    return task.number
 
 
 def _where(task: Task) -> str:

@@ -89,7 +89,7 @@ class Base:
         while time.monotonic() < deadline and any(spark_job.runs() for spark_job in self.spark_jobs):
             for event in self.listener.next_events(_POLL_SECONDS):
                 if event.kind == "hello":
-                    event.task.send("end")
+                    event.its_task.send("end")
         for spark_job in self.spark_jobs:
             spark_job.cancel()  # what waits for a slot, or cannot be reached
         for spark_job in self.spark_jobs:
@@ -134,7 +134,7 @@ class Waiting:
             self._job.note(f"waiting for Spark's tasks: {self.describe(hosts)}{more}")
 
     def describe(self, hosts: Sequence[str]) -> str:
-        """ "2 of 4 tasks are there (2 on h1); the cluster has ..." """
+        """For messages: "2 of 4 tasks are there (2 on h1); the cluster has ..."."""
         counts = {host: list(hosts).count(host) for host in hosts}
         there = ", ".join(f"{n} on {host}" for host, n in sorted(counts.items()))
         return (f"{len(hosts)} of {self._wanted} tasks are there" + (f" ({there})" if there else "") +
@@ -157,7 +157,8 @@ def how_it_ended(status: Optional[int], text: str) -> str:
 def addresses(context: Any, nics: Sequence[str]) -> List[str]:
     """Of this machine, where executors may reach it, the likeliest first.
 
-    Raises ValueError if none of the interfaces `nics` has an IPv4 address."""
+    Raises ValueError if none of the interfaces `nics` has an IPv4 address.
+    """
     if nics:
         found = [address for address in map(address_of, nics) if address]
         if not found:

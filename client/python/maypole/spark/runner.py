@@ -1,16 +1,19 @@
 """maypole.spark.run() and run_elastic(): Horovod's parameters, checked."""
 
 import os
-from typing import Any, Dict, List, Optional
+from types import MappingProxyType
+from typing import Any, Dict, List, Mapping, Optional
 
 from maypole.spark import requirements
 from maypole.spark.job import Settings
+
+NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
 
 
 def run(
         fn: Any,
         args: Any = (),
-        kwargs: Any = {},  # pylint: disable=dangerous-default-value  # Horovod's; only read
+        kwargs: Any = NO_KWARGS,
         num_proc: Optional[int] = None,
         start_timeout: Optional[int] = None,
         use_mpi: Any = None,
@@ -27,15 +30,29 @@ def run(
 
     The active SparkContext runs the tasks, all at the same time (a barrier stage). fn calls init() itself.
 
-    num_proc: by default spark.default.parallelism. start_timeout: seconds until all tasks must run; by default
-    HOROVOD_SPARK_START_TIMEOUT, else 600. env: variables for the ranks, besides those of the executors and the driver's
-    MAYPOLE_* and HOROVOD_* settings. stdout, stderr: files for what the ranks print, with their numbers in front; by
-    default sys.stdout and sys.stderr. verbose: 0: no lines of Maypole's own. nics: interfaces of the driver's machine
-    in whose network the job runs. executable: Python of the ranks; by default that of the Spark tasks. use_mpi,
-    use_gloo, extra_mpi_args: for compatibility, without effect.
+    Args:
+        fn: what each rank runs.
+        args: for the function.
+        kwargs: for the function.
+        num_proc: by default spark.default.parallelism.
+        start_timeout: seconds until all tasks must run; by default HOROVOD_SPARK_START_TIMEOUT, else 600.
+        use_mpi: accepted for compatibility, without effect.
+        use_gloo: accepted for compatibility, without effect.
+        extra_mpi_args: accepted for compatibility, without effect.
+        env: variables for the ranks, besides those of the executors and the driver's MAYPOLE_* and HOROVOD_*
+            settings.
+        stdout: a file for what the ranks print, with their numbers in front; by default sys.stdout.
+        stderr: likewise, by default sys.stderr.
+        verbose: 0: no lines of Maypole's own.
+        nics: interfaces of the driver's machine in whose network the job runs.
+        prefix_output_with_timestamp: put the time before each line.
+        executable: Python of the ranks; by default that of the Spark tasks.
 
-    Raises RankError if a rank fails, with its number, host and traceback; TimeoutError or RuntimeError that say how
-    many slots there are if the job cannot start; TypeError if the call cannot be pickled.
+    Raises:
+        RankError: a rank fails, with its number, host and traceback.
+        TimeoutError: the job cannot start in time; the text says how many slots there are.
+        RuntimeError: likewise, or the Spark job failed.
+        TypeError: the call cannot be pickled.
     """
     del extra_mpi_args
     if use_gloo and use_mpi:
@@ -51,7 +68,7 @@ def run(
 def run_elastic(
         fn: Any,
         args: Any = (),
-        kwargs: Any = {},  # pylint: disable=dangerous-default-value  # as above
+        kwargs: Any = NO_KWARGS,
         num_proc: Optional[int] = None,
         min_num_proc: Optional[int] = None,
         max_num_proc: Optional[int] = None,
@@ -69,13 +86,30 @@ def run_elastic(
         executable: Optional[str] = None) -> List[Any]:
     """run() with processes that come and go: fn uses maypole.torch.elastic or the like (docs/elastic.md).
 
-    Returns the results of the processes that were there at the end, by rank. A process that fails or is killed, with
-    its Spark task or alone, is replaced; the others go on from their last commit.
+    Args:
+        fn: what each rank runs.
+        args: for the function.
+        kwargs: for the function.
+        num_proc: how many tasks must run for the job to start.
+        min_num_proc: limits of the number of ranks; by default num_proc.
+        max_num_proc: limits of the number of ranks; by default num_proc.
+        start_timeout: seconds until all must run.
+        elastic_timeout: seconds that there may be fewer processes than min_num_proc; by default
+            HOROVOD_ELASTIC_TIMEOUT, else 600.
+        reset_limit: how many processes the job may lose.
+        env: variables for the ranks.
+        stdout: a file for what the ranks print; None: sys.stdout.
+        stderr: a file for what the ranks print to stderr; None: sys.stderr.
+        verbose: 0: no lines of Maypole's own.
+        nics: interfaces of the network that the job uses.
+        prefix_output_with_timestamp: put the time before each line.
+        min_np: older name of min_num_proc.
+        max_np: older name of max_num_proc.
+        executable: Python of the ranks.
 
-    num_proc: how many tasks must run for the job to start. min_num_proc, max_num_proc: limits of the number of ranks;
-    by default num_proc. elastic_timeout: seconds that there may be fewer processes than min_num_proc; by default
-    HOROVOD_ELASTIC_TIMEOUT, else 600. reset_limit: how many processes the job may lose. min_np, max_np: older names.
-    The other parameters, and the errors: as of run().
+    Returns:
+        The results of the processes that were there at the end, by rank. A process that fails or is killed,
+        with its Spark task or alone, is replaced; the others go on from their last commit.
     """
     context = requirements.active_context()
     from maypole.spark.elastic import ElasticJob

@@ -14,7 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
+from typing import IO, Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 from maypole.runner import messages
 from maypole.spark import channel, daemons
@@ -67,7 +67,8 @@ def main(plan: Plan, rows: Iterable[int]) -> Iterator[int]:
     """For mapPartitions(); the partition's only row is the task's index. Yields nothing.
 
     Returns when the driver says that the job is over. Raises ConnectionError if the driver is lost; the rank has ended
-    then."""
+    then.
+    """
     index = next(iter(rows))
     link, driver_host = channel.connect(plan.addresses, plan.key, _CONNECT_SECONDS)
     try:
@@ -95,6 +96,7 @@ class _Task:
         self._selector = selectors.DefaultSelector()
         self._process: Optional[subprocess.Popen] = None
         self._streams: Dict[int, str] = {}  # open pipes of the process
+        self._pipes: Dict[int, IO[bytes]] = {}  # of the process, by their fd
         self._answer = bytearray()
         self._agent: Optional[daemons.Daemon] = None
         self._memory = [_memory("function", _call_with_paths(plan.call)), _memory("secret", plan.secret.encode())]
@@ -125,7 +127,7 @@ class _Task:
             elif key.fd in self._streams:
                 self._forward(key.fd)
         if self._process is not None:
-            self._reap()
+            self._reap(self._process)
         return False
 
     def _obey(self, kind: str, value: Any) -> None:
@@ -157,7 +159,7 @@ class _Task:
         try:
             environment.update(MAYPOLE_FUNCTION=f"/proc/self/fd/{function}", MAYPOLE_RESULT_FD=str(theirs))
             self._answer = bytearray()
-            self._process = subprocess.Popen([plan.executable or sys.executable, "-c",
+            process = self._process = subprocess.Popen([plan.executable or sys.executable, "-c",
                                               _program(os.getpid())],
                                              env=environment,
                                              stdin=subprocess.DEVNULL,
@@ -170,11 +172,12 @@ class _Task:
             raise
         finally:
             os.close(theirs)
-        for fd, name in ((self._process.stdout.fileno(), "stdout"), (self._process.stderr.fileno(), "stderr"),
-                         (ours, "answer")):
+        assert process.stdout is not None and process.stderr is not None  # they are pipes
+        self._pipes = {pipe.fileno(): pipe for pipe in (process.stdout, process.stderr)}
+        for fd, name in ((process.stdout.fileno(), "stdout"), (process.stderr.fileno(), "stderr"), (ours, "answer")):
             self._streams[fd] = name
             self._selector.register(fd, selectors.EVENT_READ, name)
-        self._link.send("started", self._process.pid)
+        self._link.send("started", process.pid)
 
     def _running_agent(self) -> str:
         if self._agent is None or self._agent.ended() is not None:
@@ -194,16 +197,14 @@ class _Task:
 
     def _close(self, fd: int) -> None:
         self._selector.unregister(fd)
-        name = self._streams.pop(fd)
-        process = self._process
-        if name == "answer":
+        if self._streams.pop(fd) == "answer":
             os.close(fd)
         else:
-            (process.stdout if name == "stdout" else process.stderr).close()
+            self._pipes.pop(fd).close()
 
-    def _reap(self) -> None:
+    def _reap(self, process: subprocess.Popen) -> None:
         """Reports the end of the process, after what it has written. Its own children may hold the pipes for longer."""
-        status = self._process.poll()
+        status = process.poll()
         if status is None:
             return
         while True:
@@ -244,8 +245,9 @@ class _Task:
             self._selector.unregister(fd)
             if self._streams.pop(fd) == "answer":
                 os.close(fd)
-        for pipe in (process.stdout, process.stderr):
+        for pipe in self._pipes.values():
             pipe.close()
+        self._pipes = {}
 
 
 def _memory(name: str, data: bytes) -> int:
@@ -265,6 +267,6 @@ def _call_with_paths(call: bytes) -> bytes:
 
 
 def _program(task: int) -> str:
-    return (f"import sys; sys.path.append({_PACKAGE_DIRECTORY!r}); from maypole.spark.guard import end_with_parent; "
+    return (f"import sys; sys.path.append({_PACKAGE_DIRECTORY!r}); from maypole.common.guard import end_with_parent; "
             f"end_with_parent({task}, {int(signal.SIGKILL)}) or sys.exit(1); "
             "from maypole.runner import rank; rank.main()")

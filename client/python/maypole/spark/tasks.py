@@ -40,12 +40,21 @@ class Task:
 
 
 class Event(NamedTuple):
-    """kind: "hello", "started", "output", "ended": a task has sent `values`. "lost": its connection has ended;
-    the error. "job": a Spark job has ended; its number, and the text of its error, "" if it has none."""
+    """What has happened to a task, or to a Spark job, which has no task here.
+
+    kind: "hello", "started", "output", "ended": a task has sent `values`. "lost": its connection has ended;
+    the error. "job": a Spark job has ended; its number, and the text of its error, "" if it has none.
+    """
 
     kind: str
     task: Optional[Task]
     values: Tuple[Any, ...] = ()
+
+    @property
+    def its_task(self) -> Task:
+        """The task of an event that is not "job"."""
+        assert self.task is not None, self.kind
+        return self.task
 
 
 class Listener:
@@ -140,7 +149,7 @@ class Listener:
             if kind == "hello" and known is None:
                 del self._unknown[link]
                 known = self._tasks[link] = Task(link, values[0])
-            elif kind == "started":
+            elif kind == "started" and known is not None:
                 known.pid = values[0]
             events.append(Event(kind, known, tuple(values)))
         return events

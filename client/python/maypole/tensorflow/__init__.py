@@ -10,44 +10,52 @@ Works with TensorFlow 2.8 to 2.21 (docs/tensorflow.md), on CPU tensors; tensors 
 a GPU go through host memory. Nothing is compiled against TensorFlow.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from maypole.common.basics import (ccl_built, cross_rank, cross_size,
-                                   cuda_built, ddl_built, gloo_built,
-                                   gloo_enabled, init, is_homogeneous,
-                                   is_initialized, local_rank, local_size,
-                                   mpi_built, mpi_enabled,
-                                   mpi_threads_supported, nccl_built, rank,
-                                   rocm_built, shutdown, size)
-from maypole.common.constants import (Adasum, Average, Max, Min, Product, Sum)
-from maypole.common.exceptions import (HorovodInternalError,
-                                       HorovodVersionMismatchError,
-                                       HostsUpdatedInterrupt, MaypoleError)
-from maypole.common.process_sets import (ProcessSet, add_process_set,
-                                         global_process_set,
-                                         remove_process_set)
-from maypole.common.timeline import start_timeline, stop_timeline
-from maypole.tensorflow import _gradients  # registers them
+from maypole.common import api as _common
+from maypole.common.api import *  # noqa: F403 - the names of its __all__, which all frameworks' modules have
+from maypole.tensorflow import (
+    _gradients,  # noqa: F401 - registers them
+    elastic,
+)
 from maypole.tensorflow.broadcast_hook import BroadcastGlobalVariablesHook
 from maypole.tensorflow.compression import Compression, Compressor
-from maypole.tensorflow.functions import (allgather_object,
-                                          broadcast_global_variables,
-                                          broadcast_object,
-                                          broadcast_object_fn,
-                                          broadcast_variables)
-from maypole.tensorflow.mpi_ops import (allgather, alltoall, barrier,
-                                        broadcast, broadcast_, grouped_allgather, join,
-                                        local_rank_op, local_size_op,
-                                        process_set_included_op, rank_op,
-                                        size_op)
-from maypole.tensorflow.reductions import (allreduce, grouped_allreduce,
-                                           grouped_reducescatter,
-                                           reducescatter)
+from maypole.tensorflow.functions import (
+    allgather_object,
+    broadcast_global_variables,
+    broadcast_object,
+    broadcast_object_fn,
+    broadcast_variables,
+)
+from maypole.tensorflow.mpi_ops import (
+    allgather,
+    alltoall,
+    barrier,
+    broadcast,
+    broadcast_,
+    grouped_allgather,
+    join,
+    local_rank_op,
+    local_size_op,
+    process_set_included_op,
+    rank_op,
+    size_op,
+)
 from maypole.tensorflow.optimizer import DistributedOptimizer
-from maypole.tensorflow.tape import (DistributedGradientTape,
-                                     PartialDistributedGradientTape)
+from maypole.tensorflow.reductions import allreduce, grouped_allreduce, grouped_reducescatter, reducescatter
+from maypole.tensorflow.tape import DistributedGradientTape, PartialDistributedGradientTape
 
-from maypole.tensorflow import elastic  # pylint: disable=wrong-import-position
+__all__ = [
+    "BroadcastGlobalVariablesHook", "Compression", "Compressor", "DistributedGradientTape", "DistributedOptimizer",
+    "PartialDistributedGradientTape", "allgather", "allgather_object", "allreduce", "alltoall", "barrier", "broadcast",
+    "broadcast_", "broadcast_global_variables", "broadcast_object", "broadcast_object_fn", "broadcast_variables",
+    "elastic", "grouped_allgather", "grouped_allreduce", "grouped_reducescatter", "join", "local_rank_op",
+    "local_size_op", "process_set_included_op", "rank_op", "reducescatter", "size_op",
+]
+__all__ += _common.__all__
+
+if TYPE_CHECKING:
+    from maypole.tensorflow.sync_batch_norm import SyncBatchNormalization as SyncBatchNormalization
 
 
 def __getattr__(name: str) -> Any:

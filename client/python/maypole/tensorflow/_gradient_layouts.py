@@ -20,6 +20,7 @@ Thread contract: that of GradientReduction.
 
 import sys
 import weakref
+from types import FrameType
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
@@ -121,7 +122,8 @@ def _function(graph: Any) -> Any:
 
     TensorFlow tells it to nobody, so it is looked for in the calls.
     """
-    found, frame = None, sys._getframe(1)  # pylint: disable=protected-access
+    found = None
+    frame: Optional[FrameType] = sys._getframe(1)  # pylint: disable=protected-access
     while frame is not None:
         owner = frame.f_locals.get("self")
         if isinstance(owner, _FUNCTION):
@@ -181,7 +183,7 @@ def _description(variable: Any) -> str:
 
 def _exchanged(name: str, process_set: Any, labels: Sequence[str],
                own: _Layouts) -> Tuple[_Layouts, bool]:
-    """(What the ranks agree on, whether all have the same.)"""
+    """What the ranks agree on, and whether all have the same."""
 
     def error(difference: str) -> ValueError:
         return ValueError(

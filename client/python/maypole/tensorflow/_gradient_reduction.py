@@ -23,13 +23,13 @@ Thread contract: any thread, but no two threads with the same variables at once.
 import contextlib
 import hashlib
 import warnings
-from typing import Any, Callable, List, Sequence
+from typing import Any, Callable, List, Sequence, Set
 
 import tensorflow as tf
 
 from maypole.common import basics
-from maypole.common.constants import Average
-from maypole.common.process_sets import global_process_set
+from maypole.common.constants import Average, ReduceOp
+from maypole.common.process_sets import ProcessSet, global_process_set
 from maypole.tensorflow import _gradient_layouts, _nodes, reductions
 from maypole.tensorflow.compression import Compression
 from maypole.tensorflow.mpi_ops import size_op
@@ -38,7 +38,7 @@ from maypole.tensorflow.util import vars_to_refs
 _GROUP_BYTES = 32 << 20
 
 
-def check_reduction(op: int, gradient_predivide_factor: float) -> None:
+def check_reduction(op: ReduceOp, gradient_predivide_factor: float) -> None:
     """Raises ValueError for options that cannot be had together."""
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError(
@@ -74,7 +74,7 @@ class LocalVariables:
     def __init__(self, process_set: Any, scale: bool):
         self._process_set = process_set
         self._scale = scale
-        self._refs = set()
+        self._refs: Set[Any] = set()
 
     def register(self, variables: Any) -> None:
         """variables: one, or a structure of them."""
@@ -87,8 +87,10 @@ class LocalVariables:
     def reduce_others(self, reduce: Callable[[List[Any], List[Any]], Any],
                       gradients: Sequence[Any], variables: Sequence[Any],
                       scale: bool = True) -> List[Any]:
-        """The gradients, of which reduce(gradients, variables) has reduced
-        those of all other variables. scale: those that stay are to be scaled."""
+        """The gradients, of which reduce(gradients, variables) has reduced those of all other variables.
+
+        scale: those that stay are to be scaled.
+        """
         local = [variable in self for variable in variables]
         others = [i for i, here in enumerate(local) if not here]
         reduced = reduce([gradients[i] for i in others],
@@ -114,16 +116,18 @@ def _divided(tensor: Any, size: Any) -> Any:
 
 
 def ranks_of(process_set: Any) -> Any:
-    """The number of ranks in the set: in an elastic job a tensor, because a
-    function that is traced once runs with other numbers later."""
+    """The number of ranks in the set.
+
+    In an elastic job a tensor, because a function that is traced once runs with
+    other numbers later.
+    """
     if basics.is_elastic():
         return size_op(process_set.process_set_id)
     return process_set.size()
 
 
 class GradientReduction:
-    """Reduces gradients; one that no rank has stays None. See
-    DistributedOptimizer() for the keywords."""
+    """Reduces gradients; one that no rank has stays None. See DistributedOptimizer() for the keywords."""
 
     def __init__(self,
                  name: str,
@@ -131,10 +135,10 @@ class GradientReduction:
                  device_sparse: str = "",
                  compression: Any = Compression.none,
                  sparse_as_dense: bool = False,
-                 op: int = Average,
+                 op: ReduceOp = Average,
                  gradient_predivide_factor: float = 1.0,
                  groups: Any = None,
-                 process_set: Any = global_process_set,
+                 process_set: ProcessSet = global_process_set,
                  scale_local_gradients: bool = True):
         check_reduction(op, gradient_predivide_factor)
         self._name = name
@@ -170,8 +174,10 @@ class GradientReduction:
 
     def completed(self, gradients: Sequence[Any],
                   variables: Sequence[Any]) -> List[Any]:
-        """The gradients, with zeros in place of those that only other ranks
-        have. For a sum of them, which is to have the same members on all ranks."""
+        """The gradients, with zeros in place of those that only other ranks have.
+
+        For a sum of them, which is to have the same members on all ranks.
+        """
         return self._local.reduce_others(
             lambda g, v: self._completed(g, v, _labels(v, False)), gradients,
             variables, scale=False)

@@ -67,18 +67,19 @@ class GradientSums:
         if there is a gradient where there was none in the first step, or none
         where there was one.
         """
-        if self.totals is None:
-            self._create(gradients, shapes or [
+        totals = self.totals
+        if totals is None:
+            totals = self._create(gradients, shapes or [
                 None if gradient is None else gradient.shape
                 for gradient in gradients])
         there = [gradient is not None for gradient in gradients]
-        if there != [total is not None for total in self.totals]:
+        if there != [total is not None for total in totals]:
             raise ValueError(
                 f"backward_passes_per_step: {sum(there)} gradients of "
                 f"{len(there)} variables, expected the same ones in each step")
         first = tf.equal(self.counter.read_value(), 0)
         return [None if gradient is None else _added(total, gradient, first)
-                for total, gradient in zip(self.totals, gradients)]
+                for total, gradient in zip(totals, gradients)]
 
     def count_step(self, after: Sequence[Any]) -> Any:
         """Counts a step; returns how many there are. after: what add() gave."""
@@ -90,8 +91,7 @@ class GradientSums:
         return self.counter.assign(0, read_value=True)
 
     def read(self, session: Any) -> Optional[List[Any]]:
-        """The number of steps and the sums, as arrays; None if no step is in
-        them."""
+        """The number of steps and the sums, as arrays; None if no step is in them."""
         if self.counter is None:
             return self._start
         if not int(_values([self.counter], session)[0]):
@@ -111,11 +111,11 @@ class GradientSums:
                 session.run(start, {start.inputs[1]: value})
 
     def _variables(self) -> List[Any]:
-        return [self.counter] + [t for t in self.totals if t is not None]
+        return [self.counter] + [t for t in self.totals or () if t is not None]
 
-    def _create(self, gradients: Sequence[Any], shapes: Sequence[Any]) -> None:
+    def _create(self, gradients: Sequence[Any], shapes: Sequence[Any]) -> List[Any]:
         self.counter = self._variable("aggregation_counter", (), tf.int32)
-        self.totals = [
+        self.totals = totals = [
             None if gradient is None else self._variable(
                 f"aggregated_gradient_{i}", shape, gradient.dtype)
             for i, (gradient, shape) in enumerate(zip(gradients, shapes))]
@@ -129,6 +129,7 @@ class GradientSums:
             elif self._start is not None:
                 self.write(self._start, None)
         self._start = None
+        return totals
 
 
 def _added(total: Any, gradient: Any, first: Any) -> Any:

@@ -7,19 +7,15 @@ the set must compute the gradient.
 """
 
 import struct
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, List, Optional, Sequence
 
 import tensorflow as tf
 
 from maypole.common.constants import Average, Sum
-from maypole.tensorflow import _nodes, mpi_ops
+from maypole.tensorflow import _nodes, _xla, mpi_ops
 from maypole.tensorflow._library import ASYNC
 
 Tensors = Sequence[Any]
-
-
-# Those that are registered below, by kind.
-FUNCTIONS: Dict[str, Any] = {}
 
 
 def _gradient_of(kind: str) -> Any:
@@ -46,7 +42,7 @@ def _gradient_of(kind: str) -> Any:
             # Wait has one more input, the handle, which has no gradient.
             tf.RegisterGradient(f"Maypole{kind}Wait")(gradient)
             tf.no_gradient(f"Maypole{kind}Submit")
-        FUNCTIONS[kind] = function
+        _xla.GRADIENTS[kind] = function
         return function
 
     return register

@@ -85,8 +85,10 @@ def count_use(name: str) -> int:
 
 
 def place(what: str, process_set: int, name: Optional[str] = None) -> Any:
-    """The operation that gives this process's place ("size", "rank", ...); a constant
-    in a function that XLA compiles."""
+    """The operation that gives this process's place ("size", "rank", ...).
+
+    A constant in a function that XLA compiles.
+    """
     if not tf.executing_eagerly() and _is_compiled(tf.compat.v1.get_default_graph()):
         with tf.init_scope():
             now = int(place(what, process_set))

@@ -9,12 +9,12 @@ from typing import Any, Callable, List, Sequence
 
 import tensorflow as tf
 
-from maypole.common.constants import Average, Sum
+from maypole.common.constants import Average, ReduceOp, Sum
 
 
-def reduced(tensors: Sequence[Any], op: int, prescale: float, postscale: float,
+def reduced(tensors: Sequence[Any], op: ReduceOp, prescale: float, postscale: float,
             size: Callable[[], Any],
-            reduce: Callable[[Sequence[Any], int, float, float], List[Any]]) -> List[Any]:
+            reduce: Callable[[Sequence[Any], ReduceOp, float, float], List[Any]]) -> List[Any]:
     """reduce() of the tensors, where integers are multiplied here.
 
     All have one dtype, or none is an integer, else ValueError. size() gives the

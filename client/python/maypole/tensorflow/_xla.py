@@ -18,7 +18,7 @@ import ctypes
 import functools
 import os
 import struct
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import tensorflow as tf
 
@@ -38,10 +38,9 @@ _INSTEAD = ("use jit_compile=False there (Keras: model.compile(..., jit_compile=
             "only a function without collectives")
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def why_not() -> Optional[str]:
-    """Why XLA cannot compile collectives here; None: it can. The first call registers
-    the custom call."""
+    """Why XLA cannot compile collectives here; None: it can. The first call registers the custom call."""
     if tf.config.list_physical_devices("GPU"):
         return "programs for GPUs have no custom call of Maypole's"
     path = os.path.join(tf.sysconfig.get_include(), "xla/ffi/api/c_api.h")
@@ -52,8 +51,8 @@ def why_not() -> Optional[str]:
         return str(error)
     connect = library.maypole_tensorflow_connect_xla
     connect.argtypes, connect.restype = [ctypes.c_void_p], ctypes.c_char_p
-    error = connect((ctypes.c_int32 * len(numbers))(*numbers))
-    return None if error is None else error.decode()
+    failure = connect((ctypes.c_int32 * len(numbers))(*numbers))
+    return None if failure is None else failure.decode()
 
 
 def call(kind: str, inputs: Dict[str, Any], attributes: Dict[str, Any], name: str) -> List[Any]:
@@ -82,6 +81,8 @@ def call(kind: str, inputs: Dict[str, Any], attributes: Dict[str, Any], name: st
     return list(compiled(*tensors))
 
 
+# The functions of the collectives' gradients, by kind; _gradients.py registers them.
+GRADIENTS: Dict[str, Callable[..., List[Any]]] = {}
 # A graph's attribute: a list of one result of its last collective.
 _LAST = "_maypole_last_collective"
 
@@ -94,11 +95,10 @@ def _with_rows(kind: str, tensor: Any) -> Any:
 def _gradients(kind: str, tensors: Sequence[Any], attributes: Dict[str, Any], name: str,
                grads: Sequence[Any]) -> List[Any]:
     """For gradients, a collective is an operation with these attributes."""
-    from maypole.tensorflow import _gradients as registered  # pylint: disable=import-outside-toplevel
     if kind == "Allgather":
         raise NotImplementedError(f"allgather {name!r} has no gradient in a function with "
                                   f"jit_compile=True: {_INSTEAD}")
-    return registered.FUNCTIONS[kind](_Operation(dict(attributes, tensor_name=name.encode())),
+    return GRADIENTS[kind](_Operation(dict(attributes, tensor_name=name.encode())),
                                       tensors, grads)
 
 

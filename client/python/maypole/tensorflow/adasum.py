@@ -4,7 +4,6 @@ Thread contract: that of mpi_ops. All ranks of the set are needed: with one that
 has joined, the result is an error.
 """
 
-import zlib
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import tensorflow as tf
@@ -59,8 +58,10 @@ def _by_dtype(values: Sequence[Any],
 
 
 class _Group:
-    """Tensors of one dtype, one after the other: [elements], and zeros at the end, so
-    that each rank's slice has `width` elements."""
+    """Tensors of one dtype, one after the other: [elements].
+
+    With zeros at the end, so that each rank's slice has `width` elements.
+    """
 
     def __init__(self, tensors: List[Any], name: Optional[str], factor: float,
                  process_set: Any, ignore_name_scope: bool):
@@ -116,12 +117,13 @@ class _Group:
         return parts
 
     def _signature(self) -> Any:
-        """[ranks, ranks] with a number that depends on the shapes at this rank's
-        place, so that the sum tells all ranks everyone's."""
-        shapes = repr([tensor.shape.as_list() if tensor.shape.rank is not None else None
-                       for tensor in self._tensors])
-        return tf.linalg.diag(tf.one_hot(self._me, self._ranks, dtype=tf.float64)
-                              * float(1 + zlib.crc32(shapes.encode())))
+        """A matrix [ranks, ranks] with a number at this rank's place that depends on the shapes.
+
+        So the sum tells all ranks everyone's.
+        """
+        own = adasum.signature([tensor.shape.as_list() if tensor.shape.rank is not None else None
+                                for tensor in self._tensors])
+        return tf.linalg.diag(tf.one_hot(self._me, self._ranks, dtype=tf.float64) * float(own))
 
     def _checks(self, signatures: Any) -> List[Any]:
         message = (f"allreduce {self._name or ''}: the shapes of two ranks differ; this rank's are "

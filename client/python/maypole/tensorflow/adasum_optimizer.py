@@ -11,7 +11,7 @@ Thread contract: one thread builds the graph; all ranks build the same and run t
 same steps.
 """
 
-from typing import Any, List, Optional
+from typing import Any, List, Optional, Type
 
 import tensorflow as tf
 
@@ -19,18 +19,15 @@ from maypole.common.constants import Adasum
 from maypole.common.process_sets import global_process_set
 from maypole.tensorflow import _gradient_layouts, reductions
 from maypole.tensorflow._gradient_reduction import label_of
-from maypole.tensorflow.compression import Compression
-
-_LegacyOptimizer = tf.compat.v1.train.Optimizer
+from maypole.tensorflow.compression import Compression, Compressor
 
 
-class _DistributedAdasumOptimizer(_LegacyOptimizer):
-    """An optimizer of tf.compat.v1.train whose steps are combined after every
-    backward_passes_per_step of them."""
+class _DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):
+    """An optimizer of tf.compat.v1.train whose steps are combined after every backward_passes_per_step of them."""
 
-    def __init__(self, optimizer: _LegacyOptimizer, name: Optional[str] = None,
+    def __init__(self, optimizer: tf.compat.v1.train.Optimizer, name: Optional[str] = None,
                  use_locking: bool = False, device_dense: str = "", device_sparse: str = "",
-                 compression: Any = Compression.none, backward_passes_per_step: int = 1):
+                 compression: Type[Compressor] = Compression.none, backward_passes_per_step: int = 1):
         super().__init__(name=name or f"DistributedDelta{type(optimizer).__name__}",
                          use_locking=use_locking)
         self._optimizer = optimizer
@@ -39,14 +36,17 @@ class _DistributedAdasumOptimizer(_LegacyOptimizer):
         self._passes = backward_passes_per_step
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> List[Any]:
-        """The wrapped optimizer's compute_gradients(): this rank's own."""
+        """This rank's own gradients, by the wrapped optimizer."""
         return self._optimizer.compute_gradients(*args, **kwargs)
 
     def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
-        """The wrapped optimizer's apply_gradients(), then the combination."""
+        """Takes the wrapped optimizer's step, then combines the ranks' steps."""
         pairs = list(args[0] if args else kwargs.pop("grads_and_vars"))
         variables = self._changed(pairs)
-        apply = lambda: self._optimizer.apply_gradients(pairs, *args[1:], **kwargs)
+
+        def apply() -> Any:
+            return self._optimizer.apply_gradients(pairs, *args[1:], **kwargs)
+
         if self._passes == 1:
             starts = [tf.identity(variable.read_value()) for variable in variables]
             with tf.control_dependencies(starts):
@@ -65,8 +65,7 @@ class _DistributedAdasumOptimizer(_LegacyOptimizer):
                 if gradient is not None]
 
     def _apply_some(self, apply: Any, variables: List[Any]) -> Any:
-        """A step of several: the first one keeps the variables' values, the last
-        one combines."""
+        """A step of several: the first one keeps the variables' values, the last one combines."""
         starts = [self._zeros_slot(v, "delta_start", self._name) for v in variables]
         done = self._create_non_slot_variable(tf.constant(0, tf.int64), "passes", variables[0])
 

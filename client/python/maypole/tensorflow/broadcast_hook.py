@@ -21,8 +21,9 @@ from maypole.tensorflow.functions import broadcast_global_variables
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
     """Broadcasts all global variables when a session has been made.
 
-    root_rank: whose values all ranks get. device: where the broadcasts run; ""
-    leaves it to TensorFlow.
+    Args:
+        root_rank: whose values all ranks get.
+        device: where the broadcasts run; "" leaves it to TensorFlow.
     """
 
     def __init__(self, root_rank: int, device: str = ""):
@@ -39,5 +40,6 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
                 self.bcast_op = broadcast_global_variables(self.root_rank)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
+        """Gives all ranks the variables of the root."""
         del coord
         session.run(self.bcast_op)

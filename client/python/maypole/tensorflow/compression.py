@@ -4,36 +4,7 @@ from typing import Any, Tuple
 
 import tensorflow as tf
 
-
-class Compressor:
-    """Makes a tensor smaller before an allreduce and restores it after.
-
-    Subclasses may be passed as `compression=`. decompress() gets the context that
-    compress() returned. The sum of what compress() returns must mean the sum of
-    its inputs.
-    """
-
-    @staticmethod
-    def compress(tensor: Any) -> Tuple[Any, Any]:
-        """Returns (the tensor to send, context for decompress)."""
-        raise NotImplementedError
-
-    @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        """Returns the reduced tensor in its original form."""
-        raise NotImplementedError
-
-
-class NoneCompressor(Compressor):
-    """Sends tensors as they are."""
-
-    @staticmethod
-    def compress(tensor: Any) -> Tuple[Any, None]:
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        return tensor
+from maypole.common.compression import Compressor, NoneCompressor
 
 
 class _CastCompressor(Compressor):
@@ -42,8 +13,7 @@ class _CastCompressor(Compressor):
     wire: Any
 
     @classmethod
-    def compress(  # type: ignore[override]  # pylint: disable=arguments-differ
-            cls, tensor: Any) -> Tuple[Any, Any]:
+    def compress(cls, tensor: Any) -> Tuple[Any, Any]:
         tensor = tf.convert_to_tensor(tensor)
         if not tensor.dtype.is_floating:
             return tensor, tensor.dtype

@@ -10,14 +10,14 @@ from typing import Any, Callable, List, Optional, Sequence
 import tensorflow as tf
 
 from maypole.common import objects
-from maypole.common.process_sets import global_process_set
+from maypole.common.process_sets import ProcessSet, global_process_set
 from maypole.tensorflow import mpi_ops
 from maypole.tensorflow._library import as_it_is
 
 
 @as_it_is
 def broadcast_variables(variables: Sequence[Any], root_rank: int,
-                        process_set: Any = global_process_set, inplace: bool = False) -> Any:
+                        process_set: ProcessSet = global_process_set, inplace: bool = False) -> Any:
     """As mpi_ops.broadcast_(); in a graph it returns one operation that does all.
 
     inplace is accepted for compatibility: the variables are always overwritten.
@@ -33,7 +33,11 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int,
 def broadcast_global_variables(root_rank: int) -> Any:
     """An operation that broadcasts all global variables of a compat.v1 graph.
 
-    Raises RuntimeError where there are none: when executing eagerly.
+    Args:
+        root_rank: a rank of the job (not an index in the process set), in the set.
+
+    Raises:
+        RuntimeError: where there are none: when executing eagerly.
     """
     if tf.executing_eagerly():
         raise RuntimeError("hvd.broadcast_global_variables() does not support eager execution, "
@@ -43,19 +47,33 @@ def broadcast_global_variables(root_rank: int) -> Any:
 
 
 def broadcast_object(obj: Any, root_rank: int = 0, session: Any = None,
-                     name: Optional[str] = None, process_set: Any = global_process_set) -> Any:
+                     name: Optional[str] = None, process_set: ProcessSet = global_process_set) -> Any:
     """Returns rank `root_rank`'s `obj` on all ranks; others' are ignored.
 
-    The object is pickled (by cloudpickle if it is installed). It is no operation
-    of TensorFlow, so `session` is not needed.
+    The object is pickled (by cloudpickle if it is installed). It is no operation of TensorFlow, so `session` is
+    not needed.
+
+    Args:
+        obj: what pickle or cloudpickle can write.
+        root_rank: a rank of the job (not an index in the process set), in the set.
+        session: of a compat.v1 graph; None: the default session.
+        name: by which ranks match the operation; None: by the order of submission.
+        process_set: the ranks that take part; all of them must make the call.
     """
     del session
     return objects.broadcast_object(obj, root_rank, name, process_set)
 
 
 def broadcast_object_fn(root_rank: int = 0, session: Any = None, name: Optional[str] = None,
-                        process_set: Any = global_process_set) -> Callable[[Any], Any]:
-    """broadcast_object() with these arguments, as a function of the object."""
+                        process_set: ProcessSet = global_process_set) -> Callable[[Any], Any]:
+    """broadcast_object() with these arguments, as a function of the object.
+
+    Args:
+        root_rank: a rank of the job (not an index in the process set), in the set.
+        session: of a compat.v1 graph; None: the default session.
+        name: by which ranks match the operation; None: by the order of submission.
+        process_set: the ranks that take part; all of them must make the call.
+    """
 
     def broadcast(obj: Any) -> Any:
         return broadcast_object(obj, root_rank, session, name, process_set)
@@ -64,7 +82,14 @@ def broadcast_object_fn(root_rank: int = 0, session: Any = None, name: Optional[
 
 
 def allgather_object(obj: Any, session: Any = None, name: Optional[str] = None,
-                     process_set: Any = global_process_set) -> List[Any]:
-    """Returns the list of all ranks' `obj`s, in rank order. See broadcast_object()."""
+                     process_set: ProcessSet = global_process_set) -> List[Any]:
+    """Returns the list of all ranks' `obj`s, in rank order. See broadcast_object().
+
+    Args:
+        obj: what pickle or cloudpickle can write.
+        session: of a compat.v1 graph; None: the default session.
+        name: by which ranks match the operation; None: by the order of submission.
+        process_set: the ranks that take part; all of them must make the call.
+    """
     del session
     return objects.allgather_object(obj, name, process_set)

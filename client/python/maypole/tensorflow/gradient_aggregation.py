@@ -12,11 +12,13 @@ from typing import Any, Callable
 
 import tensorflow as tf
 
-from maypole.common.process_sets import global_process_set
+from maypole.common.process_sets import ProcessSet, global_process_set
 from maypole.tensorflow import _gradient_sums
 from maypole.tensorflow.gradient_aggregation_eager import (
-    LocalGradientAggregationHelperEager, apply_op_to_not_none_tensors,
-    get_not_none_from_list)
+    LocalGradientAggregationHelperEager,
+    apply_op_to_not_none_tensors,
+    get_not_none_from_list,
+)
 
 __all__ = ["LocalGradientAggregationHelper", "apply_op_to_not_none_tensors",
            "get_not_none_from_list"]
@@ -41,7 +43,7 @@ class LocalGradientAggregationHelper(LocalGradientAggregationHelperEager):
                  average_aggregated_gradients: bool,
                  rank: int,
                  optimizer_type: str,
-                 process_set: Any = global_process_set,
+                 process_set: ProcessSet = global_process_set,
                  scale_local_gradients: bool = True,
                  name: str = ""):
         del rank
@@ -73,8 +75,7 @@ class LocalGradientAggregationHelper(LocalGradientAggregationHelperEager):
 
 def variable_of(of: str, in_keras: bool, name: str, shape: Any,
                 dtype: Any) -> Any:
-    """A variable of zeros of the helper `of`. in_keras: Keras' session is to
-    initialize it."""
+    """A variable of zeros of the helper `of`. in_keras: Keras' session is to initialize it."""
     if tf.compat.v1.executing_eagerly_outside_functions():
         return _gradient_sums.new_variable(name, shape, dtype)
     with tf.compat.v1.name_scope(f"aggregation_variables_{of}"):

@@ -17,7 +17,7 @@ from typing import Any, Callable, List, Optional
 
 import tensorflow as tf
 
-from maypole.common.process_sets import global_process_set
+from maypole.common.process_sets import ProcessSet, global_process_set
 from maypole.tensorflow import _gradient_sums
 from maypole.tensorflow._gradient_reduction import LocalVariables
 
@@ -49,7 +49,7 @@ class LocalGradientAggregationHelperEager:
                  allreduce_func: Callable[[Any, Any], Any],
                  sparse_as_dense: bool,
                  average_aggregated_gradients: bool,
-                 process_set: Any = global_process_set,
+                 process_set: ProcessSet = global_process_set,
                  scale_local_gradients: bool = True):
         if backward_passes_per_step <= 0:
             raise ValueError(
@@ -69,13 +69,15 @@ class LocalGradientAggregationHelperEager:
 
     @property
     def locally_aggregated_grads(self) -> Optional[List[Any]]:
-        """The sums, as the gradients; None where there is none, and before the
-        first step."""
+        """The sums, as the gradients; None where there is none, and before the first step."""
         return self._sums.totals
 
     def register_local_var(self, var: Any) -> None:
-        """The variable's gradient stays on its rank: it is summed, and divided
-        by the number of ranks if scale_local_gradients."""
+        """Marks the variable's gradient as one that stays on its rank.
+
+        It is summed, and divided by the number of ranks if
+        scale_local_gradients.
+        """
         self._local.register(var)
 
     def compute_gradients(self, grads: Any, vars: Any) -> List[Any]:  # pylint: disable=redefined-builtin
@@ -105,8 +107,9 @@ class LocalGradientAggregationHelperEager:
 
     def apply_gradients(self, apply_grads_closure: Callable[[], Any],
                         optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        """Runs apply_grads_closure() if the last step's gradients were reduced;
-        otherwise only counts the optimizer's iterations.
+        """Runs apply_grads_closure() if the last step's gradients were reduced.
+
+        Otherwise only counts the optimizer's iterations.
 
         args[0]: the gradients and variables that the closure applies.
         """
@@ -139,8 +142,11 @@ class LocalGradientAggregationHelperEager:
         return tf.convert_to_tensor(gradient)
 
     def _new_variable(self) -> Callable[[str, Any, Any], Any]:
-        """What makes the variables. Not a method of this object, which would
-        then live until the garbage collector comes."""
+        """What makes the variables.
+
+        Not a method of this object, which would then live until the garbage
+        collector comes.
+        """
         return _gradient_sums.new_variable
 
     def _reduced(self, sums: List[Any], variables: List[Any]) -> List[Any]:
@@ -155,8 +161,7 @@ class LocalGradientAggregationHelperEager:
 
 
 def _returning_nothing(function: Callable[[], Any]) -> Callable[[], Any]:
-    """Both branches of a tf.cond must return the same: an operation in a
-    version 1 graph, a constant otherwise."""
+    """Both branches of a tf.cond must return the same: an operation in a version 1 graph, a constant otherwise."""
 
     def run() -> Any:
         done = function()

@@ -19,8 +19,8 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import tensorflow as tf
 
-from maypole.common.constants import Sum
-from maypole.common.process_sets import global_process_set, id_of
+from maypole.common.constants import ReduceOp, Sum
+from maypole.common.process_sets import ProcessSet, global_process_set, id_of
 from maypole.tensorflow import _gradient_layouts, _nodes, _scaling
 from maypole.tensorflow._library import as_it_is
 from maypole.tensorflow.util import tf_variable
@@ -35,7 +35,7 @@ def _bits(factor: float) -> int:
     return struct.unpack("@q", struct.pack("@d", factor))[0]
 
 
-def _reduction(op: int, prescale: float, postscale: float, process_set: int) -> Dict[str, Any]:
+def _reduction(op: ReduceOp, prescale: float, postscale: float, process_set: int) -> Dict[str, Any]:
     return {"reduce_op": op, "prescale_bits": _bits(prescale),
             "postscale_bits": _bits(postscale), "process_set_id": process_set}
 
@@ -48,7 +48,7 @@ def _group_call(kind: str, values: Sequence[Any], name: Optional[str], ignore_na
     return list(_nodes.call(kind, {"tensors": tensors}, attributes, name, ignore_name_scope))
 
 
-def _reduce(kind: str, values: Sequence[Any], name: Optional[str], op: int, prescale: float,
+def _reduce(kind: str, values: Sequence[Any], name: Optional[str], op: ReduceOp, prescale: float,
             postscale: float, ignore_name_scope: bool, process_set: int) -> List[Any]:
     tensors = [tf.convert_to_tensor(value) for value in values]
     if prescale == postscale == 1.0 or all(t.dtype.is_floating for t in tensors):
@@ -61,27 +61,27 @@ def _reduce(kind: str, values: Sequence[Any], name: Optional[str], op: int, pres
 
 
 @as_it_is
-def _allreduce(tensor: Any, name: Optional[str] = None, op: int = Sum,
+def _allreduce(tensor: Any, name: Optional[str] = None, op: ReduceOp = Sum,
                prescale_factor: float = 1.0, postscale_factor: float = 1.0,
-               ignore_name_scope: bool = False, process_set: Any = global_process_set) -> Any:
+               ignore_name_scope: bool = False, process_set: ProcessSet = global_process_set) -> Any:
     """Reduces a dense tensor; without compression. See allreduce()."""
     return _reduce("Allreduce", [tensor], name, op, prescale_factor, postscale_factor,
                    ignore_name_scope, id_of(process_set))[0]
 
 
 @as_it_is
-def _grouped_allreduce(tensors: Sequence[Any], name: Optional[str] = None, op: int = Sum,
+def _grouped_allreduce(tensors: Sequence[Any], name: Optional[str] = None, op: ReduceOp = Sum,
                        prescale_factor: float = 1.0, postscale_factor: float = 1.0,
                        ignore_name_scope: bool = False,
-                       process_set: Any = global_process_set) -> List[Any]:
+                       process_set: ProcessSet = global_process_set) -> List[Any]:
     """Reduces dense tensors as one operation; without compression."""
     return _reduce("Allreduce", tensors, name, op, prescale_factor, postscale_factor,
                    ignore_name_scope, id_of(process_set))
 
 
 @as_it_is
-def _reducescatter(tensor: Any, name: Optional[str] = None, op: int = Sum,
-                   ignore_name_scope: bool = False, process_set: Any = global_process_set,
+def _reducescatter(tensor: Any, name: Optional[str] = None, op: ReduceOp = Sum,
+                   ignore_name_scope: bool = False, process_set: ProcessSet = global_process_set,
                    prescale_factor: float = 1.0, postscale_factor: float = 1.0) -> Any:
     """Reduces a tensor; returns this rank's rows. Without compression."""
     return _reduce("Reducescatter", [tensor], name, op, prescale_factor, postscale_factor,
@@ -89,9 +89,9 @@ def _reducescatter(tensor: Any, name: Optional[str] = None, op: int = Sum,
 
 
 @as_it_is
-def _grouped_reducescatter(tensors: Sequence[Any], name: Optional[str] = None, op: int = Sum,
+def _grouped_reducescatter(tensors: Sequence[Any], name: Optional[str] = None, op: ReduceOp = Sum,
                            ignore_name_scope: bool = False,
-                           process_set: Any = global_process_set, prescale_factor: float = 1.0,
+                           process_set: ProcessSet = global_process_set, prescale_factor: float = 1.0,
                            postscale_factor: float = 1.0) -> List[Any]:
     """As _reducescatter(), of each tensor, as one operation."""
     return _reduce("Reducescatter", tensors, name, op, prescale_factor, postscale_factor,
@@ -100,12 +100,21 @@ def _grouped_reducescatter(tensors: Sequence[Any], name: Optional[str] = None, o
 
 @as_it_is
 def allgather(tensor: Any, name: Optional[str] = None, ignore_name_scope: bool = False,
-              process_set: Any = global_process_set) -> tf.Tensor:
+              process_set: ProcessSet = global_process_set) -> tf.Tensor:
     """Concatenates the ranks' tensors along dimension 0, in rank order.
 
-    tensor: [rows, ...]; the rows may differ between ranks. A scalar counts as
-    one row. Returns [all rows, ...]. Its gradient is this rank's rows of the
-    averaged gradient.
+    Args:
+        tensor: [rows, ...]; the rows may differ between ranks. A scalar counts as one row.
+        name: by which ranks match the operation; None: by the order of submission.
+        ignore_name_scope: in a graph, leave the name scopes out of the name.
+        process_set: the ranks that take part; all of them must make the call.
+
+    Returns:
+        [all rows, ...]. Its gradient is this rank's rows of the averaged gradient.
+
+    Raises:
+        ValueError: wrong arguments, or before init().
+        tf.errors.OpError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
     return grouped_allgather([tensor], name, ignore_name_scope, process_set)[0]
 
@@ -113,7 +122,7 @@ def allgather(tensor: Any, name: Optional[str] = None, ignore_name_scope: bool =
 @as_it_is
 def grouped_allgather(tensors: Sequence[Any], name: Optional[str] = None,
                       ignore_name_scope: bool = False,
-                      process_set: Any = global_process_set) -> List[tf.Tensor]:
+                      process_set: ProcessSet = global_process_set) -> List[tf.Tensor]:
     """allgather() of each tensor, as one operation; returns the list."""
     return _group_call("Allgather", tensors, name, ignore_name_scope,
                        {"process_set_id": id_of(process_set)})
@@ -122,12 +131,21 @@ def grouped_allgather(tensors: Sequence[Any], name: Optional[str] = None,
 @as_it_is
 def broadcast(tensor: Any, root_rank: int, name: Optional[str] = None,
               ignore_name_scope: bool = False,
-              process_set: Any = global_process_set) -> tf.Tensor:
+              process_set: ProcessSet = global_process_set) -> tf.Tensor:
     """Returns rank `root_rank`'s tensor on all ranks.
 
-    tensor: any shape, the same on all ranks. root_rank: a rank of the job, not
-    an index in the process set. Its gradient is the averaged gradient on the
-    root, zero elsewhere.
+    Its gradient is the averaged gradient on the root, zero elsewhere.
+
+    Args:
+        tensor: any shape, the same on all ranks.
+        root_rank: a rank of the job, not an index in the process set.
+        name: by which ranks match the operation; None: by the order of submission.
+        ignore_name_scope: in a graph, leave the name scopes out of the name.
+        process_set: the ranks that take part; all of them must make the call.
+
+    Raises:
+        ValueError: wrong arguments, or before init().
+        tf.errors.OpError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
     return _broadcast([tensor], root_rank, name, ignore_name_scope, id_of(process_set))[0]
 
@@ -140,13 +158,19 @@ def _broadcast(tensors: Sequence[Any], root_rank: int, name: Optional[str],
 
 @as_it_is
 def broadcast_(variables: Sequence[Any], root_rank: int, name: Optional[str] = None,
-               process_set: Any = global_process_set) -> List[Any]:
+               process_set: ProcessSet = global_process_set) -> List[Any]:
     """Overwrites variables on all ranks by those of rank `root_rank`.
 
-    variables: a list of tf.Variable (also reference variables of compat.v1) or
-    Keras variables, with the same shapes and dtypes on all ranks. root_rank: a
-    rank of the job. Returns what the assignments return: eager, when they are
-    done; in a graph, the tensors or operations that do them.
+    Args:
+        variables: a list of tf.Variable (also reference variables of compat.v1) or Keras variables, with the
+            same shapes and dtypes on all ranks.
+        root_rank: a rank of the job.
+        name: by which ranks match the operation; None: by the order of submission.
+        process_set: the ranks that take part; all of them must make the call.
+
+    Returns:
+        What the assignments return: eager, when they are done; in a graph, the tensors or operations that do
+        them.
     """
     number = id_of(process_set)
     assigned: List[Any] = []
@@ -174,14 +198,24 @@ def _groups(variables: Sequence[Any]) -> List[List[Any]]:
 
 @as_it_is
 def alltoall(tensor: Any, splits: Any = None, name: Optional[str] = None,
-             ignore_name_scope: bool = False, process_set: Any = global_process_set
+             ignore_name_scope: bool = False, process_set: ProcessSet = global_process_set
              ) -> Union[tf.Tensor, Tuple[tf.Tensor, tf.Tensor]]:
     """Sends each rank some rows of `tensor`.
 
-    splits: how many rows go to each rank of the set, in rank order; None: equal
-    parts. Returns the received rows, in rank order; if splits is given, a pair of
-    these and of how many came from each rank (int32). Its gradient goes back to
-    where the rows came from.
+    Args:
+        tensor: [rows, ...]: all dimensions except the first must be the same on all ranks.
+        splits: how many rows go to each rank of the set, in rank order; None: equal parts.
+        name: by which ranks match the operation; None: by the order of submission.
+        ignore_name_scope: in a graph, leave the name scopes out of the name.
+        process_set: the ranks that take part; all of them must make the call.
+
+    Returns:
+        The received rows, in rank order; if splits is given, a pair of these and of how many came from each
+        rank (int32). Its gradient goes back to where the rows came from.
+
+    Raises:
+        ValueError: wrong arguments, or before init().
+        tf.errors.OpError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
     tensor = tf.convert_to_tensor(tensor)
     given = tf.constant([], tf.int32) if splits is None else tf.cast(splits, tf.int32)
@@ -195,10 +229,11 @@ def alltoall(tensor: Any, splits: Any = None, name: Optional[str] = None,
 def join() -> tf.Tensor:
     """Declares that this rank has no more inputs; ends when all ranks have.
 
-    Until then the other ranks can run operations. To a reduction this rank
-    contributes a neutral input (Average still divides by the number of all
-    ranks), to allgather and alltoall no rows. Returns the rank that joined last
-    (int32, a scalar).
+    Until then the other ranks can run operations. To a reduction this rank contributes a neutral input (Average
+    still divides by the number of all ranks), to allgather and alltoall no rows.
+
+    Returns:
+        The rank that joined last (int32, a scalar).
     """
     last = _nodes.call("Join", {}, {}, None)
     if tf.executing_eagerly():
@@ -207,8 +242,12 @@ def join() -> tf.Tensor:
 
 
 @as_it_is
-def barrier(process_set: Any = global_process_set) -> Any:
-    """Ends when all ranks of the set have run it. In a graph: the tf.Operation."""
+def barrier(process_set: ProcessSet = global_process_set) -> Any:
+    """Ends when all ranks of the set have run it. In a graph: the tf.Operation.
+
+    Args:
+        process_set: the ranks that take part; all of them must make the call.
+    """
     return _nodes.call("Barrier", {}, {"process_set_id": id_of(process_set)}, None)
 
 
@@ -217,29 +256,50 @@ def size_op(process_set_id: int = 0, name: Optional[str] = None) -> tf.Tensor:
     """The number of ranks of a process set when the operation runs (int32).
 
     In an elastic job it changes, which size() in a graph would not.
+
+    Args:
+        process_set_id: of the process set; 0: all ranks of the job.
+        name: of the operation.
     """
     return _nodes.place("size", process_set_id, name)
 
 
 @as_it_is
 def process_set_included_op(process_set_id: int = 0, name: Optional[str] = None) -> tf.Tensor:
-    """1 if this rank is in the process set when the operation runs, else 0 (int32)."""
+    """1 if this rank is in the process set when the operation runs, else 0 (int32).
+
+    Args:
+        process_set_id: of the process set; 0: all ranks of the job.
+        name: of the operation.
+    """
     return _nodes.place("process_set_included", process_set_id, name)
 
 
 @as_it_is
 def local_size_op(name: Optional[str] = None) -> tf.Tensor:
-    """The number of the job's ranks on this node when the operation runs (int32)."""
+    """The number of the job's ranks on this node when the operation runs (int32).
+
+    Args:
+        name: of the operation.
+    """
     return _nodes.place("local_size", 0, name)
 
 
 @as_it_is
 def rank_op(name: Optional[str] = None) -> tf.Tensor:
-    """This process's rank when the operation runs (int32)."""
+    """This process's rank when the operation runs (int32).
+
+    Args:
+        name: of the operation.
+    """
     return _nodes.place("rank", 0, name)
 
 
 @as_it_is
 def local_rank_op(name: Optional[str] = None) -> tf.Tensor:
-    """This process's rank on its node when the operation runs (int32)."""
+    """This process's rank on its node when the operation runs (int32).
+
+    Args:
+        name: of the operation.
+    """
     return _nodes.place("local_rank", 0, name)

@@ -8,38 +8,34 @@ Here are those of tf.compat.v1.train; Keras' are in maypole.tensorflow.keras.
 Thread contract: one thread builds the graph; all ranks build the same.
 """
 
-from typing import Any, List, Optional
+from typing import Any, List, Optional, Type
 
 import tensorflow as tf
 
 from maypole.common import basics
-from maypole.common.constants import Adasum, Average
-from maypole.common.process_sets import global_process_set
-from maypole.tensorflow._gradient_reduction import (GradientReduction, check_groups,
-                                           check_reduction)
+from maypole.common.constants import Adasum, Average, ReduceOp
+from maypole.common.process_sets import ProcessSet, global_process_set
+from maypole.tensorflow._gradient_reduction import GradientReduction, check_groups, check_reduction
 from maypole.tensorflow.adasum_optimizer import _DistributedAdasumOptimizer
-from maypole.tensorflow.compression import Compression
-from maypole.tensorflow.gradient_aggregation import (
-    LocalGradientAggregationHelper)
-
-_LegacyOptimizer = tf.compat.v1.train.Optimizer
+from maypole.tensorflow.compression import Compression, Compressor
+from maypole.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
 
 
-class _DistributedOptimizer(_LegacyOptimizer):
+class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
     """Reduces the gradients between compute_gradients() and apply_gradients().
 
     With backward_passes_per_step > 1 it does so in every such step, and applies
     gradients only then.
     """
 
-    def __init__(self, optimizer: _LegacyOptimizer, name: Optional[str] = None,
+    def __init__(self, optimizer: tf.compat.v1.train.Optimizer, name: Optional[str] = None,
                  use_locking: bool = False, device_dense: str = "",
-                 device_sparse: str = "", compression: Any = Compression.none,
-                 sparse_as_dense: bool = False, op: int = Average,
+                 device_sparse: str = "", compression: Type[Compressor] = Compression.none,
+                 sparse_as_dense: bool = False, op: ReduceOp = Average,
                  gradient_predivide_factor: float = 1.0,
                  backward_passes_per_step: int = 1,
                  average_aggregated_gradients: bool = False, groups: Any = None,
-                 process_set: Any = global_process_set,
+                 process_set: ProcessSet = global_process_set,
                  scale_local_gradients: bool = True):
         super().__init__(name=name or f"Distributed{type(optimizer).__name__}",
                          use_locking=use_locking)
@@ -64,7 +60,7 @@ class _DistributedOptimizer(_LegacyOptimizer):
         self._reduction.register_local(var)
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> List[Any]:
-        """The wrapped optimizer's compute_gradients(), reduced."""
+        """The reduced gradients of the wrapped optimizer, with their variables."""
         pairs = self._optimizer.compute_gradients(*args, **kwargs)
         if not pairs:
             return pairs
@@ -75,7 +71,7 @@ class _DistributedOptimizer(_LegacyOptimizer):
 
     def apply_gradients(self, grads_and_vars: Any, global_step: Any = None,
                         name: Optional[str] = None) -> Any:
-        """The wrapped optimizer's apply_gradients()."""
+        """Takes the wrapped optimizer's step."""
         pairs = list(grads_and_vars)
         if self._aggregation is None:
             return self._optimizer.apply_gradients(pairs, global_step, name)
@@ -98,33 +94,51 @@ def DistributedOptimizer(optimizer: Any,  # pylint: disable=invalid-name
                          use_locking: bool = False,
                          device_dense: str = "",
                          device_sparse: str = "",
-                         compression: Any = Compression.none,
+                         compression: Type[Compressor] = Compression.none,
                          sparse_as_dense: bool = False,
                          backward_passes_per_step: int = 1,
-                         op: int = Average,
+                         op: ReduceOp = Average,
                          gradient_predivide_factor: float = 1.0,
                          average_aggregated_gradients: bool = False,
                          num_groups: int = 0,
                          groups: Any = None,
-                         process_set: Any = global_process_set,
+                         process_set: ProcessSet = global_process_set,
                          scale_local_gradients: bool = True) -> Any:
     """Wraps an optimizer of tf.compat.v1.train or of Keras.
 
-    name, use_locking: of the new optimizer. backward_passes_per_step: gradients
-    of so many steps are summed before they are reduced and applied.
-    average_aggregated_gradients: divide them by that number. The others are
-    those of DistributedGradientTape().
-    Raises ValueError for other objects, and for options that do not fit
-    together. op=Adasum of tf.compat.v1.train: each rank makes its own steps, and
-    these are combined (maypole.tensorflow.adasum_optimizer).
+    op=Adasum of tf.compat.v1.train: each rank makes its own steps, and these are combined
+    (maypole.tensorflow.adasum_optimizer).
+
+    Args:
+        optimizer: the optimizer of this rank.
+        name: of the new optimizer.
+        use_locking: of the new optimizer.
+        device_dense: where operations of dense tensors are placed; "": where TensorFlow likes.
+        device_sparse: where operations of tf.IndexedSlices are placed; "": where TensorFlow likes.
+        compression: Compression.none, or fp16 or bf16, which send floats in 16 bits.
+        sparse_as_dense: reduce sparse gradients as dense ones; otherwise they are gathered.
+        backward_passes_per_step: gradients of so many steps are summed before they are reduced and applied.
+        op: Average (default), Sum or Adasum.
+        gradient_predivide_factor: with Average, gradients are divided by it before and multiplied by it after
+            the sum.
+        average_aggregated_gradients: divide them by that number.
+        num_groups: the older name of groups.
+        groups: None: groups of a few megabytes. A number of groups, or a list of lists of variables: those are
+            reduced together.
+        process_set: the ranks whose gradients are reduced.
+        scale_local_gradients: divide gradients that stay on their rank by the number of ranks, as those of the
+            averaged loss are.
+
+    Raises:
+        ValueError: for other objects, and for options that do not fit together.
     """
     check_reduction(op, gradient_predivide_factor)
     groups = check_groups(num_groups, groups)
-    if isinstance(optimizer, _LegacyOptimizer) and op == Adasum:
+    if isinstance(optimizer, tf.compat.v1.train.Optimizer) and op == Adasum:
         return _DistributedAdasumOptimizer(
             optimizer, name, use_locking, device_dense, device_sparse,
             compression, backward_passes_per_step)
-    if isinstance(optimizer, _LegacyOptimizer):
+    if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         return _DistributedOptimizer(
             optimizer, name, use_locking, device_dense, device_sparse,
             compression, sparse_as_dense, op, gradient_predivide_factor,

@@ -3,36 +3,46 @@
 Names, process sets, errors and thread contract are as in mpi_ops.
 """
 
-from typing import Any, List, Optional, Sequence
+from typing import Any, List, Optional, Sequence, Type
 
 import tensorflow as tf
 
 from maypole.common.collectives import reduction
-from maypole.common.constants import OP_NAMES, Adasum, Average, Sum
-from maypole.common.process_sets import global_process_set, id_of
+from maypole.common.constants import OP_NAMES, Adasum, Average, ReduceOp, Sum
+from maypole.common.process_sets import ProcessSet, global_process_set, id_of
 from maypole.tensorflow import _scaling, adasum, mpi_ops
 from maypole.tensorflow._library import as_it_is
-from maypole.tensorflow.compression import Compression
+from maypole.tensorflow.compression import Compression, Compressor
 
 
 @as_it_is
 def allreduce(tensor: Any, average: Optional[bool] = None, device_dense: str = "",
-              device_sparse: str = "", compression: Any = Compression.none,
-              op: Optional[int] = None, prescale_factor: float = 1.0,
+              device_sparse: str = "", compression: Type[Compressor] = Compression.none,
+              op: Optional[ReduceOp] = None, prescale_factor: float = 1.0,
               postscale_factor: float = 1.0, name: Optional[str] = None,
-              process_set: Any = global_process_set, ignore_name_scope: bool = False) -> Any:
+              process_set: ProcessSet = global_process_set, ignore_name_scope: bool = False) -> Any:
     """Reduces `tensor` over the ranks; returns a new tensor of the same shape.
 
-    tensor: any shape, the same on all ranks, or tf.IndexedSlices (op Average or
-    Sum), of which the ranks' slices are gathered: its indices may repeat.
-    average: older form of op: True for Average, False for Sum.
-    device_dense, device_sparse: where the operations of dense tensors and of
-    IndexedSlices are placed ("": where TensorFlow likes).
-    compression: Compression.fp16 and bf16 send floats in 16 bits.
-    op: Average (default), Sum, Min, Max, Product, Adasum (floats only). Integer averages truncate
-    toward zero. For bool, Sum and Max mean OR, Product and Min mean AND.
-    prescale_factor, postscale_factor: factors for the inputs and the result.
     Differentiable: the gradient is reduced in the same way.
+
+    Args:
+        tensor: any shape, the same on all ranks, or tf.IndexedSlices (op Average or Sum), of which the ranks'
+            slices are gathered: its indices may repeat.
+        average: older form of op: True for Average, False for Sum.
+        device_dense: where operations of dense tensors are placed; "": where TensorFlow likes.
+        device_sparse: where operations of tf.IndexedSlices are placed; "": where TensorFlow likes.
+        compression: Compression.fp16 and bf16 send floats in 16 bits.
+        op: Average (default), Sum, Min, Max, Product, Adasum (floats only). Integer averages truncate toward
+            zero. For bool, Sum and Max mean OR, Product and Min mean AND.
+        prescale_factor: factor for the inputs.
+        postscale_factor: factor for the result.
+        name: by which ranks match the operation; None: by the order of submission.
+        process_set: the ranks that take part; all of them must make the call.
+        ignore_name_scope: in a graph, leave the name scopes out of the name.
+
+    Raises:
+        ValueError: wrong arguments, or before init().
+        tf.errors.OpError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
     op = reduction(average, op)
     if isinstance(tensor, tf.IndexedSlices):
@@ -46,7 +56,7 @@ def allreduce(tensor: Any, average: Optional[bool] = None, device_dense: str = "
         return compression.decompress(reduced, ctx)
 
 
-def _reduced(tensors: Sequence[Any], name: Optional[str], op: int, prescale: float,
+def _reduced(tensors: Sequence[Any], name: Optional[str], op: ReduceOp, prescale: float,
              postscale: float, ignore_name_scope: bool, process_set: Any) -> List[Any]:
     if op == Adasum:
         return adasum.allreduce(tensors, name, prescale, postscale, process_set,
@@ -55,7 +65,7 @@ def _reduced(tensors: Sequence[Any], name: Optional[str], op: int, prescale: flo
                                       process_set)
 
 
-def _sparse_allreduce(tensor: tf.IndexedSlices, op: int, factor: float, name: Optional[str],
+def _sparse_allreduce(tensor: tf.IndexedSlices, op: ReduceOp, factor: float, name: Optional[str],
                       process_set: Any, ignore_name_scope: bool) -> tf.IndexedSlices:
     if op not in (Average, Sum):
         raise NotImplementedError(
@@ -73,14 +83,14 @@ def _sparse_allreduce(tensor: tf.IndexedSlices, op: int, factor: float, name: Op
 @as_it_is
 def grouped_allreduce(tensors: Sequence[Any], average: Optional[bool] = None,
                       device_dense: str = "", device_sparse: str = "",
-                      compression: Any = Compression.none, op: Optional[int] = None,
+                      compression: Type[Compressor] = Compression.none, op: Optional[ReduceOp] = None,
                       prescale_factor: float = 1.0, postscale_factor: float = 1.0,
-                      process_set: Any = global_process_set, ignore_name_scope: bool = False,
+                      process_set: ProcessSet = global_process_set, ignore_name_scope: bool = False,
                       name: Optional[str] = None) -> List[Any]:
     """allreduce() of each tensor, as one operation; returns the list.
 
-    Arguments are those of allreduce(). tf.IndexedSlices among them are reduced
-    by an operation each, beside the one of the dense tensors.
+    Arguments are those of allreduce(). tf.IndexedSlices among them are reduced by an operation each, beside the
+    one of the dense tensors.
     """
     op = reduction(average, op)
     if not tensors:
@@ -101,32 +111,45 @@ def grouped_allreduce(tensors: Sequence[Any], average: Optional[bool] = None,
     return results
 
 
-def _compressed(compression: Any, tensors: Sequence[Any]) -> Any:
-    """(The tensors to send, their contexts.)"""
+def _compressed(compression: Type[Compressor], tensors: Sequence[Any]) -> Any:
+    """The tensors to send, and their contexts."""
     pairs = [compression.compress(tensor) for tensor in tensors]
     return [small for small, _ in pairs], [ctx for _, ctx in pairs]
 
 
-def _check_scattered(tensors: Sequence[Any], op: int) -> int:
+def _check_scattered(tensors: Sequence[Any], op: ReduceOp) -> ReduceOp:
     if any(isinstance(tensor, tf.IndexedSlices) for tensor in tensors):
         raise NotImplementedError("reducescatter: tf.IndexedSlices cannot be scattered; convert "
                                   "it with tf.convert_to_tensor() first")
     if op not in (Average, Sum):
-        raise NotImplementedError(f"reducescatter: op={op!r}, expected Average or Sum")
+        raise NotImplementedError(f"reducescatter: op={OP_NAMES.get(op, op)}, expected Average or Sum")
     return op
 
 
 @as_it_is
-def reducescatter(tensor: Any, device_dense: str = "", compression: Any = Compression.none,
-                  op: int = Average, name: Optional[str] = None,
-                  process_set: Any = global_process_set, ignore_name_scope: bool = False,
+def reducescatter(tensor: Any, device_dense: str = "", compression: Type[Compressor] = Compression.none,
+                  op: ReduceOp = Average, name: Optional[str] = None,
+                  process_set: ProcessSet = global_process_set, ignore_name_scope: bool = False,
                   prescale_factor: float = 1.0, postscale_factor: float = 1.0) -> Any:
     """Reduces `tensor` over the ranks; returns this rank's rows of the result.
 
-    tensor: [rows, ...], the same shape on all ranks. op: Average or Sum. With r
-    rows and n ranks, each rank gets r // n rows, and the first r % n ranks one
-    more. The other arguments are those of allreduce(). Differentiable: the
-    gradient is gathered and, for a sum, multiplied by the number of ranks.
+    Differentiable: the gradient is gathered and, for a sum, multiplied by the number of ranks.
+
+    Args:
+        tensor: [rows, ...], the same shape on all ranks.
+        device_dense: where operations of dense tensors are placed; "": where TensorFlow likes.
+        compression: Compression.none, or fp16 or bf16, which send floats in 16 bits.
+        op: Average or Sum. With r rows and n ranks, each rank gets r // n rows, and the first r % n ranks one
+            more.
+        name: by which ranks match the operation; None: by the order of submission.
+        process_set: the ranks that take part; all of them must make the call.
+        ignore_name_scope: in a graph, leave the name scopes out of the name.
+        prescale_factor: factor for the inputs.
+        postscale_factor: factor for the result.
+
+    Raises:
+        ValueError: wrong arguments, or before init().
+        tf.errors.OpError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
     op = _check_scattered([tensor], op)
     with tf.device(device_dense):
@@ -138,8 +161,8 @@ def reducescatter(tensor: Any, device_dense: str = "", compression: Any = Compre
 
 @as_it_is
 def grouped_reducescatter(tensors: Sequence[Any], device_dense: str = "",
-                          compression: Any = Compression.none, op: int = Average,
-                          process_set: Any = global_process_set, prescale_factor: float = 1.0,
+                          compression: Type[Compressor] = Compression.none, op: ReduceOp = Average,
+                          process_set: ProcessSet = global_process_set, prescale_factor: float = 1.0,
                           postscale_factor: float = 1.0, name: Optional[str] = None,
                           ignore_name_scope: bool = False) -> List[Any]:
     """reducescatter() of each tensor, as one operation; returns the list."""

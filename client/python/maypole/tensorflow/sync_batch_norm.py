@@ -20,16 +20,19 @@ from maypole.tensorflow._gradient_reduction import unique_name
 from maypole.tensorflow.mpi_ops import allgather, rank_op
 from maypole.tensorflow.reductions import allreduce
 
-_BatchNormalization = tf.keras.layers.BatchNormalization
-_KERAS_2 = hasattr(_BatchNormalization, "_assign_moving_average")
+_KERAS_2 = hasattr(tf.keras.layers.BatchNormalization, "_assign_moving_average")
 
 
-class SyncBatchNormalization(_BatchNormalization):
+class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
     """As tf.keras.layers.BatchNormalization, over the batches of all ranks.
 
-    Batches may differ in size; none may be empty. Without training, and with
-    one rank, it is an ordinary BatchNormalization. fused must be False (raises
-    ValueError): TensorFlow's fused kernel computes the statistics itself.
+    Batches may differ in size; none may be empty. Without training, and with one rank, it is an ordinary
+    BatchNormalization. fused must be False (raises ValueError): TensorFlow's fused kernel computes the
+    statistics itself.
+
+    Args:
+        fused: must be False.
+        **kwargs: for the function.
     """
 
     def __init__(self, fused: bool = False, **kwargs: Any):
@@ -63,6 +66,7 @@ class SyncBatchNormalization(_BatchNormalization):
     if _KERAS_2:  # whose layers can be part of a version 1 graph
 
         def call(self, inputs: Any, training: Any = None, **kwargs: Any) -> Any:
+            """Normalizes with the moments of all ranks' inputs, in training."""
             outputs = super().call(inputs, training=training, **kwargs)
             # As version 1 layers do, for control dependencies of a train_op.
             for update in getattr(self, "updates", None) or ():

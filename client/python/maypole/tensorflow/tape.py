@@ -9,15 +9,14 @@ Thread contract: that of tf.GradientTape; all ranks ask for the gradients of the
 same sources, in the same order.
 """
 
-from typing import Any, List, Tuple
+from typing import Any, List, Tuple, Type
 
 import tensorflow as tf
 
-from maypole.common.constants import Average
-from maypole.common.process_sets import global_process_set
-from maypole.tensorflow._gradient_reduction import (GradientReduction,
-                                                    check_groups)
-from maypole.tensorflow.compression import Compression
+from maypole.common.constants import Average, ReduceOp
+from maypole.common.process_sets import ProcessSet, global_process_set
+from maypole.tensorflow._gradient_reduction import GradientReduction, check_groups
+from maypole.tensorflow.compression import Compression, Compressor
 
 
 class _DistributedGradientTape(tf.GradientTape):
@@ -29,11 +28,11 @@ class _DistributedGradientTape(tf.GradientTape):
     """
 
     def __init__(self, tape: tf.GradientTape, device_dense: str,
-                 device_sparse: str, compression: Any, sparse_as_dense: bool,
-                 op: int, gradient_predivide_factor: float, groups: Any,
+                 device_sparse: str, compression: Type[Compressor], sparse_as_dense: bool,
+                 op: ReduceOp, gradient_predivide_factor: float, groups: Any,
                  persistent: bool = False,
                  watch_accessed_variables: bool = True,
-                 process_set: Any = global_process_set,
+                 process_set: ProcessSet = global_process_set,
                  scale_local_gradients: bool = True):
         super().__init__(persistent=persistent,
                          watch_accessed_variables=watch_accessed_variables)
@@ -44,15 +43,13 @@ class _DistributedGradientTape(tf.GradientTape):
             scale_local_gradients)
 
     def register_local_source(self, source: Any) -> None:
-        """The source's gradient stays on this rank. source: one, or a structure of
-        them."""
+        """The source's gradient stays on this rank. source: one, or a structure of them."""
         self._reduction.register_local(source)
 
     def gradient(self, target: Any, sources: Any, output_gradients: Any = None,
                  unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
                  use_generic_names: bool = False) -> Any:
-        """As tf.GradientTape.gradient(), with gradients reduced over the ranks,
-        in the structure of `sources`.
+        """As tf.GradientTape.gradient(), with gradients reduced over the ranks, in the structure of `sources`.
 
         A rank whose target does not depend on a source contributes zeros, if
         another rank's does.
@@ -74,8 +71,7 @@ class _DistributedGradientTape(tf.GradientTape):
     def get_local_and_global_gradients(
             self, target: Any, sources: Any, output_gradients: Any = None,
             use_generic_names: bool = False) -> Tuple[List[Any], List[Any]]:
-        """(gradients of local sources, reduced gradients of the others), each
-        in the order of the flattened sources."""
+        """(gradients of local sources, reduced gradients of the others), each in the order of the flattened sources."""
         flat = tf.nest.flatten(sources)
         gradients = self.gradient(target, flat, output_gradients,
                                   use_generic_names=use_generic_names)
@@ -127,30 +123,34 @@ def _flat(gradients: Any) -> List[Any]:
 def DistributedGradientTape(gradtape: tf.GradientTape,  # pylint: disable=invalid-name
                             device_dense: str = "",
                             device_sparse: str = "",
-                            compression: Any = Compression.none,
+                            compression: Type[Compressor] = Compression.none,
                             sparse_as_dense: bool = False,
-                            op: int = Average,
+                            op: ReduceOp = Average,
                             gradient_predivide_factor: float = 1.0,
                             num_groups: int = 0,
                             groups: Any = None,
-                            process_set: Any = global_process_set,
+                            process_set: ProcessSet = global_process_set,
                             scale_local_gradients: bool = True
                            ) -> _DistributedGradientTape:
     """Wraps a tf.GradientTape: its gradient() is then that of all ranks.
 
-    device_dense, device_sparse: devices for the reductions, as for allreduce.
-    compression: hvd.Compression.fp16 halves what travels.
-    sparse_as_dense: reduce an IndexedSlices as a tensor of the whole shape.
-    op: Average, Sum, or another of the reductions.
-    gradient_predivide_factor: the gradients are divided by it before the sum,
-    and by the number of ranks over it after the sum; for op=Average only.
-    groups: None: groups of a few megabytes. A number of groups, or a list of
-    lists of variables: those are reduced together.
-    num_groups: the older name of groups.
-    process_set: the ranks that take part.
-    scale_local_gradients: divide gradients of local sources by the number of
-    ranks.
-    Raises ValueError for options that do not fit together.
+    Args:
+        gradtape: a tf.GradientTape.
+        device_dense: where operations of dense tensors are placed; "": where TensorFlow likes.
+        device_sparse: where operations of tf.IndexedSlices are placed; "": where TensorFlow likes.
+        compression: hvd.Compression.fp16 halves what travels.
+        sparse_as_dense: reduce an IndexedSlices as a tensor of the whole shape.
+        op: Average, Sum, or another of the reductions.
+        gradient_predivide_factor: the gradients are divided by it before the sum, and by the number of ranks
+            over it after the sum; for op=Average only.
+        num_groups: the older name of groups.
+        groups: None: groups of a few megabytes. A number of groups, or a list of lists of variables: those are
+            reduced together.
+        process_set: the ranks that take part.
+        scale_local_gradients: divide gradients of local sources by the number of ranks.
+
+    Raises:
+        ValueError: for options that do not fit together.
     """
     groups = check_groups(num_groups, groups)
     return _DistributedGradientTape(
@@ -163,20 +163,38 @@ def DistributedGradientTape(gradtape: tf.GradientTape,  # pylint: disable=invali
 def PartialDistributedGradientTape(gradtape: tf.GradientTape,  # pylint: disable=invalid-name
                                    device_dense: str = "",
                                    device_sparse: str = "",
-                                   compression: Any = Compression.none,
+                                   compression: Type[Compressor] = Compression.none,
                                    sparse_as_dense: bool = False,
-                                   op: int = Average,
+                                   op: ReduceOp = Average,
                                    gradient_predivide_factor: float = 1.0,
                                    num_groups: int = 0,
                                    groups: Any = None,
-                                   process_set: Any = global_process_set,
+                                   process_set: ProcessSet = global_process_set,
                                    local_layers: Any = None,
                                    scale_local_gradients: bool = True
                                   ) -> _DistributedGradientTape:
     """DistributedGradientTape, without the layers that each rank has for itself.
 
-    local_layers: None, a Keras layer or a list of them. The gradients of their
-    trainable weights are not reduced. Raises ValueError for anything else.
+    Args:
+        gradtape: a tf.GradientTape.
+        device_dense: where operations of dense tensors are placed; "": where TensorFlow likes.
+        device_sparse: where operations of tf.IndexedSlices are placed; "": where TensorFlow likes.
+        compression: Compression.none, or fp16 or bf16, which send floats in 16 bits.
+        sparse_as_dense: reduce sparse gradients as dense ones; otherwise they are gathered.
+        op: Average (default), Sum or Adasum.
+        gradient_predivide_factor: with Average, gradients are divided by it before and multiplied by it after
+            the sum.
+        num_groups: the older name of groups.
+        groups: None: groups of a few megabytes. A number of groups, or a list of lists of variables: those are
+            reduced together.
+        process_set: the ranks whose gradients are reduced.
+        local_layers: None, a Keras layer or a list of them. The gradients of their trainable weights are not
+            reduced.
+        scale_local_gradients: divide gradients that stay on their rank by the number of ranks, as those of the
+            averaged loss are.
+
+    Raises:
+        ValueError: for anything else.
     """
     if local_layers is None:
         local_layers = []

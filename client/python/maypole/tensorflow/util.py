@@ -8,8 +8,7 @@ from typing import Any
 
 
 def tf_variable(variable: Any) -> Any:
-    """The tf.Variable of a Keras 3 variable; variables and tensors of TensorFlow as
-    they are."""
+    """The tf.Variable of a Keras 3 variable; variables and tensors of TensorFlow as they are."""
     if hasattr(variable, "ref"):
         return variable
     # Not .value, which may be a copy of another type (Keras' autocast).

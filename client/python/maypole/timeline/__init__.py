@@ -1,2 +1,5 @@
-"""What `maypole-timeline` does: reads the file of a job's timeline, says which
-ranks were late for what, and draws it (docs/timeline.md)."""
+"""What `maypole-timeline` does (docs/timeline.md).
+
+Reads the file of a job's timeline, says which ranks were late for what, and
+draws it.
+"""

@@ -1,5 +1,8 @@
-"""Draws a timeline with matplotlib: a row of bars per rank and executor, and in
-red where all others waited for a rank."""
+"""Draws a timeline with matplotlib.
+
+A row of bars per rank and executor, and in red where all others waited for a
+rank.
+"""
 
 from typing import Any, Dict, List, Set, Tuple
 
@@ -58,8 +61,10 @@ def _lane(operation: Operation) -> int:
 
 
 def _rows(trace: Trace) -> Tuple[Dict[Tuple[str, int], float], Dict[str, int], Dict[str, int]]:
-    """Where each lane of a track is, counted from the top; where each track
-    begins, and how many lanes of it are drawn."""
+    """Where each lane of a track is, counted from the top.
+
+    Also where each track begins, and how many lanes of it are drawn.
+    """
     lanes: Dict[str, Set[int]] = {track: set() for track in trace.tracks}
     for operation in trace.operations + trace.executors:
         lanes[operation.track].add(_lane(operation))
@@ -79,8 +84,8 @@ def _rows(trace: Trace) -> Tuple[Dict[Tuple[str, int], float], Dict[str, int], D
 
 def _add_bars(operation: Operation, row: float, bars: Dict[str, List[Rectangle]]) -> None:
     if rank_of(operation.track) is None:
-        phase = "NETWORK" if operation.name.startswith("NETWORK") else "order"
-        bars.setdefault(_COLOURS[phase], []).append((operation.begin, operation.end, row + 0.3, 0.4))
+        kind = "NETWORK" if operation.name.startswith("NETWORK") else "order"
+        bars.setdefault(_COLOURS[kind], []).append((operation.begin, operation.end, row + 0.3, 0.4))
         return
     for phase in operation.phases:
         bars.setdefault(_COLOURS.get(phase.name, "#000000"), []).append((phase.begin, phase.end, row + 0.14, 0.72))
@@ -94,11 +99,14 @@ def _rectangles(axes: Any, spans: List[Rectangle], colour: str, zorder: int) -> 
 
 
 def _draw_late(axes: Any, trace: Trace, tops: Dict[str, int], heights: Dict[str, int]) -> None:
-    """The critical path: red behind all that the late rank did meanwhile, and a
-    line through the other ranks where it came at last."""
+    """Draws the critical path.
+
+    Red behind all that the late rank did meanwhile, and a line through the
+    other ranks where it came at last.
+    """
     ranks = {rank_of(track): track for track in trace.tracks if rank_of(track) is not None}
     bottom = max((tops[t] + heights[t] for t in ranks.values()), default=1)
-    for i, late in enumerate(sorted(trace.late, key=lambda l: -l.seconds)):
+    for i, late in enumerate(sorted(trace.late, key=lambda late: -late.seconds)):
         track = ranks.get(late.rank)
         if track is None:
             continue

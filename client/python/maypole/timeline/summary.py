@@ -25,8 +25,11 @@ def text(trace: Trace) -> str:
 
 
 def _ranks(complete: Sequence[Operation]) -> List[str]:
-    """Per rank: how often it was the last, how long the others waited for it
-    alone, and for how long it waited for others itself."""
+    """Per rank, how often it was the last.
+
+    Also how long the others waited for it alone, and for how long it waited for
+    others itself.
+    """
     last: Dict[int, int] = defaultdict(int)
     alone: Dict[int, float] = defaultdict(float)
     waited: Dict[int, float] = defaultdict(float)

@@ -23,6 +23,8 @@ class NotATimeline(ValueError):
 
 @dataclass
 class Phase:
+    """A part of an operation; times are in seconds."""
+
     name: str
     begin: float
     end: float
@@ -57,11 +59,14 @@ class Late:
 
     @property
     def seconds(self) -> float:
+        """For how long."""
         return self.end - self.begin
 
 
 @dataclass
 class Trace:
+    """What the file of a timeline says."""
+
     tracks: List[str]  # in the order in which they are drawn
     operations: List[Operation]  # of ranks
     executors: List[Operation]
@@ -70,6 +75,7 @@ class Trace:
 
     @property
     def end(self) -> float:
+        """When the last operation ended."""
         return max((o.end for o in self.operations + self.executors), default=0.0)
 
 

@@ -8,13 +8,13 @@ and the same process set.
 Thread contract: that of autograd; all ranks of the set must run backward().
 """
 
-from typing import Any, List, Optional, Sequence
+from typing import Any, List, Optional, Sequence, Tuple
 
 import torch
 
 from maypole.common import basics, operations
-from maypole.common.constants import Adasum, Average, Sum
-from maypole.common.process_sets import id_of
+from maypole.common.constants import Adasum, Average, ReduceOp, Sum
+from maypole.common.process_sets import ProcessSet, id_of
 from maypole.torch import _submissions, adasum, async_ops
 
 
@@ -33,7 +33,8 @@ class Allreduce(torch.autograd.Function):
     """Backward: the same reduction of the gradient."""
 
     @staticmethod
-    def forward(ctx, tensor, name, op, prescale, postscale, process_set):
+    def forward(ctx: Any, tensor: torch.Tensor, name: Optional[str], op: ReduceOp, prescale: float,
+                postscale: float, process_set: ProcessSet) -> torch.Tensor:
         ctx.arguments = (_backward_name(name), op, prescale, postscale,
                          process_set)
         if op == Adasum:
@@ -44,7 +45,7 @@ class Allreduce(torch.autograd.Function):
                                    id_of(process_set), False, awaited=True))
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: torch.Tensor) -> Tuple[Any, ...]:
         reduced = Allreduce.apply(grad, *ctx.arguments)
         return (reduced,) + (None,) * 5
 
@@ -53,7 +54,8 @@ class GroupedAllreduce(torch.autograd.Function):
     """Backward: the same reduction of the gradients."""
 
     @staticmethod
-    def forward(ctx, name, op, prescale, postscale, process_set, *tensors):
+    def forward(ctx: Any, name: Optional[str], op: ReduceOp, prescale: float, postscale: float,
+                process_set: ProcessSet, *tensors: torch.Tensor) -> Tuple[torch.Tensor, ...]:
         ctx.arguments = (_backward_name(name), op, prescale, postscale,
                          process_set)
         if op == Adasum:
@@ -67,13 +69,13 @@ class GroupedAllreduce(torch.autograd.Function):
                                                   process_set)))
 
     @staticmethod
-    def backward(ctx, *grads):
+    def backward(ctx: Any, *grads: torch.Tensor) -> Tuple[Any, ...]:
         reduced = GroupedAllreduce.apply(*ctx.arguments, *grads)
         return (None,) * 5 + reduced
 
 
 def _own_rows(grads: Sequence[torch.Tensor], rows: Sequence[int],
-              name: Optional[str], process_set: Any) -> List[torch.Tensor]:
+              name: Optional[str], process_set: ProcessSet) -> List[torch.Tensor]:
     """Averages each gathered gradient; returns the rows that this rank sent."""
     means = GroupedAllreduce.apply(name, Average, 1.0, 1.0, process_set, *grads)
     counts = now(
@@ -90,7 +92,7 @@ class Allgather(torch.autograd.Function):
     """Backward: this rank's rows of the averaged gradient."""
 
     @staticmethod
-    def forward(ctx, tensor, name, process_set):
+    def forward(ctx: Any, tensor: torch.Tensor, name: Optional[str], process_set: ProcessSet) -> torch.Tensor:
         pending = _submissions.allgather(tensor, name, id_of(process_set),
                                          awaited=True)
         ctx.rows = tensor.shape[0]
@@ -98,7 +100,7 @@ class Allgather(torch.autograd.Function):
         return now(pending)
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: torch.Tensor) -> Tuple[Any, ...]:
         (own,) = _own_rows([grad], [ctx.rows], ctx.name, ctx.process_set)
         return own, None, None
 
@@ -107,14 +109,15 @@ class GroupedAllgather(torch.autograd.Function):
     """Backward: as Allgather, for each tensor."""
 
     @staticmethod
-    def forward(ctx, name, process_set, *tensors):
+    def forward(ctx: Any, name: Optional[str], process_set: ProcessSet,
+                *tensors: torch.Tensor) -> Tuple[torch.Tensor, ...]:
         handle = async_ops.grouped_allgather_async(tensors, name, process_set)
         ctx.rows = [tensor.shape[0] for tensor in tensors]
         ctx.name, ctx.process_set = _backward_name(name), process_set
         return tuple(async_ops.synchronize(handle))
 
     @staticmethod
-    def backward(ctx, *grads):
+    def backward(ctx: Any, *grads: torch.Tensor) -> Tuple[Any, ...]:
         own = _own_rows(grads, ctx.rows, ctx.name, ctx.process_set)
         return (None, None, *own)
 
@@ -123,7 +126,8 @@ class Broadcast(torch.autograd.Function):
     """Backward: the averaged gradient on the root, zero elsewhere."""
 
     @staticmethod
-    def forward(ctx, tensor, root_rank, name, process_set):
+    def forward(ctx: Any, tensor: torch.Tensor, root_rank: int, name: Optional[str],
+                process_set: ProcessSet) -> torch.Tensor:
         ctx.root_rank = root_rank
         ctx.name, ctx.process_set = _backward_name(name), process_set
         return now(
@@ -131,7 +135,7 @@ class Broadcast(torch.autograd.Function):
                                    False, awaited=True))
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: torch.Tensor) -> Tuple[Any, ...]:
         mean = Allreduce.apply(grad, ctx.name, Average, 1.0, 1.0,
                                ctx.process_set)
         if basics.rank() != ctx.root_rank:
@@ -143,7 +147,8 @@ class Alltoall(torch.autograd.Function):
     """Backward: the rows of the gradient go back to where they came from."""
 
     @staticmethod
-    def forward(ctx, tensor, splits, name, process_set):
+    def forward(ctx: Any, tensor: torch.Tensor, splits: Any, name: Optional[str],
+                process_set: ProcessSet) -> Tuple[torch.Tensor, ...]:
         rows, received = now(
             _submissions.alltoall(tensor, splits, name, id_of(process_set),
                                   awaited=True))
@@ -153,15 +158,15 @@ class Alltoall(torch.autograd.Function):
         return rows, received
 
     @staticmethod
-    def backward(ctx, grad, _):
+    def backward(ctx: Any, grad: torch.Tensor, _: Any) -> Tuple[Any, ...]:
         rows, _ = Alltoall.apply(grad, ctx.received, ctx.name, ctx.process_set)
         return rows, None, None, None
 
 
-def _scattered_gradient(grad: torch.Tensor, op: int, prescale: float,
-                        postscale: float, process_set: Any) -> torch.Tensor:
+def _scattered_gradient(grad: torch.Tensor, op: ReduceOp, prescale: float,
+                        postscale: float, process_set: ProcessSet) -> torch.Tensor:
     # As for an allreduce with the same reduction: a sum counts n times.
-    scale = prescale * postscale * (process_set.size() if op == Sum else 1)
+    scale = prescale * postscale * ((process_set.size() or 1) if op == Sum else 1)
     return grad if scale == 1.0 else grad * scale
 
 
@@ -169,7 +174,8 @@ class Reducescatter(torch.autograd.Function):
     """Backward: the ranks' gathered gradients; for a sum, times their number."""
 
     @staticmethod
-    def forward(ctx, tensor, name, op, prescale, postscale, process_set):
+    def forward(ctx: Any, tensor: torch.Tensor, name: Optional[str], op: ReduceOp, prescale: float,
+                postscale: float, process_set: ProcessSet) -> torch.Tensor:
         ctx.reduction = (op, prescale, postscale, process_set)
         ctx.name = _backward_name(name)
         return now(
@@ -177,7 +183,7 @@ class Reducescatter(torch.autograd.Function):
                                        id_of(process_set), awaited=True))
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: torch.Tensor) -> Tuple[Any, ...]:
         gathered = Allgather.apply(_scattered_gradient(grad, *ctx.reduction),
                                    ctx.name, ctx.reduction[-1])
         return (gathered,) + (None,) * 5
@@ -187,7 +193,8 @@ class GroupedReducescatter(torch.autograd.Function):
     """Backward: as Reducescatter, for each tensor."""
 
     @staticmethod
-    def forward(ctx, name, op, prescale, postscale, process_set, *tensors):
+    def forward(ctx: Any, name: Optional[str], op: ReduceOp, prescale: float, postscale: float,
+                process_set: ProcessSet, *tensors: torch.Tensor) -> Tuple[torch.Tensor, ...]:
         ctx.reduction = (op, prescale, postscale, process_set)
         ctx.name = _backward_name(name)
         return tuple(
@@ -197,7 +204,7 @@ class GroupedReducescatter(torch.autograd.Function):
                                                       postscale)))
 
     @staticmethod
-    def backward(ctx, *grads):
+    def backward(ctx: Any, *grads: torch.Tensor) -> Tuple[Any, ...]:
         scaled = [_scattered_gradient(grad, *ctx.reduction) for grad in grads]
         gathered = GroupedAllgather.apply(ctx.name, ctx.reduction[-1], *scaled)
         return (None,) * 5 + gathered

@@ -20,8 +20,7 @@ each parameter that requires a gradient is its view of the buffer; later the
 user may replace it. Bytes between the gradients are zero.
 """
 
-from typing import (Any, Callable, Dict, Iterable, Iterator, List, Optional,
-                    Sequence, Set, Tuple)
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
 
 import torch
 
@@ -87,8 +86,10 @@ class Bucket:
         ]
 
     def wire(self, dtype: torch.dtype) -> torch.Tensor:
-        """Memory of the same kind for the buffer's values in another dtype. Its
-        content is what the last user has left there."""
+        """Memory of the same kind for the buffer's values in another dtype.
+
+        Its content is what the last user has left there.
+        """
         if self._wire is None or self._wire.dtype != dtype:
             self._wire = arena.zeros_flat(self.buffer.numel(), dtype,
                                           self.buffer.device)
@@ -115,7 +116,9 @@ class Bucket:
     def _wait_for_gradients(self) -> None:
         self._streams.discard(_tensors.stream_of(self.buffer))
         while self._streams:
-            _tensors.wait_for_stream(self.buffer, self._streams.pop())
+            stream = self._streams.pop()
+            assert stream is not None  # all are of CUDA, or all are None
+            _tensors.wait_for_stream(self.buffer, stream)
 
     def gather(self) -> None:
         """Copies gradients that are elsewhere into the buffer; counts them.

@@ -1,5 +1,4 @@
-"""What all ranks know about the gradients: which are sparse, and how the dense
-ones lie in memory.
+"""What all ranks know about the gradients: which are sparse, and how the dense ones lie in memory.
 
 A rank whose step did not compute a parameter's gradient contributes zeros; but
 it must know whether the other ranks reduce that gradient as a dense or as a
@@ -76,8 +75,7 @@ class Layouts:
         self._reads = False
 
     def note(self, parameter: torch.Tensor, sparse_dims: int) -> None:
-        """Notes that this rank's gradient was sparse before it was replaced by
-        a dense one."""
+        """Notes that this rank's gradient was sparse before it was replaced by a dense one."""
         if parameter not in self._known:
             self._noted[parameter] = _DENSE + sparse_dims
 
@@ -126,8 +124,11 @@ class Layouts:
         return some_reads > 0 and some_unaware > 0
 
     def settle(self) -> None:
-        """Ends a step: uses the orders that it has taught. In the step itself
-        ranks have begun to reduce these gradients without them."""
+        """Ends a step: uses the orders that it has taught.
+
+        In the step itself ranks have begun to reduce these gradients without
+        them.
+        """
         if self._learned_orders:
             self._orders.update(self._learned_orders)
             self._learned_orders.clear()
@@ -137,8 +138,7 @@ class Layouts:
         return parameter in self._known
 
     def order_of(self, parameter: torch.Tensor) -> Optional[Order]:
-        """The order in memory of this gradient on all ranks, if it is known and
-        not that of the dimensions."""
+        """The order in memory of this gradient on all ranks, if it is known and not that of the dimensions."""
         return self._orders.get(parameter) if self._orders else None
 
     def is_ordered(self, parameter: torch.Tensor) -> bool:
@@ -162,8 +162,7 @@ class Layouts:
                                 and grad._nnz() == 0)
 
     def sparse_dims(self, parameter: torch.Tensor) -> int:
-        """How many sparse dimensions the gradient has on all ranks; 0: it is
-        dense, or not known."""
+        """How many sparse dimensions the gradient has on all ranks; 0: it is dense, or not known."""
         return self._known.get(parameter, _DENSE) - _DENSE
 
     def zeros(self, parameter: torch.Tensor) -> torch.Tensor:

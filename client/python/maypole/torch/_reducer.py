@@ -8,11 +8,11 @@ from typing import Any, Callable, Container, Dict, Optional, Sequence
 
 import torch
 
+from maypole.common.constants import ReduceOp
 from maypole.torch._buckets import Bucket
 from maypole.torch._guards import check_no_graph, grad_of, set_grad
 from maypole.torch._layouts import Layouts, Order
-from maypole.torch.async_ops import (allreduce_async, reduce_gradient,
-                                     synchronize)
+from maypole.torch.async_ops import allreduce_async, reduce_gradient, synchronize
 from maypole.torch.compression import compressor_of, wire_dtype
 from maypole.torch.sparse import sparse_allreduce_async
 
@@ -20,7 +20,7 @@ from maypole.torch.sparse import sparse_allreduce_async
 class Reducer:
     """Reduces gradients: starts a reduction, returns a function that ends it."""
 
-    def __init__(self, compression: Any, op: int, predivide: float,
+    def __init__(self, compression: Any, op: ReduceOp, predivide: float,
                  sparse_as_dense: bool, stays_sparse: bool, process_set: Any):
         self.compression = compression
         self.process_set = process_set
@@ -40,8 +40,7 @@ class Reducer:
     def learn_layouts(self, parameters: Sequence[torch.Tensor], name: str,
                       computed: Container[torch.Tensor], reads: bool,
                       unaware: bool) -> bool:
-        """Asks the ranks which gradients they have, and which are sparse. See
-        Layouts.learn()."""
+        """Asks the ranks which gradients they have, and which are sparse. See Layouts.learn()."""
         return self._layouts.learn(parameters, name, self.process_set, computed,
                                    reads, unaware)
 
@@ -54,8 +53,10 @@ class Reducer:
         return self._layouts.is_known(parameter)
 
     def order_of(self, parameter: torch.Tensor) -> Optional[Order]:
-        """The order in which the dimensions of this dense gradient lie in memory
-        on all ranks; None if it is their own."""
+        """The order in which the dimensions of this dense gradient lie in memory on all ranks.
+
+        None if it is their own.
+        """
         return None if self.has_state else self._layouts.order_of(parameter)
 
     def fits_bucket(self, parameter: torch.Tensor) -> bool:

@@ -38,8 +38,7 @@ Place = Tuple[Tuple[Any, ...], TensorAt]
 
 
 def take_out(value: Any, tensors: List[torch.Tensor]) -> Any:
-    """Returns `value` with its tensors replaced by TensorAt, and appends them
-    to `tensors`."""
+    """Returns `value` with its tensors replaced by TensorAt, and appends them to `tensors`."""
     if isinstance(value, torch.Tensor):
         tensors.append(value)
         return TensorAt(len(tensors) - 1, value)

@@ -20,7 +20,7 @@ import torch
 from maypole import _native
 from maypole.common import collectives, operations
 from maypole.common.collectives import title
-from maypole.common.constants import Adasum
+from maypole.common.constants import Adasum, ReduceOp
 from maypole.common.exceptions import from_status
 from maypole.torch import _scaling, _tensors
 from maypole.torch._carriers import Carrier, carrier_of
@@ -54,8 +54,10 @@ def _copy_back(target: torch.Tensor,
 
 
 def _copy(target: torch.Tensor, work: torch.Tensor) -> None:
-    """Copies `work` to `target`, of which several elements may be one in memory
-    (expand()). Raises ValueError if these get different values."""
+    """Copies `work` to `target`, of which several elements may be one in memory (expand()).
+
+    Raises ValueError if these get different values.
+    """
     whole = work
     for dim, stride in enumerate(target.stride()):
         if stride == 0 and target.shape[dim] > 1:
@@ -104,8 +106,11 @@ def _carried(pending: operations.Pending, carrier: Carrier,
 
 def changes(pending: operations.Pending,
             tensor: Any) -> operations.Pending:
-    """`pending` changes `tensor` in place: autograd raises an error if it needs
-    the former values, as for torch's own operations in place."""
+    """Tells autograd that `pending` changes `tensor` in place; returns `pending`.
+
+    It raises an error if it needs the former values, as for torch's own
+    operations in place.
+    """
     if not isinstance(tensor, torch.Tensor):
         return pending
     _tensors.note_change(tensor)
@@ -135,8 +140,9 @@ def _target_of(tensor: torch.Tensor, source: torch.Tensor, in_place: bool,
 
 def _fetch(source: torch.Tensor, target: torch.Tensor, submitted_on: int,
            then: _Finish) -> _Finish:
-    """A `finish` that writes the result to `target`, on the stream that is
-    current when it is called; `then` is called after that.
+    """A `finish` that writes the result to `target`, on the stream that is current when it is called.
+
+    `then` is called after that.
 
     NCCL in this process may read `source` until then: that stream waits for it,
     so its memory must not go to others before.
@@ -164,7 +170,7 @@ def _copy_result(native: int, address: int, stream: Optional[int]) -> None:
 
 def allreduce(tensor: torch.Tensor,
               name: Optional[str],
-              op: int,
+              op: ReduceOp,
               prescale: float,
               postscale: float,
               process_set: int,
@@ -192,7 +198,7 @@ def allreduce(tensor: torch.Tensor,
                               stream=stream)
 
 
-def _scaled_allreduce(tensor: torch.Tensor, name: Optional[str], op: int,
+def _scaled_allreduce(tensor: torch.Tensor, name: Optional[str], op: ReduceOp,
                       prescale: float, postscale: float, process_set: int,
                       in_place: bool, awaited: bool) -> operations.Pending:
     """An allreduce of integers, in a copy that is scaled here."""
@@ -264,7 +270,7 @@ def allgather(tensor: torch.Tensor,
 
 def reducescatter(tensor: torch.Tensor,
                   name: Optional[str],
-                  op: int,
+                  op: ReduceOp,
                   prescale: float,
                   postscale: float,
                   process_set: int,
@@ -336,8 +342,10 @@ def alltoall(tensor: torch.Tensor,
 def _read_splits(
     splits: Any, name: Optional[str]
 ) -> Tuple[Optional[List[int]], torch.dtype, torch.device]:
-    """Returns (splits or None for equal parts, dtype and device of the received
-    splits). Waits for the current stream if `splits` is a CUDA tensor."""
+    """Returns (splits or None for equal parts, dtype and device of the received splits).
+
+    Waits for the current stream if `splits` is a CUDA tensor.
+    """
     dtype, device = torch.int32, torch.device("cpu")
     if _tensors.shares_memory(splits):
         splits = as_tensor(splits, "alltoall", name)

@@ -49,8 +49,10 @@ _ORDINARY = frozenset((torch.Tensor, torch.nn.Parameter))
 
 
 def has_no_memory(tensor: torch.Tensor) -> bool:
-    """Whether the class of `tensor` computes by itself, as DTensor does; its
-    memory is then in other tensors, or nowhere."""
+    """Whether the class of `tensor` computes by itself, as DTensor does.
+
+    Its memory is then in other tensors, or nowhere.
+    """
     return (type(tensor) not in _ORDINARY and
             type(tensor).__torch_dispatch__ != torch.Tensor.__torch_dispatch__)
 
@@ -95,16 +97,17 @@ def note_change(tensor: torch.Tensor) -> None:
 
 
 def stream_of(tensor: torch.Tensor) -> Optional[int]:
-    """The current stream of a CUDA tensor's device (a cudaStream_t; 0: the
-    legacy default stream); None for a tensor in host memory."""
+    """The current stream of a CUDA tensor's device; None for a tensor in host memory.
+
+    A cudaStream_t; 0: the legacy default stream.
+    """
     if not tensor.is_cuda:
         return None
     return torch.cuda.current_stream(tensor.device).cuda_stream
 
 
 def wait_for_stream(tensor: torch.Tensor, other: int) -> None:
-    """Makes the current stream of a CUDA tensor's device wait for the work that
-    the stream `other` has now."""
+    """Makes the current stream of a CUDA tensor's device wait for the work that the stream `other` has now."""
     device = tensor.device
     torch.cuda.current_stream(device).wait_stream(
         torch.cuda.ExternalStream(other, device=device)
@@ -125,8 +128,7 @@ def on_streams(
 
 
 def bring_to_current_stream(tensor: torch.Tensor, last: int) -> None:
-    """Prepares a CUDA tensor, last used on the stream `last`, for a use on the
-    current stream.
+    """Prepares a CUDA tensor, last used on the stream `last`, for a use on the current stream.
 
     The current stream waits for `last`, and torch will not give the tensor's
     memory to others before the current stream is done with it; nor does
@@ -184,8 +186,7 @@ def _current_stream(device: torch.device) -> int:
 
 
 def streams_at_the_end(streams: Set[int], device: torch.device) -> List[int]:
-    """The streams that may use a GpuMemory whose tensors are gone: its own and
-    the current one."""
+    """The streams that may use a GpuMemory whose tensors are gone: its own and the current one."""
     return sorted(streams | {_current_stream(device)})
 
 
@@ -198,16 +199,14 @@ _gpu_memories: "weakref.WeakValueDictionary[int, GpuMemory]" = (
 
 
 def shares_memory(value: Any) -> bool:
-    """Whether as_tensor() accepts objects like `value` (errors may follow from
-    its dtype or strides)."""
+    """Whether as_tensor() accepts objects like `value` (errors may follow from its dtype or strides)."""
     return (isinstance(value, torch.Tensor) or _is_numpy(value)
             or hasattr(value, "__dlpack__")
             or hasattr(value, "__cuda_array_interface__"))
 
 
 def as_tensor(value: Any, kind: str, name: Optional[str]) -> torch.Tensor:
-    """Returns `value`, or, if it is an array of another library, a tensor that
-    shares its memory.
+    """Returns `value`, or, if it is an array of another library, a tensor that shares its memory.
 
     Accepted are NumPy arrays and all objects with __dlpack__ or
     __cuda_array_interface__ (CuPy, Numba, JAX, ...). The current stream waits

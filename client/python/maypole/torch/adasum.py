@@ -5,20 +5,18 @@ Thread contract: any thread; one thread at a time per name. start() leaves steps
 """
 
 import threading
-import zlib
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
-from maypole import _native
 from maypole.common import adasum, collectives, operations
 from maypole.common.constants import Sum
-from maypole.common.exceptions import HorovodInternalError, from_status
 from maypole.common.process_sets import id_of
 from maypole.torch import _submissions, _tensors
 
 # Columns that are converted to float64 at a time.
 _BLOCK = 1 << 18
+
 
 def allreduce(tensors: Sequence[torch.Tensor], name: Optional[str],
               prescale: float, postscale: float, process_set: Any,
@@ -138,14 +136,15 @@ class _Group:
         everyones = torch.zeros(self._ranks, total, dtype=self._dtype,
                                 device=self.device)
         for row, part in zip(everyones, rows.split(received.tolist())):
-            # A rank that has joined has sent nothing; see also _check_shapes().
+            # A rank that has joined has sent nothing; see also adasum.check_shapes().
             if part.numel() == total:
                 row.copy_(part)
         mine = [s[self._me] for s in self._slices]
         columns = everyones.split(mine, dim=1)
         sums = self._sum(torch.stack([_gram(part) for part in columns] +
                                      [self._signature()])).cpu()
-        self._check_shapes(sums[-1].diagonal())
+        adasum.check_shapes(self._name, sums[-1].diagonal().tolist(),
+                            [list(shape) for shape in self._shapes])
         factors = self._coefficients(sums[:-1])
         factors = factors * (self._scales[0] * self._scales[1])
         result = torch.cat([_combine(f.to(self.device), part)
@@ -154,9 +153,7 @@ class _Group:
             _submissions.allgather(result, self._name, self._set,
                                    awaited=True)).wait()
         if gathered.numel() != sum(self._totals):
-            raise HorovodInternalError(
-                f"allreduce {self._name!r}: a rank has joined (it has no more "
-                "inputs), and Adasum needs every rank; use Average or Sum")
+            raise adasum.joined(self._name)
         return self._unpacked(gathered)
 
     def _coefficients(self, grams: torch.Tensor) -> torch.Tensor:
@@ -170,28 +167,14 @@ class _Group:
         return adasum.coefficients(grams, self._ranks, torch, unit)
 
     def _signature(self) -> torch.Tensor:
-        """A matrix with a number that depends on the shapes at this rank's
-        place, so that the sum tells all ranks everyone's."""
+        """A matrix with a number at this rank's place that depends on the shapes.
+
+        So the sum tells all ranks everyone's.
+        """
         matrix = torch.zeros(self._ranks, self._ranks, dtype=torch.float64,
                              device=self.device)
-        shapes = repr([tuple(shape) for shape in self._shapes])
-        matrix[self._me, self._me] = 1 + zlib.crc32(shapes.encode())
+        matrix[self._me, self._me] = adasum.signature([tuple(shape) for shape in self._shapes])
         return matrix
-
-    def _check_shapes(self, signatures: torch.Tensor) -> None:
-        """Raises HorovodInternalError on all ranks, or on none. A rank that has
-        joined has signature 0."""
-        numbers = [round(s) for s in signatures.tolist()]
-        for rank, number in enumerate(numbers):
-            if number in (0, max(numbers)):
-                continue
-            other = numbers.index(max(numbers))
-            raise from_status(
-                _native.FAILED_PRECONDITION,
-                f"allreduce {self._name!r}: the shapes of ranks {rank} and "
-                f"{other} of the process set differ; this rank's are "
-                f"{[list(shape) for shape in self._shapes]}; Adasum needs the "
-                "same on all ranks")
 
     def _sum(self, grams: torch.Tensor) -> torch.Tensor:
         # The scale factors are taken out again; they are here so that ranks that

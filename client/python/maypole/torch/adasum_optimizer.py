@@ -48,8 +48,7 @@ class DistributedAdasumOptimizer(Wrapped):
             "GradScaler")
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Accepted for compatibility: nothing is sent before step(), so any
-        number of passes may precede it."""
+        """Accepted for compatibility: nothing is sent before step(), so any number of passes may precede it."""
         self._maypole_options.backward_passes_per_step = passes
 
     def synchronize(self) -> None:

@@ -54,10 +54,15 @@ def empty(*size: Any,
           requires_grad: bool = False) -> torch.Tensor:
     """torch.empty() in the arena; the tensor is contiguous.
 
-    size: numbers, or one sequence of numbers. dtype: None for torch's default.
-    device: None or the CPU for the arena, where the tensor is zeroed, or a CUDA
-    device, where it is not. Other devices raise NotImplementedError.
-    Raises ValueError outside a job (before init() or in a forked child).
+    Args:
+        dtype: None for torch's default.
+        device: None or the CPU for the arena, where the tensor is zeroed, or a CUDA device, where it is not.
+            Other devices raise NotImplementedError.
+        requires_grad: as of torch.empty.
+        *size: numbers, or one sequence of numbers.
+
+    Raises:
+        ValueError: outside a job (before init() or in a forked child).
     """
     device = torch.device("cpu" if device is None else device)
     if device.type not in ("cpu", "cuda"):
@@ -78,8 +83,16 @@ def empty_like(tensor: torch.Tensor,
                requires_grad: bool = False) -> torch.Tensor:
     """empty() with the shape, device and (unless given) dtype of `tensor`.
 
-    The result is contiguous even if `tensor` is not. Raises NotImplementedError
-    if `tensor` is neither on the CPU nor on a CUDA device.
+    Args:
+        tensor: any shape and dtype.
+        dtype: None: as `tensor`.
+        requires_grad: as of torch.empty.
+
+    Returns:
+        The result is contiguous even if `tensor` is not.
+
+    Raises:
+        NotImplementedError: `tensor` is neither on the CPU nor on a CUDA device.
     """
     return empty(tensor.shape, dtype=dtype or tensor.dtype,
                  device=tensor.device, requires_grad=requires_grad)
@@ -87,8 +100,10 @@ def empty_like(tensor: torch.Tensor,
 
 def zeros_flat(count: int, dtype: torch.dtype,
                device: torch.device) -> torch.Tensor:
-    """`count` zeros in the arena or in shared memory of a CUDA device; in
-    ordinary memory where these have no room, and on other devices."""
+    """Returns `count` zeros in the arena or in shared memory of a CUDA device.
+
+    In ordinary memory where these have no room, and on other devices.
+    """
     tensor = _in_arena(count, dtype, device)
     if tensor is None:
         return torch.zeros(count, dtype=dtype, device=device)
@@ -129,8 +144,7 @@ def _count_fallback(reason: str) -> int:
 
 def _in_arena(count: int, dtype: torch.dtype,
               device: torch.device) -> Optional[torch.Tensor]:
-    """A flat tensor, zeroed on the CPU; None, and counted, when there is no room
-    or the device has no such memory."""
+    """A flat tensor, zeroed on the CPU; None, and counted, when there is no room or the device has no such memory."""
     nothing = torch.empty(0, dtype=dtype, device="cpu")
     size = count * nothing.element_size()
     library = _native.library()

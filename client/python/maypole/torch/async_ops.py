@@ -34,8 +34,8 @@ import torch
 
 from maypole.common import collectives, operations
 from maypole.common.collectives import member_names, reduction
-from maypole.common.constants import Adasum, Average
-from maypole.common.process_sets import global_process_set, id_of
+from maypole.common.constants import Adasum, Average, ReduceOp
+from maypole.common.process_sets import ProcessSet, global_process_set, id_of
 from maypole.torch import _submissions, adasum
 from maypole.torch._compiling import not_compiled
 
@@ -52,30 +52,33 @@ def _start_group(members: List[operations.Pending]) -> int:
 def allreduce_async(tensor: torch.Tensor,
                     average: Optional[bool] = None,
                     name: Optional[str] = None,
-                    op: Optional[int] = None,
+                    op: Optional[ReduceOp] = None,
                     prescale_factor: float = 1.0,
                     postscale_factor: float = 1.0,
-                    process_set: Any = global_process_set) -> int:
+                    process_set: ProcessSet = global_process_set) -> int:
     """Starts reducing `tensor` over the ranks of a set; returns a handle.
 
-    tensor: any shape, the same on all ranks; it is not changed.
-    average: older form of op: True for Average, False for Sum.
-    op: Average (default), Sum, Min, Max, Product, Adasum (floating dtypes only;
-    maypole.torch.adasum). Integer averages truncate toward zero; integers wrap
-    around on overflow. For bool, Sum and Max mean OR, Product and Min mean AND.
-    If an input of Min or Max is NaN, so is the result.
-    prescale_factor, postscale_factor: factors for the inputs and for the
-    result; not for bool. Integers are multiplied in float64, rounded toward
-    zero and limited to the dtype's range.
-    synchronize() returns a new tensor of the same shape, bit-equal on all
-    ranks.
+    Args:
+        tensor: any shape, the same on all ranks; it is not changed.
+        average: older form of op: True for Average, False for Sum.
+        name: by which ranks match the operation; None: by the order of submission.
+        op: Average (default), Sum, Min, Max, Product, Adasum (floating dtypes only; maypole.torch.adasum).
+            Integer averages truncate toward zero; integers wrap around on overflow. For bool, Sum and Max mean
+            OR, Product and Min mean AND. If an input of Min or Max is NaN, so is the result.
+        prescale_factor: factor for the inputs; not for bool. Integers are multiplied in float64, rounded toward
+            zero and limited to the dtype's range.
+        postscale_factor: factor for the result, likewise.
+        process_set: the ranks that take part; all of them must make the call.
+
+    Returns:
+        A handle, of which synchronize() returns a new tensor of the same shape, bit-equal on all ranks.
     """
     return _allreduce(tensor, average, name, op, prescale_factor,
                       postscale_factor, process_set, False)
 
 
 def _allreduce(tensor: torch.Tensor, average: Optional[bool],
-               name: Optional[str], op: Optional[int], prescale: float,
+               name: Optional[str], op: Optional[ReduceOp], prescale: float,
                postscale: float, process_set: Any, in_place: bool) -> int:
     op = reduction(average, op)
     if op == Adasum:
@@ -86,7 +89,7 @@ def _allreduce(tensor: torch.Tensor, average: Optional[bool],
     return _start(_submissions.changes(pending, tensor) if in_place else pending)
 
 
-def reduce_gradient(tensor: torch.Tensor, name: str, op: int, prescale: float,
+def reduce_gradient(tensor: torch.Tensor, name: str, op: ReduceOp, prescale: float,
                     postscale: float, process_set: Any) -> int:
     """allreduce_async_ of a tensor of which autograd needs no former values."""
     return _start(
@@ -98,14 +101,13 @@ def reduce_gradient(tensor: torch.Tensor, name: str, op: int, prescale: float,
 def allreduce_async_(tensor: torch.Tensor,
                      average: Optional[bool] = None,
                      name: Optional[str] = None,
-                     op: Optional[int] = None,
+                     op: Optional[ReduceOp] = None,
                      prescale_factor: float = 1.0,
                      postscale_factor: float = 1.0,
-                     process_set: Any = global_process_set) -> int:
+                     process_set: ProcessSet = global_process_set) -> int:
     """allreduce_async in place: the result is written to `tensor`.
 
-    A tensor that is not contiguous gets its result at synchronize(). After an
-    error its contents are undefined.
+    A tensor that is not contiguous gets its result at synchronize(). After an error its contents are undefined.
     """
     return _allreduce(tensor, average, name, op, prescale_factor,
                       postscale_factor, process_set, True)
@@ -113,7 +115,7 @@ def allreduce_async_(tensor: torch.Tensor,
 
 def _grouped_allreduce(tensors: Sequence[torch.Tensor],
                        average: Optional[bool], name: Optional[str],
-                       op: Optional[int], prescale: float, postscale: float,
+                       op: Optional[ReduceOp], prescale: float, postscale: float,
                        process_set: Any, in_place: bool) -> int:
     op, number = reduction(average, op), id_of(process_set)
     if op == Adasum:
@@ -134,14 +136,14 @@ def _grouped_allreduce(tensors: Sequence[torch.Tensor],
 def grouped_allreduce_async(tensors: Sequence[torch.Tensor],
                             average: Optional[bool] = None,
                             name: Optional[str] = None,
-                            op: Optional[int] = None,
+                            op: Optional[ReduceOp] = None,
                             prescale_factor: float = 1.0,
                             postscale_factor: float = 1.0,
-                            process_set: Any = global_process_set) -> int:
+                            process_set: ProcessSet = global_process_set) -> int:
     """Starts reducing each of `tensors`; one handle for all.
 
-    Arguments are those of allreduce_async; synchronize() returns the list of
-    results. Members are named `<name>.<i>of<n>`.
+    Arguments are those of allreduce_async; synchronize() returns the list of results. Members are named
+    `<name>.<i>of<n>`.
     """
     return _grouped_allreduce(tensors, average, name, op, prescale_factor,
                               postscale_factor, process_set, False)
@@ -151,10 +153,10 @@ def grouped_allreduce_async(tensors: Sequence[torch.Tensor],
 def grouped_allreduce_async_(tensors: Sequence[torch.Tensor],
                              average: Optional[bool] = None,
                              name: Optional[str] = None,
-                             op: Optional[int] = None,
+                             op: Optional[ReduceOp] = None,
                              prescale_factor: float = 1.0,
                              postscale_factor: float = 1.0,
-                             process_set: Any = global_process_set) -> int:
+                             process_set: ProcessSet = global_process_set) -> int:
     """grouped_allreduce_async in place: results are written to `tensors`."""
     return _grouped_allreduce(tensors, average, name, op, prescale_factor,
                               postscale_factor, process_set, True)
@@ -163,12 +165,20 @@ def grouped_allreduce_async_(tensors: Sequence[torch.Tensor],
 @not_compiled
 def allgather_async(tensor: torch.Tensor,
                     name: Optional[str] = None,
-                    process_set: Any = global_process_set) -> int:
+                    process_set: ProcessSet = global_process_set) -> int:
     """Starts concatenating the ranks' `tensor`s along dimension 0.
 
-    The first dimension may differ between ranks (and may be 0), the others must
-    not. A scalar counts as one element. synchronize() returns a tensor of shape
-    [sum of the first dimensions, ...], in rank order.
+    The first dimension may differ between ranks (and may be 0), the others must not. A scalar counts as one
+    element.
+
+    Args:
+        tensor: [rows, ...]: the number of rows may differ between ranks (and may be 0), the rest must not.
+        name: by which ranks match the operation; None: by the order of submission.
+        process_set: the ranks that take part; all of them must make the call.
+
+    Returns:
+        A handle, of which synchronize() returns a tensor of shape [sum of the first dimensions, ...], in rank
+        order.
     """
     return _start(_submissions.allgather(tensor, name, id_of(process_set)))
 
@@ -176,11 +186,18 @@ def allgather_async(tensor: torch.Tensor,
 @not_compiled
 def grouped_allgather_async(tensors: Sequence[torch.Tensor],
                             name: Optional[str] = None,
-                            process_set: Any = global_process_set) -> int:
+                            process_set: ProcessSet = global_process_set) -> int:
     """Starts gathering each of `tensors`; one handle for all.
 
-    synchronize() returns the list of results. Members are named
-    `<name>.<i>of<n>`.
+    Members are named `<name>.<i>of<n>`.
+
+    Args:
+        tensors: a sequence of tensors, each as in the function of one.
+        name: by which ranks match the operation; None: by the order of submission.
+        process_set: the ranks that take part; all of them must make the call.
+
+    Returns:
+        A handle, of which synchronize() returns the list of results.
     """
     number = id_of(process_set)
     return _start_group([
@@ -193,12 +210,18 @@ def grouped_allgather_async(tensors: Sequence[torch.Tensor],
 def broadcast_async(tensor: torch.Tensor,
                     root_rank: int,
                     name: Optional[str] = None,
-                    process_set: Any = global_process_set) -> int:
+                    process_set: ProcessSet = global_process_set) -> int:
     """Starts sending `tensor` of rank `root_rank` to all; returns a handle.
 
-    root_rank: a rank of the job (not an index in the process set); it must be
-    in the set. Shape and dtype must be the same on all ranks. synchronize()
-    returns a new tensor with the root's values.
+    Args:
+        tensor: any shape and dtype, the same on all ranks.
+        root_rank: a rank of the job (not an index in the process set); it must be in the set. Shape and dtype
+            must be the same on all ranks.
+        name: by which ranks match the operation; None: by the order of submission.
+        process_set: the ranks that take part; all of them must make the call.
+
+    Returns:
+        A handle, of which synchronize() returns a new tensor with the root's values.
     """
     return _start(
         _submissions.broadcast(tensor, root_rank, name, id_of(process_set),
@@ -209,7 +232,7 @@ def broadcast_async(tensor: torch.Tensor,
 def broadcast_async_(tensor: torch.Tensor,
                      root_rank: int,
                      name: Optional[str] = None,
-                     process_set: Any = global_process_set) -> int:
+                     process_set: ProcessSet = global_process_set) -> int:
     """broadcast_async in place: the root's values are written to `tensor`."""
     return _start(
         _submissions.changes(
@@ -221,16 +244,19 @@ def broadcast_async_(tensor: torch.Tensor,
 def alltoall_async(tensor: torch.Tensor,
                    splits: Any = None,
                    name: Optional[str] = None,
-                   process_set: Any = global_process_set) -> int:
+                   process_set: ProcessSet = global_process_set) -> int:
     """Starts sending each rank some rows of `tensor`; returns a handle.
 
-    tensor: all dimensions except the first must be the same on all ranks.
-    splits: how many rows go to each rank of the set, in rank order: a list or
-    an int32 or int64 tensor; None: equal parts. Reading a CUDA tensor waits for
-    the current stream.
-    synchronize() returns two tensors: the rows from all ranks, in rank order,
-    and how many came from each rank (int32 on the CPU, or the dtype and device
-    of `splits`).
+    Args:
+        tensor: all dimensions except the first must be the same on all ranks.
+        splits: how many rows go to each rank of the set, in rank order: a list or an int32 or int64 tensor;
+            None: equal parts. Reading a CUDA tensor waits for the current stream.
+        name: by which ranks match the operation; None: by the order of submission.
+        process_set: the ranks that take part; all of them must make the call.
+
+    Returns:
+        A handle, of which synchronize() returns two tensors: the rows from all ranks, in rank order, and how
+        many came from each rank (int32 on the CPU, or the dtype and device of `splits`).
     """
     return _start(
         _submissions.alltoall(tensor, splits, name, id_of(process_set)))
@@ -239,16 +265,24 @@ def alltoall_async(tensor: torch.Tensor,
 @not_compiled
 def reducescatter_async(tensor: torch.Tensor,
                         name: Optional[str] = None,
-                        op: int = Average,
-                        process_set: Any = global_process_set,
+                        op: ReduceOp = Average,
+                        process_set: ProcessSet = global_process_set,
                         prescale_factor: float = 1.0,
                         postscale_factor: float = 1.0) -> int:
     """Starts reducing `tensor` and scattering the result; returns a handle.
 
-    tensor: at least one dimension, the same shape on all ranks.
-    op: Average or Sum.
-    synchronize() returns this rank's rows of the result. With r rows and n
-    ranks, each rank gets r // n rows, and the first r % n ranks one more.
+    With r rows and n ranks, each rank gets r // n rows, and the first r % n ranks one more.
+
+    Args:
+        tensor: at least one dimension, the same shape on all ranks.
+        name: by which ranks match the operation; None: by the order of submission.
+        op: Average or Sum.
+        process_set: the ranks that take part; all of them must make the call.
+        prescale_factor: factor for the inputs.
+        postscale_factor: factor for the result.
+
+    Returns:
+        A handle, of which synchronize() returns this rank's rows of the result.
     """
     return _start(
         _submissions.reducescatter(tensor, name, reduction(None, op),
@@ -259,14 +293,24 @@ def reducescatter_async(tensor: torch.Tensor,
 @not_compiled
 def grouped_reducescatter_async(tensors: Sequence[torch.Tensor],
                                 name: Optional[str] = None,
-                                op: int = Average,
-                                process_set: Any = global_process_set,
+                                op: ReduceOp = Average,
+                                process_set: ProcessSet = global_process_set,
                                 prescale_factor: float = 1.0,
                                 postscale_factor: float = 1.0) -> int:
     """Starts a reducescatter of each of `tensors`; one handle for all.
 
-    synchronize() returns the list of results. Members are named
-    `<name>.<i>of<n>`.
+    Members are named `<name>.<i>of<n>`.
+
+    Args:
+        tensors: a sequence of tensors, each as in the function of one.
+        name: by which ranks match the operation; None: by the order of submission.
+        op: Average or Sum.
+        process_set: the ranks that take part; all of them must make the call.
+        prescale_factor: factor for the inputs.
+        postscale_factor: factor for the result.
+
+    Returns:
+        A handle, of which synchronize() returns the list of results.
     """
     op, number = reduction(None, op), id_of(process_set)
     return _start_group([

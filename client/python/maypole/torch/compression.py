@@ -8,44 +8,12 @@ Thread contract: any thread, but one at a time for a tensor's name.
 """
 
 import zlib
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple, Type, Union
 
 import torch
 
 from maypole.common import basics
-
-
-class Compressor:
-    """Makes a tensor smaller before an allreduce and restores it after.
-
-    Subclasses may be passed as `compression=`. `decompress` gets the context
-    that `compress` returned. What `compress` returns is reduced by Average or
-    Sum, so it must be linear in its input once the context is given, and the
-    context must be the same on all ranks.
-    """
-
-    @staticmethod
-    def compress(tensor: torch.Tensor) -> Tuple[torch.Tensor, Any]:
-        """Returns (the tensor to send, context for decompress)."""
-        raise NotImplementedError
-
-    @staticmethod
-    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """Returns the reduced tensor in its original form."""
-        raise NotImplementedError
-
-
-class NoneCompressor(Compressor):
-    """Sends tensors as they are."""
-
-    @staticmethod
-    def compress(tensor: torch.Tensor) -> Tuple[torch.Tensor, None]:
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        return tensor
-
+from maypole.common.compression import Compressor, NoneCompressor
 
 _CAST = (torch.float32, torch.float64)
 
@@ -56,9 +24,7 @@ class _CastCompressor(Compressor):
     wire: torch.dtype
 
     @classmethod
-    def compress(  # type: ignore[override]  # pylint: disable=arguments-differ
-            cls, tensor: torch.Tensor
-    ) -> Tuple[torch.Tensor, Optional[torch.dtype]]:
+    def compress(cls, tensor: torch.Tensor) -> Tuple[torch.Tensor, Optional[torch.dtype]]:
         if tensor.dtype in _CAST:
             return tensor.to(cls.wire), tensor.dtype
         return tensor, None
@@ -69,10 +35,9 @@ class _CastCompressor(Compressor):
         return tensor if ctx is None else tensor.to(ctx)
 
 
-def wire_dtype(compression: Any,
+def wire_dtype(compression: "CompressorLike",
                dtype: torch.dtype) -> Optional[torch.dtype]:
-    """The dtype to which the compression casts tensors of `dtype`; None if it
-    does something else, or nothing."""
+    """The dtype to which the compression casts tensors of `dtype`; None if it does something else, or nothing."""
     if compression not in (FP16Compressor, BF16Compressor):
         return None
     return compression.wire if dtype in _CAST else None
@@ -88,8 +53,10 @@ class FP16Compressor(_CastCompressor):
 
 
 class BF16Compressor(_CastCompressor):
-    """Sends float32 and float64 as bfloat16: float32's range, 8 bits of
-    precision. 16-bit floats and other dtypes are sent as they are."""
+    """Sends float32 and float64 as bfloat16, with float32's range and 8 bits of precision.
+
+    16-bit floats and other dtypes are sent as they are.
+    """
 
     wire = torch.bfloat16
 
@@ -118,7 +85,7 @@ class PowerSGD:
             raise ValueError(f"Compression.powersgd(rank={rank!r}): expected a "
                              "positive integer")
         self.rank = rank
-        self._tensors: Dict[str, "_LowRank"] = {}
+        self._tensors: Dict[str, _LowRank] = {}
 
     def named(self, name: Optional[str]) -> "_LowRank":
         """The compressor of the tensor of this name."""
@@ -209,3 +176,7 @@ class Compression:
     fp16 = FP16Compressor
     bf16 = BF16Compressor
     powersgd = PowerSGD
+
+
+# What `compression=` may be.
+CompressorLike = Union[Type[Compressor], PowerSGD]

@@ -10,52 +10,63 @@ from typing import Any, List, Optional, Sequence, Tuple, Union
 import torch
 
 from maypole.common.collectives import member_names, reduction
-from maypole.common.constants import Adasum, Average
-from maypole.common.process_sets import global_process_set, id_of
+from maypole.common.constants import Adasum, Average, ReduceOp
+from maypole.common.process_sets import ProcessSet, global_process_set, id_of
 from maypole.torch import _autograd, _submissions, adasum
 from maypole.torch._compiling import not_compiled
 from maypole.torch._tensors import as_tensor, as_tensors
 from maypole.torch.async_ops import grouped_allreduce_async_, synchronize
-from maypole.torch.compression import (Compression, PowerSGD,
-                                        compressor_of)
+from maypole.torch.compression import Compression, CompressorLike, PowerSGD, compressor_of
 
 
 @not_compiled
 def allreduce(tensor: torch.Tensor,
               average: Optional[bool] = None,
               name: Optional[str] = None,
-              compression: Any = Compression.none,
-              op: Optional[int] = None,
+              compression: CompressorLike = Compression.none,
+              op: Optional[ReduceOp] = None,
               prescale_factor: float = 1.0,
               postscale_factor: float = 1.0,
-              process_set: Any = global_process_set) -> torch.Tensor:
+              process_set: ProcessSet = global_process_set) -> torch.Tensor:
     """Reduces `tensor` over the ranks into a new tensor of the same shape.
 
-    tensor: any shape, the same on all ranks; it is not changed.
-    average: older form of op: True for Average, False for Sum.
-    compression: Compression.fp16 and bf16 send floats in 16 bits;
-    Compression.powersgd(rank) needs a name and op Average or Sum.
-    op: Average (default), Sum, Min, Max, Product, Adasum; see allreduce_async.
-    prescale_factor, postscale_factor: factors for the inputs and the result.
     Differentiable: the gradient is reduced in the same way.
+
+    Args:
+        tensor: any shape, the same on all ranks; it is not changed.
+        average: older form of op: True for Average, False for Sum.
+        name: by which ranks match the operation; None: by the order of submission.
+        compression: Compression.fp16 and bf16 send floats in 16 bits; Compression.powersgd(rank) needs a name
+            and op Average or Sum.
+        op: Average (default), Sum, Min, Max, Product, Adasum; see allreduce_async.
+        prescale_factor: factor for the inputs.
+        postscale_factor: factor for the result.
+        process_set: the ranks that take part; all of them must make the call.
+
+    Returns:
+        A new tensor of the same shape and dtype, bit-equal on all ranks.
+
+    Raises:
+        ValueError: wrong arguments, or before init().
+        HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
     op = reduction(average, op)
-    compression = compressor_of(compression, name)
-    small, ctx = compression.compress(as_tensor(tensor, "allreduce", name))
+    compressor = compressor_of(compression, name)
+    small, ctx = compressor.compress(as_tensor(tensor, "allreduce", name))
     reduced = _autograd.Allreduce.apply(small, name, op, prescale_factor,
                                         postscale_factor, process_set)
-    return compression.decompress(reduced, ctx)
+    return compressor.decompress(reduced, ctx)
 
 
 @not_compiled
 def allreduce_(tensor: torch.Tensor,
                average: Optional[bool] = None,
                name: Optional[str] = None,
-               op: Optional[int] = None,
+               op: Optional[ReduceOp] = None,
                prescale_factor: float = 1.0,
                postscale_factor: float = 1.0,
-               process_set: Any = global_process_set) -> torch.Tensor:
-    """allreduce in place: writes the result to `tensor` and returns it.
+               process_set: ProcessSet = global_process_set) -> torch.Tensor:
+    """Allreduce in place: writes the result to `tensor` and returns it.
 
     Not differentiable. After an error the tensor's contents are undefined.
     """
@@ -75,15 +86,15 @@ def grouped_allreduce(
         tensors: Sequence[torch.Tensor],
         average: Optional[bool] = None,
         name: Optional[str] = None,
-        compression: Any = Compression.none,
-        op: Optional[int] = None,
+        compression: CompressorLike = Compression.none,
+        op: Optional[ReduceOp] = None,
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,
-        process_set: Any = global_process_set) -> List[torch.Tensor]:
+        process_set: ProcessSet = global_process_set) -> List[torch.Tensor]:
     """Reduces each of `tensors`; returns the list of results.
 
-    Arguments are those of allreduce. Members are named `<name>.<i>of<n>`; all
-    or none are submitted. Differentiable.
+    Arguments are those of allreduce. Members are named `<name>.<i>of<n>`; all or none are submitted.
+    Differentiable.
     """
     op = reduction(average, op)
     names = member_names(name, len(tensors))
@@ -94,7 +105,7 @@ def grouped_allreduce(
 
 
 def _compressed(tensors: Sequence[torch.Tensor],
-                names: Sequence[Optional[str]], compression: Any,
+                names: Sequence[Optional[str]], compression: CompressorLike,
                 function: Any) -> List[torch.Tensor]:
     """Calls `function` with the compressed tensors; decompresses its results."""
     compressors = [compressor_of(compression, name) for name in names]
@@ -117,10 +128,10 @@ def grouped_allreduce_(
         tensors: Sequence[torch.Tensor],
         average: Optional[bool] = None,
         name: Optional[str] = None,
-        op: Optional[int] = None,
+        op: Optional[ReduceOp] = None,
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,
-        process_set: Any = global_process_set) -> List[torch.Tensor]:
+        process_set: ProcessSet = global_process_set) -> List[torch.Tensor]:
     """grouped_allreduce in place: results are written to `tensors`."""
     return synchronize(
         grouped_allreduce_async_(tensors, average, name, op, prescale_factor,
@@ -134,11 +145,23 @@ def _at_least_1d(tensor: torch.Tensor) -> torch.Tensor:
 @not_compiled
 def allgather(tensor: torch.Tensor,
               name: Optional[str] = None,
-              process_set: Any = global_process_set) -> torch.Tensor:
+              process_set: ProcessSet = global_process_set) -> torch.Tensor:
     """Concatenates the ranks' `tensor`s along dimension 0, in rank order.
 
-    The first dimension may differ between ranks (and may be 0), the others must
-    not. A scalar counts as one element. Differentiable.
+    The first dimension may differ between ranks (and may be 0), the others must not. A scalar counts as one
+    element. Differentiable.
+
+    Args:
+        tensor: [rows, ...]: the number of rows may differ between ranks (and may be 0), the rest must not.
+        name: by which ranks match the operation; None: by the order of submission.
+        process_set: the ranks that take part; all of them must make the call.
+
+    Returns:
+        [all rows, ...], in rank order.
+
+    Raises:
+        ValueError: wrong arguments, or before init().
+        HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
     tensor = as_tensor(tensor, "allgather", name)
     return _autograd.Allgather.apply(_at_least_1d(tensor), name, process_set)
@@ -148,11 +171,15 @@ def allgather(tensor: torch.Tensor,
 def grouped_allgather(
         tensors: Sequence[torch.Tensor],
         name: Optional[str] = None,
-        process_set: Any = global_process_set) -> List[torch.Tensor]:
+        process_set: ProcessSet = global_process_set) -> List[torch.Tensor]:
     """Gathers each of `tensors`; returns the list of results.
 
-    Members are named `<name>.<i>of<n>`; all or none are submitted.
-    Differentiable.
+    Members are named `<name>.<i>of<n>`; all or none are submitted. Differentiable.
+
+    Args:
+        tensors: a sequence of tensors, each as in the function of one.
+        name: by which ranks match the operation; None: by the order of submission.
+        process_set: the ranks that take part; all of them must make the call.
     """
     tensors = as_tensors(tensors, "allgather", member_names(name, len(tensors)))
     if not tensors:
@@ -166,12 +193,21 @@ def grouped_allgather(
 def broadcast(tensor: torch.Tensor,
               root_rank: int,
               name: Optional[str] = None,
-              process_set: Any = global_process_set) -> torch.Tensor:
+              process_set: ProcessSet = global_process_set) -> torch.Tensor:
     """Returns a new tensor with the values of rank `root_rank`'s `tensor`.
 
-    root_rank: a rank of the job (not an index in the process set); it must be
-    in the set. Shape and dtype must be the same on all ranks. Differentiable:
-    the averaged gradient goes to the root.
+    Differentiable: the averaged gradient goes to the root.
+
+    Args:
+        tensor: any shape and dtype, the same on all ranks.
+        root_rank: a rank of the job (not an index in the process set); it must be in the set. Shape and dtype
+            must be the same on all ranks.
+        name: by which ranks match the operation; None: by the order of submission.
+        process_set: the ranks that take part; all of them must make the call.
+
+    Raises:
+        ValueError: wrong arguments, or before init().
+        HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
     return _autograd.Broadcast.apply(tensor, root_rank, name, process_set)
 
@@ -180,8 +216,8 @@ def broadcast(tensor: torch.Tensor,
 def broadcast_(tensor: torch.Tensor,
                root_rank: int,
                name: Optional[str] = None,
-               process_set: Any = global_process_set) -> torch.Tensor:
-    """broadcast in place: writes the root's values to `tensor`, returns it."""
+               process_set: ProcessSet = global_process_set) -> torch.Tensor:
+    """Broadcast in place: writes the root's values to `tensor`, returns it."""
     return _autograd.now(
         _submissions.changes(
             _submissions.broadcast(tensor, root_rank, name, id_of(process_set),
@@ -193,22 +229,31 @@ def alltoall(
     tensor: torch.Tensor,
     splits: Any = None,
     name: Optional[str] = None,
-    process_set: Any = global_process_set
+    process_set: ProcessSet = global_process_set
 ) -> Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]:
     """Sends each rank some rows of `tensor`; returns the rows received.
 
-    splits: how many rows go to each rank of the set, in rank order: a list or
-    an int32 or int64 tensor; None: equal parts.
-    Returns the rows from all ranks, in rank order; if splits is given, a pair
-    of these rows and of how many came from each rank (int32 on the CPU, or the
-    dtype and device of `splits`). Differentiable.
+    Args:
+        tensor: [rows, ...]: all dimensions except the first must be the same on all ranks.
+        splits: how many rows go to each rank of the set, in rank order: a list or an int32 or int64 tensor;
+            None: equal parts.
+        name: by which ranks match the operation; None: by the order of submission.
+        process_set: the ranks that take part; all of them must make the call.
+
+    Returns:
+        The rows from all ranks, in rank order; if splits is given, a pair of these rows and of how many came
+        from each rank (int32 on the CPU, or the dtype and device of `splits`). Differentiable.
+
+    Raises:
+        ValueError: wrong arguments, or before init().
+        HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
     rows, received = _autograd.Alltoall.apply(tensor, splits, name,
                                               process_set)
     return rows if splits is None else (rows, received)
 
 
-def _check_scattered(compression: Any) -> None:
+def _check_scattered(compression: CompressorLike) -> None:
     if isinstance(compression, PowerSGD):
         raise ValueError("reducescatter: Compression.powersgd serves allreduce "
                          "only, because it sends no rows; use fp16 or bf16")
@@ -217,42 +262,52 @@ def _check_scattered(compression: Any) -> None:
 @not_compiled
 def reducescatter(tensor: torch.Tensor,
                   name: Optional[str] = None,
-                  compression: Any = Compression.none,
-                  op: int = Average,
-                  process_set: Any = global_process_set,
+                  compression: CompressorLike = Compression.none,
+                  op: ReduceOp = Average,
+                  process_set: ProcessSet = global_process_set,
                   prescale_factor: float = 1.0,
                   postscale_factor: float = 1.0) -> torch.Tensor:
     """Reduces `tensor` over the ranks; returns this rank's rows of the result.
 
-    tensor: at least one dimension, the same shape on all ranks.
-    compression: Compression.fp16 and bf16 send floats in 16 bits.
-    op: Average or Sum. With r rows and n ranks, each rank gets r // n rows, and
-    the first r % n ranks one more.
-    prescale_factor, postscale_factor: factors for the inputs and the result.
-    Differentiable, as an allreduce is: the gradient is gathered and, for a sum,
-    multiplied by the number of ranks.
+    Differentiable, as an allreduce is: the gradient is gathered and, for a sum, multiplied by the number of
+    ranks.
+
+    Args:
+        tensor: at least one dimension, the same shape on all ranks.
+        name: by which ranks match the operation; None: by the order of submission.
+        compression: Compression.fp16 and bf16 send floats in 16 bits.
+        op: Average or Sum. With r rows and n ranks, each rank gets r // n rows, and the first r % n ranks one
+            more.
+        process_set: the ranks that take part; all of them must make the call.
+        prescale_factor: factor for the inputs.
+        postscale_factor: factor for the result.
+
+    Raises:
+        ValueError: wrong arguments, or before init().
+        HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
     op = reduction(None, op)
     _check_scattered(compression)
-    small, ctx = compression.compress(as_tensor(tensor, "reducescatter", name))
+    compressor = compressor_of(compression, name)
+    small, ctx = compressor.compress(as_tensor(tensor, "reducescatter", name))
     reduced = _autograd.Reducescatter.apply(small, name, op, prescale_factor,
                                             postscale_factor, process_set)
-    return compression.decompress(reduced, ctx)
+    return compressor.decompress(reduced, ctx)
 
 
 @not_compiled
 def grouped_reducescatter(
         tensors: Sequence[torch.Tensor],
         name: Optional[str] = None,
-        compression: Any = Compression.none,
-        op: int = Average,
-        process_set: Any = global_process_set,
+        compression: CompressorLike = Compression.none,
+        op: ReduceOp = Average,
+        process_set: ProcessSet = global_process_set,
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0) -> List[torch.Tensor]:
     """A reducescatter of each of `tensors`; returns the list of results.
 
-    Arguments are those of reducescatter. Members are named `<name>.<i>of<n>`;
-    all or none are submitted. Differentiable.
+    Arguments are those of reducescatter. Members are named `<name>.<i>of<n>`; all or none are submitted.
+    Differentiable.
     """
     op = reduction(None, op)
     _check_scattered(compression)

@@ -1,12 +1,12 @@
 """Reduction of sparse tensors by gathering them."""
 
 import contextlib
-from typing import Any, Callable, Optional
+from typing import Callable, Optional
 
 import torch
 
-from maypole.common.constants import Average, Sum
-from maypole.common.process_sets import global_process_set
+from maypole.common.constants import OP_NAMES, Average, ReduceOp, Sum
+from maypole.common.process_sets import ProcessSet, global_process_set
 from maypole.torch._compiling import not_compiled
 from maypole.torch.async_ops import allgather_async, synchronize
 
@@ -15,18 +15,22 @@ from maypole.torch.async_ops import allgather_async, synchronize
 def sparse_allreduce_async(
         tensor: torch.Tensor,
         name: Optional[str],
-        op: int,
-        process_set: Any = global_process_set
+        op: ReduceOp,
+        process_set: ProcessSet = global_process_set
 ) -> Callable[[], torch.Tensor]:
     """Starts reducing a sparse COO tensor; returns a function, not a handle.
 
-    The function waits and returns the sparse result (not coalesced: indices
-    may repeat). It is gathered with two operations, `<name>.indices` and
-    `<name>.values`; the number of entries may differ between ranks.
-    op: Average or Sum, else ValueError.
+    The function waits and returns the sparse result (not coalesced: indices may repeat). It is gathered with
+    two operations, `<name>.indices` and `<name>.values`; the number of entries may differ between ranks.
+
+    Args:
+        tensor: any shape and dtype, the same on all ranks.
+        name: by which ranks match the operation; None: by the order of submission.
+        op: Average or Sum, else ValueError.
+        process_set: the ranks that take part; all of them must make the call.
     """
     if op not in (Average, Sum):
-        raise ValueError(f"sparse_allreduce_async of {name!r}: op={op!r}, "
+        raise ValueError(f"sparse_allreduce_async of {name!r}: op={OP_NAMES.get(op, op)}, "
                          "expected Average or Sum")
     if tensor.layout is not torch.sparse_coo:
         raise ValueError(f"sparse_allreduce_async of {name!r}: layout is "

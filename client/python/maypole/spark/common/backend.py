@@ -13,8 +13,16 @@ def default_num_proc() -> int:
 class Backend:
     """Runs a function in all ranks of a job."""
 
-    def run(self, fn: Any, args: Any = (), kwargs: Any = {}, env: Optional[Dict[str, str]] = None) -> List[Any]:
-        """The results of fn(*args, **kwargs) by rank. env: variables for the ranks."""
+    def run(self, fn: Any, args: Any = (), kwargs: Any = runner.NO_KWARGS,
+            env: Optional[Dict[str, str]] = None) -> List[Any]:
+        """The results of fn(*args, **kwargs) by rank.
+
+        Args:
+            fn: what each rank runs.
+            args: for the function.
+            kwargs: for the function.
+            env: variables for the ranks.
+        """
         raise NotImplementedError()
 
     def num_processes(self) -> int:
@@ -23,14 +31,29 @@ class Backend:
 
 
 class SparkBackend(Backend):
-    """maypole.spark.run(). env: variables for the ranks; kwargs: its other parameters."""
+    """maypole.spark.run().
+
+    Args:
+        num_proc: the number of ranks; None: spark.default.parallelism.
+        env: variables for the ranks.
+        **kwargs: its other parameters.
+    """
 
     def __init__(self, num_proc: Optional[int] = None, env: Optional[Dict[str, str]] = None, **kwargs: Any):
         self._num_proc = num_proc or default_num_proc()
         self._env = env
         self._kwargs = kwargs
 
-    def run(self, fn: Any, args: Any = (), kwargs: Any = {}, env: Optional[Dict[str, str]] = None) -> List[Any]:
+    def run(self, fn: Any, args: Any = (), kwargs: Any = runner.NO_KWARGS,
+            env: Optional[Dict[str, str]] = None) -> List[Any]:
+        """The results of fn(*args, **kwargs) by rank, each in a Spark task.
+
+        Args:
+            fn: what each rank runs.
+            args: for the function.
+            kwargs: for the function.
+            env: variables for the ranks.
+        """
         return runner.run(fn,
                           args=args,
                           kwargs=kwargs,
@@ -42,4 +65,5 @@ class SparkBackend(Backend):
                           **self._kwargs)
 
     def num_processes(self) -> int:
+        """How many ranks run() has."""
         return self._num_proc

@@ -21,8 +21,11 @@ SCALARS = {
 
 
 class Column(NamedTuple):
-    """kind: "scalar", "array" or "vector". dtype: of its elements, as numpy names it. spark_type: its class's name.
-    length: of arrays and vectors; None: 1, or not known before the data is read."""
+    """What a column holds.
+
+    kind: "scalar", "array" or "vector". dtype: of its elements, as numpy names it. spark_type: its class's name.
+    length: of arrays and vectors; None: 1, or not known before the data is read.
+    """
 
     kind: str
     dtype: str
@@ -70,7 +73,8 @@ def plain(df: Any, columns: Dict[str, Column], more: Sequence[str] = ()) -> Any:
 def to_array(table: Any, name: str) -> numpy.ndarray:
     """A column of a pyarrow.Table, of shape (rows,) or (rows, length).
 
-    Raises ValueError if it has nulls, or rows of different lengths."""
+    Raises ValueError if it has nulls, or rows of different lengths.
+    """
     column = table.column(name).combine_chunks()
     if hasattr(column, "chunks"):  # newer pyarrow keeps a ChunkedArray
         column = column.chunk(0) if column.num_chunks == 1 else _concatenated(column)

@@ -80,7 +80,8 @@ def row_groups(store: Any, path: str) -> List[RowGroup]:
 class Reader:
     """The rows of one rank. names: columns. cache: whether rows stay in memory after the first epoch.
 
-    padded_rows: how many rows an epoch has; the first row comes again at its end if the rank has one less."""
+    padded_rows: how many rows an epoch has; the first row comes again at its end if the rank has one less.
+    """
 
     def __init__(self,
                  store: Any,

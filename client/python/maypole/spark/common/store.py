@@ -19,7 +19,13 @@ class Store:
 
     @staticmethod
     def create(prefix_path: str, *args: Any, **kwargs: Any) -> Any:
-        """A store for the path, by its scheme: HDFSStore, DBFSLocalStore, else FilesystemStore."""
+        """A store for the path, by its scheme: HDFSStore, DBFSLocalStore, else FilesystemStore.
+
+        Args:
+            prefix_path: the directory.
+            *args: for that class.
+            **kwargs: for that class.
+        """
         for kind in (HDFSStore, DBFSLocalStore):
             if kind.matches(prefix_path):
                 return kind(prefix_path, *args, **kwargs)
@@ -29,8 +35,15 @@ class Store:
 class AbstractFilesystemStore(Store):
     """A store below prefix_path. The other paths are by default directories in it.
 
-    save_runs: whether runs leave checkpoints and logs. storage_options: for fsspec, if pyarrow does not know the
-    scheme. checkpoint_filename: of each run's checkpoint.
+    Args:
+        prefix_path: the directory.
+        train_path: of the data, if not in the directory.
+        val_path: of the data, if not in the directory.
+        test_path: of the data, if not in the directory.
+        runs_path: of the runs, if not in the directory.
+        save_runs: whether runs leave checkpoints and logs.
+        storage_options: for fsspec, if pyarrow does not know the scheme.
+        checkpoint_filename: of each run's checkpoint.
     """
 
     def __init__(self,
@@ -66,7 +79,7 @@ class AbstractFilesystemStore(Store):
         return self._fs
 
     def get_filesystem(self) -> Any:
-        """fs."""
+        """Fs."""
         return self.fs
 
     def _open(self) -> Any:
@@ -214,7 +227,16 @@ class LocalStore(FilesystemStore):
 class HDFSStore(AbstractFilesystemStore):
     """A path of HDFS: hdfs://host:port/x, hdfs:///x or /x. It needs libhdfs, as pyarrow's documentation says.
 
-    host, port, user, kerb_ticket, extra_conf: as pyarrow.fs.HadoopFileSystem. driver, temp_dir: without effect.
+    Args:
+        prefix_path: the directory.
+        host: as pyarrow.fs.HadoopFileSystem.
+        port: as pyarrow.fs.HadoopFileSystem.
+        user: as pyarrow.fs.HadoopFileSystem.
+        kerb_ticket: as pyarrow.fs.HadoopFileSystem.
+        driver: without effect.
+        extra_conf: as pyarrow.fs.HadoopFileSystem.
+        temp_dir: without effect.
+        **kwargs: as of FilesystemStore.
     """
 
     def __init__(self,
@@ -241,6 +263,7 @@ class HDFSStore(AbstractFilesystemStore):
         return path.startswith("hdfs://")
 
     def get_full_path(self, path: str) -> str:
+        """The path as a URL of HDFS."""
         return path if "://" in path else f"hdfs://{self._authority}{path if path.startswith('/') else '/' + path}"
 
     def _open(self) -> Any:
@@ -256,6 +279,7 @@ class DBFSLocalStore(FilesystemStore):
         return path.startswith(("dbfs:/", "/dbfs/", "file:///dbfs/"))
 
     def get_full_path(self, path: str) -> str:
+        """The path as one of the driver's file system."""
         if path.startswith("dbfs:/"):
             path = "/dbfs/" + path[len("dbfs:/"):].lstrip("/")
         return super().get_full_path(path)

@@ -2,12 +2,12 @@
 
 import contextlib
 import threading
-from typing import Any, Iterator, List, Optional, Sequence
+from typing import Any, Iterator, List, Optional, Sequence, Set
 
 from maypole.spark.common import columns, params
 
 _lock = threading.Lock()
-_in_use = set()
+_in_use: Set[int] = set()
 
 
 def _free_index() -> int:
@@ -59,8 +59,11 @@ def write(df: Any,
           most_files: int,
           least_files: int,
           seed: Optional[int] = None) -> None:
-    """least_files, most_files: how many files the training data has; between these it keeps the DataFrame's
-    partitions."""
+    """Writes the DataFrame's training data.
+
+    least_files, most_files: how many files the training data has; between these it keeps the DataFrame's
+    partitions.
+    """
     from pyspark.sql.functions import col
     schema = columns.of_schema(df.schema, wanted)
     if isinstance(validation, str):

@@ -81,6 +81,7 @@ class KerasEstimator(HorovodEstimator):
         self.setParams(**self._input_kwargs)
 
     def check(self) -> None:
+        """Raises ValueError if a parameter is missing or wrong."""
         super().check()
         model = self.getModel()
         if not isinstance(model, keras.Model):
@@ -203,6 +204,7 @@ class KerasModel(HorovodModel):
             os.environ.setdefault("KERAS_BACKEND", backend)
             os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # GPUs are for training
             import keras as framework
+
             from maypole.spark.keras import models as here
             if floatx:
                 framework.backend.set_floatx(floatx)

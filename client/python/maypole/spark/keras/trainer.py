@@ -11,9 +11,12 @@ from maypole.spark.keras import models
 
 
 class Training(NamedTuple):
-    """model: a .keras file's bytes; of a checkpoint with the optimizer's state, if is_checkpoint. optimizer: a name, a
+    """What a rank needs to train a model of Keras.
+
+    model: a .keras file's bytes; of a checkpoint with the optimizer's state, if is_checkpoint. optimizer: a name, a
     configuration, or None: the model's. rate: the learning rate for one rank, if it is a number. compile: pickled
-    losses, loss weights, metrics, callbacks, checkpoint callback."""
+    losses, loss weights, metrics, callbacks, checkpoint callback.
+    """
 
     model: bytes
     is_checkpoint: bool
@@ -46,7 +49,10 @@ def train(work: Any, training: Training) -> Any:
     wanted, outputs = models.shapes(model.inputs), models.shapes(model.outputs)
     steps, batches = work.train_batches(hvd.rank(), hvd.size())
     val_steps, val_batches = work.val_batches(hvd.rank(), hvd.size())
-    endless = lambda of_epoch: _endless(of_epoch, work, wanted, outputs, training.label_shapes)
+
+    def endless(of_epoch: Any) -> Any:
+        return _endless(of_epoch, work, wanted, outputs, training.label_shapes)
+
     with work.store.get_local_output_dir_fn(work.run_id)() as directory:
         path = os.path.join(directory, work.store.get_checkpoint_filename() + models.SUFFIX)
         callbacks = [

@@ -85,6 +85,7 @@ class TorchEstimator(HorovodEstimator):
         self.setParams(**self._input_kwargs)
 
     def check(self) -> None:
+        """Raises ValueError if a parameter is missing or wrong."""
         super().check()
         if self.getOrDefault(self.optimizer) is None:
             raise ValueError("TorchEstimator: optimizer must be set")

@@ -14,7 +14,8 @@ from maypole.common import objects
 class Training(NamedTuple):
     """model: pickled. state: of model and optimizer, by torch.save, with the learning rate for one rank.
 
-    losses: or functions that make them."""
+    losses: or functions that make them.
+    """
 
     model: bytearray
     optimizer_class: Any
@@ -30,8 +31,10 @@ class Training(NamedTuple):
 
 
 def make_optimizer(kind: Any, model: Any, state: Any) -> Any:
-    """An optimizer of the model's parameters with this state; lr: some classes require one, the state has the right
-    one."""
+    """An optimizer of the model's parameters with this state.
+
+    lr: some classes require one, the state has the right one.
+    """
     needs_rate = "lr" in inspect.signature(kind).parameters
     optimizer = kind(model.parameters(), **({"lr": 1.0} if needs_rate else {}))
     optimizer.load_state_dict(state)
@@ -172,7 +175,10 @@ class _Run:
         work, is_training = self._work, phase == "train"
         self._model.train(is_training)
         means = _Means(self._training.metrics, work.label_cols)
-        fit = lambda outputs, labels: fit_labels(outputs, labels, self._training.label_shapes)
+
+        def fit(outputs: Any, labels: Any) -> Any:
+            return fit_labels(outputs, labels, self._training.label_shapes)
+
         for batch in batches:
             inputs = inputs_of([batch[name] for name in work.feature_cols], self._training.input_shapes, self._device)
             labels = labels_of([batch[name] for name in work.label_cols], self._device)

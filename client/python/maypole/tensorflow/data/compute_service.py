@@ -49,7 +49,11 @@ class TfDataServiceConfig:
     timeout: int = 60
 
     def compute_client(self, verbose: int = 1) -> RegistryClient:
-        """A client of the registry; its shutdown() ends the computing job."""
+        """A client of the registry; its shutdown() ends the computing job.
+
+        Args:
+            verbose: accepted for compatibility, without effect.
+        """
         del verbose
         return RegistryClient(self.addresses, self.key)
 
@@ -62,6 +66,7 @@ class TfDataServiceConfig:
 
     @staticmethod
     def from_dict(config: Mapping[str, Any]) -> "TfDataServiceConfig":
+        """The configuration of which to_dict() has made this."""
         values = dict(config)
         values["key"] = binascii.unhexlify(values["key"])
         values["addresses"] = {
@@ -78,7 +83,9 @@ class TfDataServiceConfig:
              wait_for_file_creation: bool = False) -> "TfDataServiceConfig":
         """Reads what write() has written.
 
-        wait_for_file_creation: wait, without a limit, until there is a file.
+        Args:
+            filename: which TfDataServiceConfig.write() has written.
+            wait_for_file_creation: wait, without a limit, until there is a file.
         """
         while wait_for_file_creation and not os.path.exists(filename):
             time.sleep(_POLL_SECONDS)
@@ -109,9 +116,15 @@ def tf_data_service(compute_config: TfDataServiceConfig,
                     rank: int) -> Iterator[str]:
     """Gives the address of the dispatcher for the training rank.
 
-    If dispatchers run on the training side, this rank's ends with the `with`
-    block. Raises TimeoutError if the dispatcher or its workers do not appear,
-    ConnectionError if the computing job cannot be reached.
+    If dispatchers run on the training side, this rank's ends with the `with` block.
+
+    Args:
+        compute_config: of the data service.
+        rank: of the process in the training job.
+
+    Raises:
+        TimeoutError: the dispatcher or its workers do not appear.
+        ConnectionError: the computing job cannot be reached.
     """
     _check_side(compute_config)
     client = compute_config.compute_client()
@@ -133,16 +146,22 @@ def send_to_data_service(dataset: tf.data.Dataset,
                          processing_mode: str = "distributed_epoch",
                          reuse_dataset: bool = False,
                          round_robin: bool = False) -> tf.data.Dataset:
-    """The dataset, computed by the data service; also dataset.
-    send_to_data_service(config, rank).
+    """The dataset, computed by the data service; also a method of tf.data.Dataset.
 
-    reuse_dataset: all ranks read from one job of the service: with
-    "distributed_epoch" each element comes to one rank, once. Otherwise each
-    rank reads all elements.
-    round_robin: with reuse_dataset: ranks take elements in turn; needs `size`,
-    their number, and an endless dataset.
-    Raises RuntimeError if dispatchers run on the training side, because they
-    must live as long as the dataset: use tf_data_service().
+    Args:
+        dataset: a tf.data.Dataset.
+        compute_config: of the data service.
+        rank: of the process in the training job.
+        size: the number of ranks.
+        processing_mode: as of tf.data.experimental.service.distribute().
+        reuse_dataset: all ranks read from one job of the service: with "distributed_epoch" each element comes
+            to one rank, once. Otherwise each rank reads all elements.
+        round_robin: with reuse_dataset: ranks take elements in turn; needs `size`, their number, and an endless
+            dataset.
+
+    Raises:
+        RuntimeError: dispatchers run on the training side, because they must live as long as the dataset: use
+            tf_data_service().
     """
     if compute_config.dispatcher_side == "training":
         raise RuntimeError(
@@ -164,8 +183,13 @@ tf.data.Dataset.send_to_data_service = send_to_data_service
 
 
 def compute_worker_fn(compute_config: TfDataServiceConfig) -> None:
-    """What each process of the computing job does, until the registry's
-    shutdown(): a worker, and on some of them a dispatcher."""
+    """What each process of the computing job does, until the registry's shutdown().
+
+    A worker, and on some of them a dispatcher.
+
+    Args:
+        compute_config: of the data service.
+    """
     _check_side(compute_config)
     basics.init()
     rank = basics.rank()

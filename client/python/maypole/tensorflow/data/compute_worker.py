@@ -13,8 +13,7 @@ from typing import Optional
 
 from maypole.common import basics, objects
 from maypole.common.data_registry import Registry, new_key, own_address
-from maypole.tensorflow.data.compute_service import (TfDataServiceConfig,
-                                                     compute_worker_fn)
+from maypole.tensorflow.data.compute_service import TfDataServiceConfig, compute_worker_fn
 
 
 def main(dispatchers: int, dispatcher_side: str, configfile: str,

@@ -14,18 +14,19 @@ from tensorflow import keras as _keras_module
 from maypole import _native
 from maypole._keras import api, backends
 from maypole._keras.values import allgather, allreduce, broadcast, reducescatter
-from maypole.common.basics import (ccl_built, cross_rank, cross_size, cuda_built, ddl_built,
-                                   gloo_built, gloo_enabled, init, is_homogeneous, is_initialized,
-                                   local_rank, local_size, mpi_built, mpi_enabled,
-                                   mpi_threads_supported, nccl_built, rank, rocm_built, shutdown,
-                                   size)
-from maypole.common.constants import Adasum, Average, Max, Min, Product, Sum
-from maypole.common.exceptions import (HorovodInternalError, HorovodVersionMismatchError,
-                                       HostsUpdatedInterrupt, MaypoleError)
+from maypole.common import api as _common
+from maypole.common.api import *  # noqa: F403 - the names of its __all__, which all frameworks' modules have
+from maypole.common.constants import Average, ReduceOp
 from maypole.common.objects import allgather_object, broadcast_object
-from maypole.common.process_sets import (ProcessSet, add_process_set, global_process_set,
-                                         remove_process_set)
-from maypole.common.timeline import start_timeline, stop_timeline
+from maypole.common.process_sets import ProcessSet, global_process_set
+from maypole.tensorflow.keras import callbacks, elastic
+
+__all__ = [
+    "Compression", "DistributedOptimizer", "PartialDistributedOptimizer", "allgather", "allgather_object", "allreduce",
+    "broadcast", "broadcast_global_variables", "broadcast_object", "callbacks", "elastic", "load_model",
+    "reducescatter",
+]
+__all__ += _common.__all__
 
 # Of the backend's binding. Raises ImportError for a backend that Maypole does not have.
 Compression = backends.compression_of(_keras_module)
@@ -40,12 +41,12 @@ def DistributedOptimizer(  # pylint: disable=invalid-name
         compression: Any = Compression.none,
         sparse_as_dense: bool = False,
         gradient_predivide_factor: float = 1.0,
-        op: int = Average,
+        op: ReduceOp = Average,
         backward_passes_per_step: int = 1,
         average_aggregated_gradients: bool = False,
         num_groups: int = 0,
         groups: Any = None,
-        process_set: Any = global_process_set,
+        process_set: ProcessSet = global_process_set,
         scale_local_gradients: bool = True) -> Any:
     """As maypole.keras.DistributedOptimizer(), in another order."""
     del device_dense, device_sparse
@@ -63,11 +64,11 @@ def PartialDistributedOptimizer(  # pylint: disable=invalid-name
         compression: Any = Compression.none,
         sparse_as_dense: bool = False,
         gradient_predivide_factor: float = 1.0,
-        op: int = Average,
+        op: ReduceOp = Average,
         backward_passes_per_step: int = 1,
         average_aggregated_gradients: bool = False,
         groups: Any = None,
-        process_set: Any = global_process_set,
+        process_set: ProcessSet = global_process_set,
         local_layers: Any = None,
         scale_local_gradients: bool = True) -> Any:
     """As maypole.keras.PartialDistributedOptimizer()."""
@@ -90,8 +91,6 @@ def load_model(filepath: Any, custom_optimizers: Optional[Sequence[type]] = None
     return api.load_model(_keras_module, filepath, custom_optimizers, custom_objects, compression,
                           legacy_opts)
 
-
-from maypole.tensorflow.keras import callbacks, elastic  # pylint: disable=wrong-import-position
 
 # So that a missing library is an error of the import, not of the first call.
 _native.library()

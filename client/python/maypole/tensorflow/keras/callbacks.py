@@ -5,26 +5,29 @@ from tensorflow import keras
 from maypole._keras import callbacks as _callbacks
 from maypole._keras import schedules as _schedules
 
-_Callback = keras.callbacks.Callback
+__all__ = [
+    "BestModelCheckpoint", "BroadcastGlobalVariablesCallback", "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback", "MetricAverageCallback",
+]
 
 
 class BroadcastGlobalVariablesCallback(_callbacks.BroadcastGlobalVariables,
-                                       _callbacks.ForTraining, _Callback):
-    __doc__ = _callbacks.BroadcastGlobalVariables.__doc__
+                                       _callbacks.ForTraining, keras.callbacks.Callback):
+    """As maypole.keras.callbacks.BroadcastGlobalVariablesCallback."""
 
 
-class MetricAverageCallback(_callbacks.MetricAverage, _callbacks.ForTraining, _Callback):
-    __doc__ = _callbacks.MetricAverage.__doc__
+class MetricAverageCallback(_callbacks.MetricAverage, _callbacks.ForTraining, keras.callbacks.Callback):
+    """As maypole.keras.callbacks.MetricAverageCallback."""
 
 
 class LearningRateScheduleCallback(_schedules.LearningRateSchedule, _callbacks.ForTraining,
-                                   _Callback):
-    __doc__ = _schedules.LearningRateSchedule.__doc__
+                                   keras.callbacks.Callback):
+    """As maypole.keras.callbacks.LearningRateScheduleCallback."""
 
 
-class LearningRateWarmupCallback(_schedules.LearningRateWarmup, _callbacks.ForTraining, _Callback):
-    __doc__ = _schedules.LearningRateWarmup.__doc__
+class LearningRateWarmupCallback(_schedules.LearningRateWarmup, _callbacks.ForTraining, keras.callbacks.Callback):
+    """As maypole.keras.callbacks.LearningRateWarmupCallback."""
 
 
 class BestModelCheckpoint(_callbacks.BestModelCheckpoint, keras.callbacks.ModelCheckpoint):
-    __doc__ = _callbacks.BestModelCheckpoint.__doc__
+    """As maypole.keras.callbacks.BestModelCheckpoint."""

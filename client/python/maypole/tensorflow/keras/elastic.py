@@ -7,16 +7,19 @@ from maypole._keras import elastic as _elastic
 from maypole._keras.elastic import KerasState, run
 from maypole.common.elastic import ObjectState, State, request_departure, reset
 
-_Callback = keras.callbacks.Callback
+__all__ = [
+    "CommitStateCallback", "KerasState", "ObjectState", "State", "UpdateBatchStateCallback", "UpdateEpochStateCallback",
+    "request_departure", "reset", "run",
+]
 
 
-class CommitStateCallback(_elastic.CommitState, _callbacks.ForTraining, _Callback):
-    __doc__ = _elastic.CommitState.__doc__
+class CommitStateCallback(_elastic.CommitState, _callbacks.ForTraining, keras.callbacks.Callback):
+    """As maypole.keras.elastic.CommitStateCallback."""
 
 
-class UpdateBatchStateCallback(_elastic.UpdateBatchState, _callbacks.ForTraining, _Callback):
-    __doc__ = _elastic.UpdateBatchState.__doc__
+class UpdateBatchStateCallback(_elastic.UpdateBatchState, _callbacks.ForTraining, keras.callbacks.Callback):
+    """As maypole.keras.elastic.UpdateBatchStateCallback."""
 
 
-class UpdateEpochStateCallback(_elastic.UpdateEpochState, _callbacks.ForTraining, _Callback):
-    __doc__ = _elastic.UpdateEpochState.__doc__
+class UpdateEpochStateCallback(_elastic.UpdateEpochState, _callbacks.ForTraining, keras.callbacks.Callback):
+    """As maypole.keras.elastic.UpdateEpochStateCallback."""

@@ -1,5 +1,7 @@
 """Elastic training with PyTorch: docs/elastic.md.
 
+For example:
+
     import maypole.torch as hvd
 
     hvd.init()
@@ -19,7 +21,10 @@
     train(hvd.elastic.TorchState(model, optimizer, sampler=sampler, epoch=0))
 """
 
-from maypole.common.elastic import (ObjectState, State, request_departure,
-                                    reset, run, run_fn)
+from maypole.common.elastic import ObjectState, State, request_departure, reset, run, run_fn
 from maypole.torch.elastic.sampler import ElasticSampler
 from maypole.torch.elastic.state import TorchState
+
+__all__ = [
+    "ElasticSampler", "ObjectState", "State", "TorchState", "request_departure", "reset", "run", "run_fn",
+]

@@ -33,7 +33,7 @@ from maypole.common import basics, objects
 from maypole.common.agreement import Plan
 from maypole.common.commit_memory import ALIGNMENT, Commit, CommitMemory
 from maypole.common.constants import Max
-from maypole.torch._structures import (places, put_back, specs_of, take_out)
+from maypole.torch._structures import places, put_back, specs_of, take_out
 from maypole.torch.functions import broadcast_object, broadcast_parameters
 from maypole.torch.ops import allreduce
 
@@ -82,8 +82,7 @@ class StateKeeper:
         self._loaded = {}
 
     def save(self, rest: Any) -> bool:
-        """Whether the commit is in the keeper's memory now. If not, the handlers
-        must save their values themselves."""
+        """Whether the commit is in the keeper's memory now. If not, the handlers must save their values themselves."""
         self._number += 1
         commit = Commit(self._generation, self._number)
         kept = self._stores() and self._try_to_write(commit, rest)
@@ -94,6 +93,7 @@ class StateKeeper:
 
     def restore(self) -> None:
         """Returns to the last save(), which must have returned True."""
+        assert self._memory is not None and self._in_memory is not None
         half = self._memory.commits()[self._in_memory]
         self._read(self._memory, half)
 
@@ -125,8 +125,7 @@ class StateKeeper:
 
     def _try_to_write(self, commit: Commit, rest: Any) -> bool:
         try:
-            self._write(commit, rest)
-            self._hand_over()
+            self._hand_over(self._write(commit, rest))
             return True
         except OSError as error:
             self._refuse(f"no memory for it: {error}")
@@ -134,7 +133,7 @@ class StateKeeper:
             self._refuse(str(error))
         return False
 
-    def _write(self, commit: Commit, rest: Any) -> None:
+    def _write(self, commit: Commit, rest: Any) -> CommitMemory:
         taken = {}
         spans: Dict[str, List[Span]] = {}
         at = 0
@@ -159,6 +158,7 @@ class StateKeeper:
             ]
         memory.publish(half, commit, self._described(taken, spans, rest), at)
         self._in_memory = commit
+        return memory
 
     @property
     def started(self) -> bool:
@@ -172,11 +172,11 @@ class StateKeeper:
             ({name: (skeleton, spans[name])
               for name, (skeleton, _) in taken.items()}, rest))
 
-    def _hand_over(self) -> None:
+    def _hand_over(self, memory: CommitMemory) -> None:
         if self._held_in == basics.joins():
             return
         try:
-            _native.library().keep_state(self.name, self._memory.fd)
+            _native.library().keep_state(self.name, memory.fd)
             self._held_in = basics.joins()
         except _native.StatusError as error:
             if error.code not in (_native.UNAVAILABLE, _native.ABORTED):
@@ -188,9 +188,10 @@ class StateKeeper:
     # --- What dead processes have left ----------------------------------------
 
     def load_newest(self) -> Any:
-        """Overwrites the state's tensors by the newest commit that the executor
-        holds, sets `commit`, and returns the commit's `rest`; None if it holds
-        none."""
+        """Overwrites the state's tensors by the newest commit that the executor holds.
+
+        Sets `commit`, and returns the commit's `rest`; None if it holds none.
+        """
         self.commit = None
         self._found = None
         self._loaded = {}  # of a sync() that has failed
@@ -211,11 +212,12 @@ class StateKeeper:
 
     def load(self, commit: Optional[Commit]) -> Any:
         """As load_newest(), with this commit, if that call has found it."""
-        half = self._found.commits().get(commit) if self._found else None
-        if half is None:
+        found = self._found
+        half = found.commits().get(commit) if found is not None and commit is not None else None
+        if found is None or half is None:
             return None
         try:
-            spans, rest = self._read(self._found, half)
+            spans, rest = self._read(found, half)
         except _Damaged as error:
             _log.warning("maypole: %s of the state %r cannot be used: %s",
                          commit, self.name, error)
@@ -298,7 +300,7 @@ class StateKeeper:
         if self.started:
             return [_digest(tensor) for tensor in tensors]
         # Without a load the values are the initial ones, of no use.
-        return self._loaded.get(name) or [None] * len(tensors)
+        return [*self._loaded.get(name, [])] or [None] * len(tensors)
 
     def _missing_anywhere(self, have: List[bool], compare: bool) -> List[int]:
         """The numbers of the tensors that a rank does not have."""
@@ -318,8 +320,11 @@ class _Damaged(RuntimeError):
 
 def _targets(name: str, handler: Any,
              wanted: Any) -> Tuple[List[torch.Tensor], bool, bool]:
-    """(tensors to write the values of `wanted` to, whether they are those of the
-    handler's value, whether nothing else is to be loaded then)."""
+    """Returns where to load the values of `wanted`.
+
+    Tensors to write them to, whether they are those of the handler's value, and
+    whether nothing else is to be loaded then.
+    """
     tensors: List[torch.Tensor] = []
     own = take_out(handler.contents(), tensors)
     mine, others = list(places(own)), list(places(wanted))

@@ -30,9 +30,12 @@ from maypole.common import basics
 class ElasticSampler(torch.utils.data.Sampler):
     """Deals out the samples that are not processed to the ranks of the job.
 
-    The ranks get equally many: the last samples are filled up with up to
-    size() - 1 that another rank has, too. shuffle: another order in each epoch,
-    which depends on seed and epoch only.
+    The ranks get equally many: the last samples are filled up with up to size() - 1 that another rank has, too.
+
+    Args:
+        dataset: has a length and is indexed by numbers.
+        shuffle: another order in each epoch, which depends on seed and epoch only.
+        seed: of the order, the same on all ranks.
     """
 
     # pylint: disable=super-init-not-called
@@ -83,6 +86,7 @@ class ElasticSampler(torch.utils.data.Sampler):
         return self.indices[batch_idx * batch_size:(batch_idx + 1) * batch_size]
 
     def state_dict(self) -> Dict[str, Any]:
+        """What load_state_dict() takes: the epoch and what has been processed in it."""
         return {
             "epoch": self.epoch,
             "processed_num": self.processed_num,
@@ -90,16 +94,17 @@ class ElasticSampler(torch.utils.data.Sampler):
         }
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Takes also the states of Horovod's samplers, of which some have only
-        processed_num, others only processed_indices."""
+        """Loads the state of a sampler, also of Horovod's.
+
+        Some of those have only processed_num, others only processed_indices.
+        """
         self.epoch = state_dict["epoch"]
         self.processed_num = state_dict.get("processed_num", 0)
         self.processed_indices = set(state_dict.get("processed_indices", ()))
         self.reset()
 
     def reset(self) -> None:
-        """Deals the remaining samples out anew, to the ranks of this epoch of
-        the job."""
+        """Deals the remaining samples out anew, to the ranks of this epoch of the job."""
         self.num_replicas = basics.size()
         self.rank = basics.rank()
         self._recorded = 0  # samples of all ranks, since this call

@@ -16,14 +16,11 @@ from maypole.common import basics
 from maypole.common.agreement import Offer, decide
 from maypole.common.elastic import ObjectState
 from maypole.torch._in_place import load_state_dict
-from maypole.torch._structures import (TensorAt, put_back, specs_of, take_out,
-                                       tensors_for)
+from maypole.torch._structures import TensorAt, put_back, specs_of, take_out, tensors_for
 from maypole.torch.elastic.keeper import StateKeeper
 from maypole.torch.elastic.references import References, is_plain
 from maypole.torch.elastic.sampler import ElasticSampler
-from maypole.torch.functions import (allgather_object, broadcast_object,
-                                     broadcast_optimizer_state,
-                                     broadcast_parameters)
+from maypole.torch.functions import allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters
 
 
 class StateHandler:
@@ -38,15 +35,19 @@ class StateHandler:
         self.save()
 
     def save(self) -> None:
+        """Keeps a copy of the value."""
         raise NotImplementedError()
 
     def restore(self) -> None:
+        """Sets the value to the copy."""
         raise NotImplementedError()
 
     def sync(self) -> None:
-        """Gives all ranks the value of rank 0. The state saves it when all its
-        values are synchronized, so that after a death in the middle restore()
-        returns to values that belong together."""
+        """Gives all ranks the value of rank 0.
+
+        The state saves it when all its values are synchronized, so that after a
+        death in the middle restore() returns to values that belong together.
+        """
         raise NotImplementedError()
 
 
@@ -63,9 +64,11 @@ class TensorsHandler(StateHandler):
         self.save()
 
     def save(self) -> None:
+        """Keeps a copy of the value's contents."""
         self._saved = copy.deepcopy(self.contents())
 
     def restore(self) -> None:
+        """Loads the copy into the value."""
         self.begin()
         self.load(self._saved)
 
@@ -75,12 +78,15 @@ class TensorsHandler(StateHandler):
 
     @property
     def has_saved(self) -> bool:
+        """Whether save() has been called."""
         return self._saved is not None
 
     def contents(self) -> Any:
+        """What load() takes."""
         return self.value.state_dict()
 
     def load(self, contents: Any) -> None:
+        """Makes these contents the value's."""
         self.value.load_state_dict(contents)
 
     def begin(self) -> None:
@@ -95,6 +101,7 @@ class ModelStateHandler(TensorsHandler):
     """A torch.nn.Module: its state_dict(), in place."""
 
     def sync(self) -> None:
+        """Gives all ranks the model of rank 0."""
         broadcast_parameters(self.value.state_dict(), root_rank=0)
 
 
@@ -104,24 +111,28 @@ class OptimizerStateHandler(TensorsHandler):
     fixed = False  # its state appears with the first step
 
     def restore(self) -> None:
+        """Loads the copy into the optimizer."""
         self.begin()
         # PyTorch 2 keeps the tensors that it loads, and steps change them.
         self.load(copy.deepcopy(self._saved))
 
     def load(self, contents: Any) -> None:
+        """Makes this state the optimizer's."""
         load_state_dict(self.value, contents)
 
     def sync(self) -> None:
+        """Gives all ranks the optimizer's state of rank 0."""
         self.begin()
         broadcast_optimizer_state(self.value, root_rank=0)
 
     def begin(self) -> None:
-        # The gradients of an interrupted step are not to be used.
+        """Drops the gradients of an interrupted step: they are not to be used."""
         if hasattr(self.value, "abandon"):
             self.value.abandon()
         self.value.zero_grad()
 
     def new_tensors(self, specs: List[TensorAt]) -> List[torch.Tensor]:
+        """Tensors for the optimizer's state, beside its parameters."""
         return tensors_for(specs, self.value)
 
 
@@ -141,6 +152,7 @@ class SamplerStateHandler(StateHandler):
         self._previous = self._saved = sampler.state_dict()
 
     def save(self) -> None:
+        """Keeps a copy of the sampler's state."""
         now = self.value.state_dict()
         if self._synced_saves is None:
             self._previous = self._saved
@@ -152,10 +164,12 @@ class SamplerStateHandler(StateHandler):
         self._synced_saves = None
 
     def restore(self) -> None:
+        """Sets the sampler to the copy."""
         self.value.load_state_dict(self._saved)
         self._synced_saves = None
 
     def sync(self, root_rank: int = 0) -> None:
+        """Gives all ranks what any of them has processed."""
         ranks = allgather_object(
             (self._saves, self._previous, self.value.state_dict()))
         saves, _, merged = ranks.pop(root_rank)
@@ -168,8 +182,9 @@ class SamplerStateHandler(StateHandler):
 
 
 class StateDictHandler(StateHandler):
-    """Any other object with state_dict() and load_state_dict(): a learning rate
-    scheduler, a GradScaler. It stays the same object.
+    """Any other object with state_dict() and load_state_dict(): a learning rate scheduler, a GradScaler.
+
+    It stays the same object.
 
     references: gives the objects that the state may refer to.
     """
@@ -180,9 +195,11 @@ class StateDictHandler(StateHandler):
         self.save()
 
     def save(self) -> None:
+        """Keeps a copy of the value's state."""
         self._saved = self._references().copy(self.value.state_dict())
 
     def restore(self) -> None:
+        """Loads the copy into the value."""
         self.value.load_state_dict(self._references().copy(self._saved))
 
     def sync(self, root_rank: int = 0) -> None:
@@ -211,8 +228,7 @@ _registry: List[Tuple[type, Type[StateHandler]]] = [
 
 
 def get_handler_registry() -> List[Tuple[type, Type[StateHandler]]]:
-    """The (class of values, class of handlers) that TorchState looks through,
-    in order."""
+    """The (class of values, class of handlers) that TorchState looks through, in order."""
     return list(_registry)
 
 
@@ -238,15 +254,17 @@ class TorchState(ObjectState):
 
         state = TorchState(model, optimizer, sampler=sampler, epoch=0, batch=0)
 
-    All are attributes: state.model, state.epoch += 1. Models, optimizers,
-    samplers and other objects with state_dict() and load_state_dict() (a
-    scheduler, a GradScaler) are restored in place. Of other values copies are
-    kept, which refer to the same models and optimizers.
+    All are attributes: state.model, state.epoch += 1. Models, optimizers, samplers and other objects with
+    state_dict() and load_state_dict() (a scheduler, a GradScaler) are restored in place. Of other values copies
+    are kept, which refer to the same models and optimizers.
 
-    keep: in an elastic job, commits are in memory that survives this process
-    (docs/elastic.md). True, or a name if a script has several such states; None:
-    what MAYPOLE_KEEP_STATE says (1: True). Values of handlers of your own are
-    not in that memory.
+    Args:
+        model: a torch.nn.Module.
+        optimizer: a torch optimizer, also a DistributedOptimizer.
+        keep: in an elastic job, commits are in memory that survives this process (docs/elastic.md). True, or a
+            name if a script has several such states; None: what MAYPOLE_KEEP_STATE says (1: True). Values of
+            handlers of your own are not in that memory.
+        **kwargs: the state's attributes, with their values.
     """
 
     def __init__(self,
@@ -317,17 +335,16 @@ class TorchState(ObjectState):
 
     @property
     def restored_bytes(self) -> int:
-        """Bytes of tensors that this process has read from memory which dead
-        processes have left with the executor."""
+        """Bytes of tensors that this process has read from memory which dead processes have left with the executor."""
         return self._keeper.restored_bytes if self._keeper else 0
 
     @property
     def broadcast_bytes(self) -> int:
-        """Bytes of tensors that sync() has broadcast to or from this process;
-        0 if the state is not kept."""
+        """Bytes of tensors that sync() has broadcast to or from this process; 0 if the state is not kept."""
         return self._keeper.broadcast_bytes if self._keeper else 0
 
     def save(self) -> None:
+        """Keeps the state: in the executor where there is room, otherwise in copies."""
         kept = self._keeper is not None and self._keeper.save(self._rest())
         for _, handler in self._ordered():
             if kept and isinstance(handler, TensorsHandler):
@@ -337,7 +354,9 @@ class TorchState(ObjectState):
         super().save()
 
     def restore(self) -> None:
+        """Sets the state to that of the last save()."""
         if any(not h.has_saved for _, h in self._of_kind(TensorsHandler)):
+            assert self._keeper is not None  # who else would have what they have not?
             self._keeper.restore()
         for _, handler in self._ordered():
             if not isinstance(handler, TensorsHandler) or handler.has_saved:
@@ -345,18 +364,19 @@ class TorchState(ObjectState):
         super().restore()
 
     def sync(self) -> None:
+        """Gives all ranks the newest state, and saves it."""
         if self._keeper is not None and basics.is_elastic():
-            return self._sync_kept()
+            return self._sync_kept(self._keeper)
         for _, handler in self._ordered():
             handler.sync()
         super().sync()  # saves
 
     def on_finished(self) -> None:
+        """Drops the commits in the executor."""
         if self._keeper is not None:
             self._keeper.drop()
 
-    def _sync_kept(self) -> None:
-        keeper = self._keeper
+    def _sync_kept(self, keeper: StateKeeper) -> None:
         if not keeper.started:
             self._load_rest(keeper.load_newest())
         offers = allgather_object(Offer(keeper.started, keeper.commit),

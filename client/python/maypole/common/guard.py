@@ -12,19 +12,20 @@ import shutil
 import signal
 import sys
 import time
+from typing import List, Optional
 
 _PR_SET_PDEATHSIG = 1
 _PATIENCE = 5.0  # seconds from SIGTERM to SIGKILL
 _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
 
 
-def end_with_parent(parent, number):
+def end_with_parent(parent: int, number: int) -> bool:
     """This process gets the signal when the thread that has started it ends. False: that has happened already."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
     return os.getppid() == parent
 
 
-def _start(command):
+def _start(command: List[str]) -> int:
     guard = os.getpid()
     pid = os.fork()
     if pid:
@@ -35,13 +36,13 @@ def _start(command):
         if end_with_parent(guard, signal.SIGTERM):
             os.execv(command[0], command)
     except OSError as error:
-        sys.stderr.write("%s: %s\n" % (command[0], error))
+        sys.stderr.write(f"{command[0]}: {error}\n")
     os._exit(127)
 
 
-def _watch(pid):
+def _watch(pid: int) -> int:
     """Returns the daemon's wait status when it has ended."""
-    deadline = None
+    deadline: Optional[float] = None
     while True:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
@@ -56,7 +57,8 @@ def _watch(pid):
             os.kill(pid, signal.SIGTERM)
 
 
-def main():
+def main() -> None:
+    """Runs the command until it or the parent ends: PARENT DIRECTORY COMMAND..."""
     parent, directory, command = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     status = 0

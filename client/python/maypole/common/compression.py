@@ -1,0 +1,55 @@
+"""What the bindings' compressors have in common; each binding adds those that cast its tensors.
+
+Thread contract: stateless.
+"""
+
+from typing import Any, Tuple
+
+
+class Compressor:
+    """Makes a tensor smaller before an allreduce and restores it after.
+
+    Subclasses may be passed as `compression=`. decompress() gets the context that compress() returned. What compress()
+    returns is reduced by Average or Sum, so it must be linear in its input once the context is given, and the context
+    must be the same on all ranks. JAX traces both functions.
+    """
+
+    @staticmethod
+    def compress(tensor: Any) -> Tuple[Any, Any]:
+        """Makes a tensor smaller.
+
+        Args:
+            tensor: of the binding's framework, of any shape and dtype.
+
+        Returns:
+            The tensor to send, and the context for decompress().
+        """
+        raise NotImplementedError
+
+    @staticmethod
+    def decompress(tensor: Any, ctx: Any) -> Any:
+        """Reverses compress().
+
+        Args:
+            tensor: the reduced one, of the shape and dtype that compress() returned.
+            ctx: what compress() returned besides.
+
+        Returns:
+            The reduced tensor in its original form.
+        """
+        raise NotImplementedError
+
+
+class NoneCompressor(Compressor):
+    """Sends tensors as they are."""
+
+    @staticmethod
+    def compress(tensor: Any) -> Tuple[Any, Any]:
+        """Returns the tensor itself."""
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: Any, ctx: Any) -> Any:
+        """Returns the tensor itself."""
+        del ctx
+        return tensor
