@@ -99,7 +99,7 @@ def broadcast(tree: Any,
     the averaged gradient goes to the root.
     """
     plan, leaves, rebuild = _planned(_native.BROADCAST, tree, name, process_set,
-                                     root=root_rank)
+                                     root=collectives.check_root(name, root_rank))
     return rebuild(_collectives.apply(plan, tuple(leaves)))
 
 
@@ -140,9 +140,10 @@ def _reduced(kind: int, tree: Any, name: Optional[str], compression: Any,
         raise NotImplementedError(
             "op=Adasum is not supported by maypole.jax; use maypole.torch, or "
             "op=Average")
+    prescale, postscale = collectives.check_factors(KIND_NAMES[kind], name,
+                                                    prescale, postscale)
     plan, leaves, rebuild = _planned(kind, tree, name, process_set, op=op,
-                                     prescale=float(prescale),
-                                     postscale=float(postscale))
+                                     prescale=prescale, postscale=postscale)
     _check_factors(plan, leaves)
     compressed = [compression.compress(leaf) for leaf in leaves]
     results = _collectives.apply(plan, tuple(small for small, _ in compressed))
@@ -156,6 +157,7 @@ def _planned(kind: int, tree: Any, name: Optional[str], process_set: Any,
              **arguments: Any) -> Tuple[Plan, List[Any], Callable[[Any], Any]]:
     """Returns (what to do, the leaves as arrays, what makes results a pytree)."""
     _check_place(kind)
+    collectives.check_name(KIND_NAMES[kind], name)
     leaves, structure = jax.tree_util.tree_flatten(tree)
     leaves = [
         leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)
