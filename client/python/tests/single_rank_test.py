@@ -10,6 +10,7 @@ from unittest import mock
 import torch
 
 import maypole
+import maypole.arrays
 import maypole.torch as hvd
 from maypole import _native
 from maypole.common import basics, exceptions
@@ -212,6 +213,42 @@ class SingleRankTest(unittest.TestCase):
             hvd.allreduce(torch.ones(1) > 0, name="flags")
         with self.assertRaises(ValueError):
             hvd.allreduce(torch.ones(1), name="n" * 1000)
+
+    def test_arguments_of_the_wrong_type(self):
+        # One line in Maypole's words, and nothing is submitted.
+        before = basics.counter("operations")
+        x, n = torch.ones(2), torch.ones(2, dtype=torch.int32)
+        reductions = [lambda **more: hvd.allreduce(x, **more), lambda **more: hvd.allreduce(n, **more),
+                      lambda **more: hvd.allreduce_async_(x, **more), lambda **more: hvd.allreduce(x, op=hvd.Adasum, **more),
+                      lambda **more: hvd.reducescatter(x, **more), lambda **more: hvd.grouped_allreduce([x], **more),
+                      lambda **more: maypole.arrays.allreduce(x.numpy(), **more),
+                      lambda **more: maypole.arrays.allreduce(x.numpy(), op=hvd.Adasum, **more),
+                      lambda **more: maypole.arrays.reducescatter(n.numpy(), **more)]
+        others = [lambda **more: hvd.allgather(x, **more), lambda **more: hvd.alltoall(x, **more),
+                  lambda **more: hvd.grouped_allgather([x], **more), lambda **more: maypole.arrays.allgather(x.numpy(), **more)]
+        broadcasts = [lambda root_rank=0, **more: hvd.broadcast(x, root_rank, **more),
+                      lambda root_rank=0, **more: maypole.arrays.broadcast(x.numpy(), root_rank, **more)]
+        for calls, arguments, kind, text in (
+                (reductions + others + broadcasts, {"name": 5}, TypeError, "name=5, expected a string or None$"),
+                (reductions + others + broadcasts, {"name": b"x"}, TypeError, "name=b'x', expected a string"),
+                (reductions + others + broadcasts, {"name": "a\0b"}, ValueError, r"name='a\\x00b' contains a NUL character"),
+                (reductions + others + broadcasts, {"name": "a\udcff"}, ValueError, r"name='a\\udcff'.*UTF-8"),
+                (reductions, {"prescale_factor": "x"}, TypeError, "prescale_factor='x', expected a number$"),
+                (reductions, {"postscale_factor": None}, TypeError, "postscale_factor=None, expected a number$"),
+                (reductions, {"prescale_factor": 1j}, TypeError, "prescale_factor=1j, expected a number$"),
+                (reductions, {"prescale_factor": torch.ones(2)}, TypeError, r"prescale_factor=tensor.*expected a number"),
+                (broadcasts, {"root_rank": "0"}, TypeError, "root_rank='0', expected an integer$"),
+                (broadcasts, {"root_rank": 0.0}, TypeError, "root_rank=0.0, expected an integer$")):
+            for number, call in enumerate(calls):
+                with self.subTest(arguments=arguments, call=number), self.assertRaisesRegex(kind, text):
+                    call(**arguments)
+        self.assertEqual(basics.counter("operations"), before)
+        for factor in (2, True, torch.tensor(2.0)):  # numbers
+            self.assertEqual(hvd.allreduce(x, name="\u00e9", prescale_factor=factor).tolist(), [float(factor)] * 2)
+
+    def test_a_timelines_path_with_a_nul(self):
+        with self.assertRaisesRegex(ValueError, r"file_path='a\\x00b' contains a NUL"):
+            hvd.start_timeline("a\0b")
 
     def test_host_memory_that_is_submitted_as_a_cuda_tensor(self):
         # With or without a driver, the library sees that it is none.

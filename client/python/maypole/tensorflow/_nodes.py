@@ -31,6 +31,7 @@ from typing import Any, Dict, Iterator, List, Optional
 
 import tensorflow as tf
 
+from maypole.common import collectives
 from maypole.tensorflow import _xla
 from maypole.tensorflow._library import ASYNC, ops
 
@@ -45,6 +46,7 @@ def call(kind: str, inputs: Dict[str, Any], attributes: Dict[str, Any], name: Op
     inputs: by name; attributes: without the name. ignore_name_scope: in a graph,
     the operation's name is without the name scopes.
     """
+    collectives.check_name(kind.lower(), name)
     function = "maypole_" + re.sub(r"(?<!^)(?=[A-Z])", "_", kind).lower()
     if tf.executing_eagerly():
         return _add(function, inputs, dict(attributes, tensor_name=name or ""), None)

@@ -19,6 +19,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import tensorflow as tf
 
+from maypole.common import collectives
 from maypole.common.constants import ReduceOp, Sum
 from maypole.common.process_sets import ProcessSet, global_process_set, id_of
 from maypole.tensorflow import _gradient_layouts, _nodes, _scaling
@@ -51,6 +52,7 @@ def _group_call(kind: str, values: Sequence[Any], name: Optional[str], ignore_na
 def _reduce(kind: str, values: Sequence[Any], name: Optional[str], op: ReduceOp, prescale: float,
             postscale: float, ignore_name_scope: bool, process_set: int) -> List[Any]:
     tensors = [tf.convert_to_tensor(value) for value in values]
+    prescale, postscale = collectives.check_factors(kind.lower(), name, prescale, postscale)
     if prescale == postscale == 1.0 or all(t.dtype.is_floating for t in tensors):
         return _group_call(kind, tensors, name, ignore_name_scope,
                            _reduction(op, prescale, postscale, process_set))
@@ -153,7 +155,8 @@ def broadcast(tensor: Any, root_rank: int, name: Optional[str] = None,
 def _broadcast(tensors: Sequence[Any], root_rank: int, name: Optional[str],
                ignore_name_scope: bool, process_set: int) -> List[tf.Tensor]:
     return _group_call("Broadcast", tensors, name, ignore_name_scope,
-                       {"root_rank": root_rank, "process_set_id": process_set})
+                       {"root_rank": collectives.check_root(name, root_rank),
+                        "process_set_id": process_set})
 
 
 @as_it_is
