@@ -10,7 +10,8 @@ import ctypes
 import itertools
 import operator
 import weakref
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any, Optional
 
 from maypole import _native
 from maypole.common import basics, operations
@@ -42,7 +43,7 @@ def reduction(average: Optional[bool], op: Optional[ReduceOp]) -> ReduceOp:
 
 
 def rounded_once(op: ReduceOp, postscale: float,
-                 process_set: int) -> Tuple[ReduceOp, float]:
+                 process_set: int) -> tuple[ReduceOp, float]:
     """The reduction and factor for integers whose factors are not applied by libmaypole.
 
     It scales floating dtypes only. An average is a sum and a factor, so that
@@ -53,7 +54,7 @@ def rounded_once(op: ReduceOp, postscale: float,
     return op, postscale
 
 
-def member_names(name: Optional[str], count: int) -> List[Optional[str]]:
+def member_names(name: Optional[str], count: int) -> list[Optional[str]]:
     """The names of the members of a group."""
     return [
         None if name is None else f"{name}.{i}of{count}" for i in range(count)
@@ -61,7 +62,7 @@ def member_names(name: Optional[str], count: int) -> List[Optional[str]]:
 
 
 # Names of unnamed operations: by their order within epoch, set and kind.
-_unnamed: Dict[Tuple[int, str, int], Any] = {}
+_unnamed: dict[tuple[int, str, int], Any] = {}
 
 
 def next_name(kind: str, process_set: int) -> str:
@@ -90,7 +91,7 @@ def scattered_rows(rows: int, process_set: int) -> int:
 
 
 def splits_of(splits: Optional[Sequence[int]],
-              name: Optional[str]) -> Optional[List[int]]:
+              name: Optional[str]) -> Optional[list[int]]:
     """The numbers of an alltoall's splits; None means equal parts.
 
     Raises ValueError if they are not integers.
@@ -103,7 +104,7 @@ def splits_of(splits: Optional[Sequence[int]],
             "or list of integers, one for each rank") from None
 
 
-def adopt(native: int) -> Tuple[Any, int]:
+def adopt(native: int) -> tuple[Any, int]:
     """Returns (memory of the result of an allgather or alltoall, its rows).
 
     The memory is a ctypes array of bytes over the library's; None if it is
