@@ -9,10 +9,10 @@ raises `maypole.RankError` if one fails.
 """
 
 import importlib
-from typing import Any, Dict, List
+from typing import Any
 
 # Nothing is loaded before it is needed: each name's module.
-_MODULES: Dict[str, str] = {
+_MODULES: dict[str, str] = {
     name: module
     for module, names in {
         "maypole.runner":
@@ -59,5 +59,5 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'maypole' has no attribute {name!r}")
 
 
-def __dir__() -> List[str]:
+def __dir__() -> list[str]:
     return sorted([*globals(), *_MODULES, "__version__", "elastic"])

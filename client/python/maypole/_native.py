@@ -22,7 +22,8 @@ import collections
 import ctypes
 import os
 import struct
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
 
 # maypole_status
 OK = 0
@@ -87,7 +88,7 @@ _MAX_CACHED_NAMES = 16384
 _LIKELY_RANKS = 64
 
 # The arguments of Library.submit().
-Arguments = Tuple[Any, ...]
+Arguments = tuple[Any, ...]
 
 
 class StatusError(Exception):
@@ -114,9 +115,9 @@ class Library:
 
     def __init__(self, path: str):
         self.path = path
-        self.counts: Dict[Any, int] = collections.Counter()
+        self.counts: dict[Any, int] = collections.Counter()
         self._lib = lib = ctypes.CDLL(path)
-        self._names: Dict[str, Tuple[Any, int]] = {}
+        self._names: dict[str, tuple[Any, int]] = {}
         self._submit = _bind(lib, "maypole_submit", ctypes.c_void_p,
                              ctypes.c_void_p)
         self._submit_group = _bind(lib, "maypole_submit_group",
@@ -279,7 +280,7 @@ class Library:
                 awaited: bool = False,
                 process_set: int = 0,
                 splits: Optional[Sequence[int]] = None,
-                stream: Optional[int] = None) -> Tuple[bytes, Any]:
+                stream: Optional[int] = None) -> tuple[bytes, Any]:
         """Returns (maypole_operation of submit()'s arguments, objects to keep alive until it is submitted)."""
         encoded, name_address = self._encode(name)
         numbers, count = None, 0
@@ -296,7 +297,7 @@ class Library:
                           stream or 0)
         return operation, (encoded, numbers)
 
-    def _encode(self, name: Optional[str]) -> Tuple[Any, int]:
+    def _encode(self, name: Optional[str]) -> tuple[Any, int]:
         if name is None:
             return None, 0
         entry = self._names.get(name)
@@ -312,13 +313,13 @@ class Library:
         """Waits at most `timeout_ms` (or WAIT_INTERRUPTIBLE) and returns the status."""
         return self._wait(handle, timeout_ms)
 
-    def poll(self, handle: int) -> Tuple[int, bool]:
+    def poll(self, handle: int) -> tuple[int, bool]:
         """Returns (status, whether the operation has ended)."""
         done = ctypes.c_int()
         status = self._poll(handle, done)
         return status, bool(done.value)
 
-    def result(self, handle: int) -> Tuple[int, int, int]:
+    def result(self, handle: int) -> tuple[int, int, int]:
         """Returns (address, bytes, first dimension) of an operation's result.
 
         The operation must have ended. The memory is valid until
@@ -347,7 +348,7 @@ class Library:
         if status != OK:
             raise StatusError(status, self.last_error())
 
-    def received_splits(self, handle: int, count: int) -> List[int]:
+    def received_splits(self, handle: int, count: int) -> list[int]:
         """Returns how many rows of an alltoall came from each of `count` ranks.
 
         Raises StatusError.
@@ -378,7 +379,7 @@ class Library:
             raise StatusError(status, self.last_error())
         return handle.value
 
-    def process_set_ranks(self, process_set: int) -> Optional[List[int]]:
+    def process_set_ranks(self, process_set: int) -> Optional[list[int]]:
         """The ranks of a set, ascending; None if there is no such set."""
         capacity = _LIKELY_RANKS
         while True:

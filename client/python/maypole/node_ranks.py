@@ -21,7 +21,8 @@ import os
 import signal
 import subprocess
 import sys
-from typing import Dict, List, Mapping, NamedTuple, Optional
+from collections.abc import Mapping
+from typing import NamedTuple, Optional
 
 _GRACE_SECONDS = 5.0
 _STOP_SECONDS = 30.0
@@ -64,7 +65,7 @@ def _number(env: Mapping[str, str], name: str, least: int, default: Optional[int
     return int(text)
 
 
-def rank_variables(node: Place, local_rank: int) -> Dict[str, str]:
+def rank_variables(node: Place, local_rank: int) -> dict[str, str]:
     """The variables of one rank that differ from the node's."""
     values = {"RANK": node.first_rank + local_rank, "SIZE": node.size, "LOCAL_RANK": local_rank,
               "LOCAL_SIZE": node.local_size, "CROSS_RANK": node.cross_rank, "CROSS_SIZE": node.cross_size}
@@ -84,16 +85,16 @@ class _Ranks:
     def __init__(self, stop_seconds: float) -> None:
         self.status = 0
         self._stop_seconds = stop_seconds
-        self._running: Dict[int, int] = {}  # process id -> rank
+        self._running: dict[int, int] = {}  # process id -> rank
         self._stopping = False
-        self._passed_on: List[int] = []
+        self._passed_on: list[int] = []
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
         for number in (signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, self._pass_on)
         signal.signal(signal.SIGALRM, self._grace_is_over)
 
-    def start(self, node: Place, command: List[str]) -> None:
+    def start(self, node: Place, command: list[str]) -> None:
         for local_rank in range(node.local_size):
             passed_on = len(self._passed_on)
             process = subprocess.Popen(command, env=dict(os.environ, **rank_variables(node, local_rank)))
@@ -145,7 +146,7 @@ class _Ranks:
             self._stop_within(_GRACE_SECONDS, signal.SIGTERM)
 
 
-def main(argv: Optional[List[str]] = None) -> int:
+def main(argv: Optional[list[str]] = None) -> int:
     """Starts the ranks and waits for them; returns the exit status."""
     parser = argparse.ArgumentParser(prog="maypole-node-ranks", formatter_class=argparse.RawDescriptionHelpFormatter,
                                      description=(__doc__ or "").partition(": ")[2])

@@ -11,7 +11,6 @@ from maypole.common.constants import Average, ReduceOp
 from maypole.common.process_sets import ProcessSet, global_process_set
 
 
-# pylint: disable=too-many-arguments
 def distributed_optimizer(keras: Any, optimizer: Any, name: Any, compression: Any,
                           sparse_as_dense: bool, gradient_predivide_factor: float, op: ReduceOp,
                           num_groups: int, groups: Any, backward_passes_per_step: int = 1,

@@ -42,7 +42,7 @@ class ForTraining(Callback):
         attribute = "jit_compile" if hasattr(type(model), "jit_compile") else "_jit_compile"
         if not getattr(model, attribute, None) or not variables.is_of_tensorflow(model):
             return
-        from maypole.tensorflow import _xla  # pylint: disable=import-outside-toplevel
+        from maypole.tensorflow import _xla
         reason = _xla.why_not()
         if reason is not None:
             _log.warning("maypole: jit_compile is switched off for %s, because XLA cannot compile a "

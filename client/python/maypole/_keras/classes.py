@@ -15,17 +15,17 @@ Thread contract: as Keras' optimizers, one thread at a time.
 import copy
 import copyreg
 import functools
-from typing import Any, Callable, Dict, Set
+from typing import Any, Callable
 
-Methods = Callable[[type], Dict[str, Any]]
+Methods = Callable[[type], dict[str, Any]]
 
 # What object itself does with __class__, which the classes here override.
 _set_class = object.__dict__["__class__"].__set__
 _ATTRIBUTE = "_maypole_state"
 _NEW_OBJECT = getattr(copyreg, "__newobj__")  # noqa: B009 - what pickle calls; not in typeshed
 
-_classes: Dict[type, type] = {}
-_watched: Set[type] = set()
+_classes: dict[type, type] = {}
+_watched: set[type] = set()
 
 
 def is_distributed(optimizer: Any) -> bool:

@@ -4,7 +4,8 @@ Thread contract: the thread that trains.
 """
 
 import sys
-from typing import Any, Callable, List, Sequence
+from collections.abc import Sequence
+from typing import Any, Callable
 
 import numpy as np
 
@@ -27,8 +28,8 @@ class _KeptValues:
     """The values of variables at the last commit, as arrays, and how to set them again."""
 
     def __init__(self) -> None:
-        self._variables: List[Any] = []
-        self._values: List[np.ndarray] = []
+        self._variables: list[Any] = []
+        self._values: list[np.ndarray] = []
 
     def save(self, tracked: Sequence[Any]) -> None:
         self._variables, self._values = list(tracked), variables.read(tracked)
@@ -82,10 +83,10 @@ class KerasState(ObjectState):
     def _new_kept_values(self) -> Any:
         if not variables.is_of_tensorflow(self.model):
             return _KeptValues()
-        from maypole.tensorflow._elastic import keras_values  # pylint: disable=import-outside-toplevel
+        from maypole.tensorflow._elastic import keras_values
         return keras_values(None)
 
-    def _variables(self) -> List[Any]:
+    def _variables(self) -> list[Any]:
         """All of them, valid."""
         if not self.model.built:
             raise ValueError(f"{type(self).__name__}: the model has no variables yet; build it "

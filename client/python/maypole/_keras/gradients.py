@@ -3,14 +3,15 @@
 Thread contract: as Reduction's.
 """
 
-from typing import Any, Callable, List, Sequence
+from collections.abc import Sequence
+from typing import Any, Callable
 
 
 class BackendGradients:
     """Reduces the gradients of one optimizer; a class for each backend."""
 
     def complete(self, reduction: Any, grads: Sequence[Any], prefix: str, indices: Sequence[int],
-                 variables: Sequence[Any]) -> List[Any]:
+                 variables: Sequence[Any]) -> list[Any]:
         """The gradients, with zeros in place of those that only other ranks have.
 
         On JAX all ranks have the same ones: it gives zeros itself.
@@ -24,7 +25,7 @@ class BackendGradients:
         return False
 
     def reduce(self, reduction: Any, grads: Sequence[Any], prefix: str, indices: Sequence[int],
-               own: bool, postscale: float) -> List[Any]:
+               own: bool, postscale: float) -> list[Any]:
         """The reduced gradients.
 
         indices: for the operations' names. own: `grads` may be overwritten. postscale: instead of
@@ -36,8 +37,8 @@ class BackendGradients:
         """The smallest of the ranks' values, a boolean scalar."""
         raise NotImplementedError
 
-    def accumulated(self, optimizer: Any, reduce: Callable[[List[Any]], List[Any]],
-                    grads: List[Any]) -> List[Any]:
+    def accumulated(self, optimizer: Any, reduce: Callable[[list[Any]], list[Any]],
+                    grads: list[Any]) -> list[Any]:
         """reduce(grads), in those passes in which the optimizer steps.
 
         The optimizer calls it where it clips the sum of its gradients.
@@ -45,7 +46,7 @@ class BackendGradients:
         del optimizer
         return reduce(grads)
 
-    def computed(self, loss: Any, variables: Any, grad_loss: Any, tape: Any) -> List[Any]:
+    def computed(self, loss: Any, variables: Any, grad_loss: Any, tape: Any) -> list[Any]:
         """(gradient, variable) pairs of this rank; see _compute_gradients() in keras3.py."""
         raise NotImplementedError("_compute_gradients() needs Keras' TensorFlow backend, which has "
                                   "a gradient tape; compute them as this backend does, and pass "

@@ -3,7 +3,8 @@
 Thread contract: as Reduction's.
 """
 
-from typing import Any, Callable, List, Sequence
+from collections.abc import Sequence
+from typing import Any, Callable
 
 import jax
 
@@ -15,7 +16,7 @@ class Gradients(BackendGradients):
     """See BackendGradients."""
 
     def reduce(self, reduction: Any, grads: Sequence[Any], prefix: str, indices: Sequence[int],
-               own: bool, postscale: float) -> List[Any]:
+               own: bool, postscale: float) -> list[Any]:
         tree = {f"{i:05d}": grad for i, grad in zip(indices, grads)}
         results = hvd.allreduce(tree, name=prefix, op=reduction.op,
                                 compression=reduction.compression,
@@ -27,8 +28,8 @@ class Gradients(BackendGradients):
         return hvd.allreduce(value.astype("int32"), name=name, op=hvd.Min,
                              process_set=reduction.process_set).astype(bool)
 
-    def accumulated(self, optimizer: Any, reduce: Callable[[List[Any]], List[Any]],
-                    grads: List[Any]) -> List[Any]:
+    def accumulated(self, optimizer: Any, reduce: Callable[[list[Any]], list[Any]],
+                    grads: list[Any]) -> list[Any]:
         # Here Keras clips in every pass, and drops the result of the others.
         steps = (optimizer._iterations + 1) % optimizer.gradient_accumulation_steps == 0
         return jax.lax.cond(steps, reduce, list, grads)

@@ -7,7 +7,8 @@ Thread contract: as Reduction's.
 """
 
 import weakref
-from typing import Any, List, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -20,7 +21,7 @@ class Gradients(BackendGradients):
     """See BackendGradients."""
 
     def complete(self, reduction: Any, grads: Sequence[Any], prefix: str, indices: Sequence[int],
-                 variables: Sequence[Any]) -> List[Any]:
+                 variables: Sequence[Any]) -> list[Any]:
         """As there; the ranks ask each other when a graph is made, or in each step that is not compiled.
 
         Raises ValueError, on all ranks, if ranks have other variables.
@@ -31,7 +32,7 @@ class Gradients(BackendGradients):
             [f"variable {i}" for i in indices], reduction.sparse_as_dense)
 
     def reduce(self, reduction: Any, grads: Sequence[Any], prefix: str, indices: Sequence[int],
-               own: bool, postscale: float) -> List[Any]:
+               own: bool, postscale: float) -> list[Any]:
         if reduction.sparse_as_dense:
             grads = [tf.convert_to_tensor(g) for g in grads]
         dense = [not isinstance(g, tf.IndexedSlices) for g in grads]
@@ -52,7 +53,7 @@ class Gradients(BackendGradients):
                               process_set=reduction.process_set, ignore_name_scope=True)
         return tf.cast(least, tf.bool)
 
-    def computed(self, loss: Any, variables: Any, grad_loss: Any, tape: Any) -> List[Any]:
+    def computed(self, loss: Any, variables: Any, grad_loss: Any, tape: Any) -> list[Any]:
         tape = tape or tf.GradientTape()
         if callable(loss):
             with tape:

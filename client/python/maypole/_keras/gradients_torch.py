@@ -3,7 +3,8 @@
 Thread contract: as Reduction's.
 """
 
-from typing import Any, Dict, List, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -26,11 +27,11 @@ class Gradients(BackendGradients):
     def __init__(self) -> None:
         self._reducer: Any = None
         self._joins = 0
-        self._slots: Dict[int, torch.Tensor] = {}  # by the variable's index
+        self._slots: dict[int, torch.Tensor] = {}  # by the variable's index
 
     @not_compiled
     def complete(self, reduction: Any, grads: Sequence[Any], prefix: str, indices: Sequence[int],
-                 variables: Sequence[Any]) -> List[Any]:
+                 variables: Sequence[Any]) -> list[Any]:
         """As there.
 
         A rank whose loss did not depend on a variable has no gradient of it; the others wait for
@@ -58,7 +59,7 @@ class Gradients(BackendGradients):
 
     @not_compiled
     def reduce(self, reduction: Any, grads: Sequence[Any], prefix: str, indices: Sequence[int],
-               own: bool, postscale: float) -> List[Any]:
+               own: bool, postscale: float) -> list[Any]:
         # A sparse gradient becomes a dense one: Keras' optimizers want that.
         reducer = self._reducer_of(reduction)
         reducer.postscale = postscale

@@ -12,7 +12,8 @@ Thread contract: as Keras' optimizers, one thread at a time.
 """
 
 import copy
-from typing import Any, Dict, Iterator, List, Sequence, Tuple
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -31,7 +32,7 @@ class _State:
     def __init__(self, reduction: Reduction):
         self.reduction = reduction
         self.prefix = ""
-        self._positions: Dict[Any, int] = {}
+        self._positions: dict[Any, int] = {}
         self.sums = GradientSums(_new_variable) if reduction.passes > 1 else None
         self.applying = False  # within apply_gradients() of the optimizer's own class
 
@@ -89,7 +90,7 @@ def _kinds_of(base: type) -> Iterator[type]:
     """The class and its subclasses."""
     yield base
     # Not base.__subclasses__, because its metaclass may have another one.
-    subclasses: List[type] = type.__subclasses__(base)
+    subclasses: list[type] = type.__subclasses__(base)
     for kind in subclasses:
         yield from _kinds_of(kind)
 
@@ -98,14 +99,14 @@ def _is_loss_scale(optimizer: Any) -> bool:
     return hasattr(type(optimizer), "get_scaled_loss")
 
 
-def methods(base: Any) -> Dict[str, Any]:
+def methods(base: Any) -> dict[str, Any]:
     """What a distributed optimizer of the class `base` overrides."""
 
     def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         pairs, state = list(grads_and_vars), classes.state_of(self)
         reduction, variables = state.reduction, [variable for _, variable in pairs]
 
-        def apply(grads: List[Any]) -> Any:
+        def apply(grads: list[Any]) -> Any:
             state.applying = True
             try:
                 return base.apply_gradients(self, list(zip(grads, variables)), *args, **kwargs)
@@ -123,7 +124,7 @@ def methods(base: Any) -> Dict[str, Any]:
             return _in_passes(self, state, step, grads, apply)
         return apply(_reduced(self, step, grads, 1.0))
 
-    def _aggregate_gradients(self: Any, grads_and_vars: Any) -> List[Tuple[Any, Any]]:
+    def _aggregate_gradients(self: Any, grads_and_vars: Any) -> list[tuple[Any, Any]]:
         """As keras3._aggregate_gradients(). Keras itself calls it for replicas, too."""
         state, pairs = classes.state_of(self), list(grads_and_vars)
         if state.applying:
@@ -138,7 +139,7 @@ def methods(base: Any) -> Dict[str, Any]:
         return list(zip(grads, variables))
 
     def _compute_gradients(self: Any, loss: Any, var_list: Any, grad_loss: Any = None,
-                           tape: Any = None) -> List[Tuple[Any, Any]]:
+                           tape: Any = None) -> list[tuple[Any, Any]]:
         """As keras3._compute_gradients()."""
         if hasattr(base, "_compute_gradients"):
             return _aggregate_gradients(
@@ -165,7 +166,7 @@ def methods(base: Any) -> Dict[str, Any]:
             "register_local_var": register_local_var}
 
 
-def _reduced(optimizer: Any, step: Step, grads: List[Any], factor: float) -> List[Any]:
+def _reduced(optimizer: Any, step: Step, grads: list[Any], factor: float) -> list[Any]:
     if not step.reduction.active():
         return [g if g is None or factor == 1.0 else step.reduction.gradients.scaled(g, factor)
                 for g in grads]
@@ -175,7 +176,7 @@ def _reduced(optimizer: Any, step: Step, grads: List[Any], factor: float) -> Lis
     return grads
 
 
-def _finite_together(step: Step, grads: List[Any]) -> List[Any]:
+def _finite_together(step: Step, grads: list[Any]) -> list[Any]:
     """The gradients, with NaN in place of those that stay on their rank, if one of those is not finite on any rank.
 
     A LossScaleOptimizer must do the same on all ranks.

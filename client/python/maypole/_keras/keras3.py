@@ -17,7 +17,8 @@ Where gradients are reduced:
 Thread contract: as Keras' optimizers, one thread at a time.
 """
 
-from typing import Any, Dict, List, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Optional
 
 import keras
 
@@ -83,14 +84,14 @@ def _step(optimizer: Any, count: int, variables: Optional[Sequence[Any]]) -> Ste
                 local[:count])
 
 
-def methods(base: type) -> Dict[str, Any]:
+def methods(base: type) -> dict[str, Any]:
     """What a distributed optimizer of the class `base` overrides."""
     own = _loss_scale_methods(base) if issubclass(base, _LossScale) else _methods(base)
     return {**own, "register_local_var": _register_local_var,
             "_aggregate_gradients": _aggregate_gradients, "_compute_gradients": _compute_gradients}
 
 
-def _aggregate_gradients(self: Any, grads_and_vars: Any) -> List[Any]:
+def _aggregate_gradients(self: Any, grads_and_vars: Any) -> list[Any]:
     """The pairs with reduced gradients, which the next apply() does not reduce again.
 
     With accumulation it is apply() that reduces, and these are this rank's.
@@ -106,7 +107,7 @@ def _aggregate_gradients(self: Any, grads_and_vars: Any) -> List[Any]:
 
 
 def _compute_gradients(self: Any, loss: Any, var_list: Any, grad_loss: Any = None,
-                       tape: Any = None) -> List[Any]:
+                       tape: Any = None) -> list[Any]:
     """As _aggregate_gradients(), of the gradients of `loss`: a function, or a tensor that `tape` has recorded."""
     scaled = (lambda: self.scale_loss(loss())) if callable(loss) else loss
     return self._aggregate_gradients(
@@ -124,7 +125,7 @@ def _register_local_var(self: Any, variable: Any) -> None:
     classes.state_of(self).local_variables.append(variable)
 
 
-def _methods(base: Any) -> Dict[str, Any]:
+def _methods(base: Any) -> dict[str, Any]:
     """The methods of an optimizer other than a LossScaleOptimizer."""
 
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
@@ -162,7 +163,7 @@ def _methods(base: Any) -> Dict[str, Any]:
     return {"apply": apply, "_clip_gradients": _clip_gradients}
 
 
-def _loss_scale_methods(base: Any) -> Dict[str, Any]:
+def _loss_scale_methods(base: Any) -> dict[str, Any]:
 
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
         if trainable_variables is not None:
@@ -186,7 +187,7 @@ def _loss_scale_methods(base: Any) -> Dict[str, Any]:
     return {"apply": apply, "stateless_apply": stateless_apply, "check_finite": check_finite}
 
 
-def _scaled(optimizer: Any, grads: Any, variables: Any) -> List[Any]:
+def _scaled(optimizer: Any, grads: Any, variables: Any) -> list[Any]:
     """The reduced gradients of a LossScaleOptimizer, in every pass.
 
     Whether they are finite decides also about a pass that is accumulated.

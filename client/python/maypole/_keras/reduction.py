@@ -10,7 +10,8 @@ Thread contract: as the optimizer's, one thread at a time.
 import pickle
 import warnings
 import zlib
-from typing import Any, List, Optional, Sequence, Set
+from collections.abc import Sequence
+from typing import Any, Optional
 
 from maypole.common import basics, process_sets
 from maypole.common.constants import OP_NAMES, Adasum, Average, ReduceOp, Sum
@@ -24,7 +25,6 @@ class Reduction:
     passes: over how many passes gradients are summed; 1: none, or as the optimizer itself says.
     """
 
-    # pylint: disable=too-many-arguments,too-many-instance-attributes
     def __init__(self, gradients: Any, name: Optional[str], compression: Any,
                  sparse_as_dense: bool, op: ReduceOp, gradient_predivide_factor: float, passes: int,
                  average_aggregated_gradients: bool, groups: Any, process_set: Any,
@@ -43,7 +43,7 @@ class Reduction:
         self.postscale = gradient_predivide_factor
         self.process_set = process_set
         self.local_layers = list(local_layers)
-        self.local_variables: List[Any] = []  # those of register_local_var()
+        self.local_variables: list[Any] = []  # those of register_local_var()
         self.scale_local_gradients = scale_local_gradients
         # Keras averages over the passes.
         self.over_passes = 1 if average_aggregated_gradients else passes
@@ -103,7 +103,7 @@ class Ahead:
     """
 
     def __init__(self) -> None:
-        self._keys: Set[Any] = set()
+        self._keys: set[Any] = set()
         self._place: Any = None
 
     def note(self, keys: Sequence[Any], place: Any) -> None:
@@ -132,7 +132,6 @@ class Step:
     variables: of the gradients. indices: of these among all of the optimizer.
     """
 
-    # pylint: disable=too-many-arguments
     def __init__(self, reduction: Reduction, prefix: str, variables: Sequence[Any],
                  indices: Sequence[int], local: Sequence[bool]):
         self.reduction = reduction
@@ -144,13 +143,13 @@ class Step:
     def only(self, kept: Sequence[bool]) -> "Step":
         """This step without the gradients that are not kept."""
 
-        def some(values: List[Any]) -> List[Any]:
+        def some(values: list[Any]) -> list[Any]:
             return [value for value, keep in zip(values, kept) if keep]
 
         return Step(self.reduction, self.prefix, some(self.variables), some(self.indices),
                     some(self.local))
 
-    def completed(self, grads: Sequence[Any]) -> List[Any]:
+    def completed(self, grads: Sequence[Any]) -> list[Any]:
         """See BackendGradients.complete(); about gradients that stay on their rank nobody asks."""
         shared = self.only([not local for local in self.local])
         found = iter(self.reduction.gradients.complete(
@@ -162,7 +161,7 @@ class Step:
         """Whether the gradients may be overwritten."""
         return self.reduction.gradients.owns(grads, self.variables)
 
-    def reduced(self, grads: Sequence[Any], own: bool, factor: float = 1.0) -> List[Any]:
+    def reduced(self, grads: Sequence[Any], own: bool, factor: float = 1.0) -> list[Any]:
         """The gradients with which all ranks step. own: they may be overwritten. factor: by which all are multiplied.
 
         A gradient that is None stays None.

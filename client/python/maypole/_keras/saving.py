@@ -4,7 +4,8 @@ Thread contract: one thread.
 """
 
 import os
-from typing import Any, Callable, List, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
 
 from maypole._keras import variables
 
@@ -72,7 +73,7 @@ def _restore_from_saved_model(model: Any, directory: Any) -> None:
     tf.train.Checkpoint(root=model).restore(checkpoint).expect_partial()
 
 
-def _names(attributes: Any) -> List[str]:
+def _names(attributes: Any) -> list[str]:
     """The names of the variables; a long list is in several attributes."""
     if "weight_names" in attributes:
         parts = [attributes["weight_names"]]

@@ -8,7 +8,7 @@ is multiplied, once, when the rate changes.
 Thread contract: the thread that trains.
 """
 
-from typing import TYPE_CHECKING, Any, Callable, List, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 from maypole._keras import variables
 from maypole._keras.values import as_array, assign
@@ -23,7 +23,6 @@ else:  # whichever Keras' the public classes add
 class LearningRateSchedule(Callback):
     """maypole.keras.callbacks.LearningRateScheduleCallback, which has the text."""
 
-    # pylint: disable=too-many-arguments
     def __init__(self, initial_lr: float, multiplier: Union[float, Callable[[float], float]],
                  start_epoch: int = 0, end_epoch: Optional[int] = None, staircase: bool = True,
                  momentum_correction: bool = True, steps_per_epoch: Optional[int] = None):
@@ -86,7 +85,7 @@ class LearningRateSchedule(Callback):
                 assign(momentum, momentum * (new / old))
 
 
-def _momentums(model: Any, optimizer: Any) -> List[Any]:
+def _momentums(model: Any, optimizer: Any) -> list[Any]:
     """The sums of past gradients times learning rates; none if the optimizer has no such."""
     if not hasattr(optimizer, "momentum"):
         return []
@@ -101,7 +100,6 @@ def _momentums(model: Any, optimizer: Any) -> List[Any]:
 class LearningRateWarmup(LearningRateSchedule):
     """maypole.keras.callbacks.LearningRateWarmupCallback, which has the text."""
 
-    # pylint: disable=too-many-arguments
     def __init__(self, initial_lr: float, warmup_epochs: int = 5, momentum_correction: bool = True,
                  steps_per_epoch: Optional[int] = None, verbose: int = 0):
 

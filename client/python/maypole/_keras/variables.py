@@ -6,7 +6,8 @@ back. Call it first in every callback that reads or writes a variable.
 Thread contract: the thread that trains.
 """
 
-from typing import Any, List, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -54,7 +55,7 @@ def optimizer_of(optimizer: Any) -> Any:
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
-def of_optimizer(optimizer: Any) -> List[Any]:
+def of_optimizer(optimizer: Any) -> list[Any]:
     """The optimizer's variables: iteration, learning rate, momentums, ..."""
     if optimizer is None:
         return []
@@ -62,7 +63,7 @@ def of_optimizer(optimizer: Any) -> List[Any]:
     return list(variables() if callable(variables) else variables)
 
 
-def of_training(model: Any, optimizer: Any) -> List[Any]:
+def of_training(model: Any, optimizer: Any) -> list[Any]:
     """What a model's training depends on: its weights and its optimizer's variables, each once.
 
     Not the states of random numbers, which differ between ranks on purpose, nor metrics.
@@ -78,7 +79,7 @@ def of_training(model: Any, optimizer: Any) -> List[Any]:
     return found
 
 
-def read(variables: Sequence[Any]) -> List[np.ndarray]:
+def read(variables: Sequence[Any]) -> list[np.ndarray]:
     """Copies of their values."""
     return [np.array(as_array(variable), order="C") for variable in variables]
 
@@ -119,7 +120,7 @@ class _Handle:
         return self._ended
 
 
-def _check_equal(mine: List[Any], name: str) -> None:
+def _check_equal(mine: list[Any], name: str) -> None:
     everyones = objects.allgather_object(mine, f"{name}.shapes")
     for rank, theirs in enumerate(everyones):
         if theirs != everyones[0]:

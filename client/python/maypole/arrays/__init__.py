@@ -29,7 +29,8 @@ ValueError, what is no array TypeError; errors of the operation raise
 HorovodInternalError, in the call or, of an `_async` one, in synchronize().
 """
 
-from typing import Any, List, Optional, Sequence, Tuple, Union
+from collections.abc import Sequence
+from typing import Any, Optional, Union
 
 import numpy as np
 
@@ -160,7 +161,7 @@ def grouped_allreduce(tensors: Sequence[Any],
                       prescale_factor: float = 1.0,
                       postscale_factor: float = 1.0,
                       process_set: ProcessSet = global_process_set
-                     ) -> List[np.ndarray]:
+                     ) -> list[np.ndarray]:
     """allreduce() of each of `tensors`; returns the list of results."""
     return _allreduces(tensors, average, name, op, prescale_factor,
                        postscale_factor, process_set, False).wait()
@@ -172,7 +173,7 @@ def grouped_allreduce_(tensors: Sequence[Any],
                        op: Optional[ReduceOp] = None,
                        prescale_factor: float = 1.0,
                        postscale_factor: float = 1.0,
-                       process_set: ProcessSet = global_process_set) -> List[Any]:
+                       process_set: ProcessSet = global_process_set) -> list[Any]:
     """allreduce_() of each of `tensors`."""
     return _allreduces(tensors, average, name, op, prescale_factor,
                        postscale_factor, process_set, True).wait()
@@ -246,7 +247,7 @@ def _allgathers(tensors: Sequence[Any], name: Optional[str],
 def grouped_allgather(tensors: Sequence[Any],
                       name: Optional[str] = None,
                       process_set: ProcessSet = global_process_set
-                     ) -> List[np.ndarray]:
+                     ) -> list[np.ndarray]:
     """allgather() of each of `tensors`; returns the list of results."""
     return _allgathers(tensors, name, process_set).wait()
 
@@ -311,7 +312,7 @@ def alltoall(
     splits: Any = None,
     name: Optional[str] = None,
     process_set: ProcessSet = global_process_set
-) -> Union[np.ndarray, Tuple[np.ndarray, np.ndarray]]:
+) -> Union[np.ndarray, tuple[np.ndarray, np.ndarray]]:
     """Sends each rank some rows of `tensor`; returns the rows received.
 
     Args:
@@ -399,7 +400,7 @@ def grouped_reducescatter(tensors: Sequence[Any],
                           op: ReduceOp = Average,
                           process_set: ProcessSet = global_process_set,
                           prescale_factor: float = 1.0,
-                          postscale_factor: float = 1.0) -> List[np.ndarray]:
+                          postscale_factor: float = 1.0) -> list[np.ndarray]:
     """reducescatter() of each of `tensors`; returns the list of results."""
     return _reducescatters(tensors, name, op, process_set, prescale_factor,
                            postscale_factor).wait()

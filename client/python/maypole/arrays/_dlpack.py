@@ -10,7 +10,7 @@ alive.
 
 import ctypes
 import sys
-from typing import Any, Dict, Tuple
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +18,7 @@ import numpy as np
 _HOST_DEVICES = (1, 3, 11)
 
 # (DLDataTypeCode, bits) of what NumPy has without help.
-_DTYPES: Dict[Tuple[int, int], str] = {
+_DTYPES: dict[tuple[int, int], str] = {
     **{(0, bits): f"int{bits}" for bits in (8, 16, 32, 64)},
     **{(1, bits): f"uint{bits}" for bits in (8, 16, 32, 64)},
     **{(2, bits): f"float{bits}" for bits in (16, 32, 64)},
@@ -118,7 +118,7 @@ def _dtype_of(tensor: _Tensor) -> np.dtype:
     kind = (tensor.code, tensor.bits)
     if kind == _BFLOAT16 and tensor.lanes == 1:
         try:
-            import ml_dtypes  # pylint: disable=import-outside-toplevel
+            import ml_dtypes
         except ImportError:
             raise ValueError("its dtype is bfloat16, which NumPy has only with "
                              "the package ml_dtypes; install it") from None

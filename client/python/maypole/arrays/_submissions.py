@@ -8,7 +8,7 @@ Thread contract: any thread. Errors are ValueError and TypeError, which name the
 tensor.
 """
 
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Optional
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from maypole.common.collectives import title
 from maypole.common.constants import Adasum, ReduceOp
 
 # By name, because bfloat16 is another type in each library that brings it.
-_DTYPES: Dict[str, int] = {
+_DTYPES: dict[str, int] = {
     "uint8": _native.UINT8,
     "int8": _native.INT8,
     "uint16": _native.UINT16,
@@ -41,7 +41,7 @@ def as_array(value: Any, kind: str, name: Optional[str],
     what = title(kind, name)
     try:
         array = _shared(value, in_place)
-    except Exception as error:  # pylint: disable=broad-except
+    except Exception as error:
         # The protocols are others' code, which may raise anything.
         raise ValueError(f"{what}: the memory of this {type(value).__name__} "
                          f"cannot be shared: {error}") from error
@@ -102,7 +102,7 @@ def _prepare(kind: int, op: int, root: int, source: np.ndarray,
 
 
 def _target(value: Any, array: np.ndarray, source: np.ndarray,
-            in_place: bool) -> Tuple[np.ndarray, Any, Any]:
+            in_place: bool) -> tuple[np.ndarray, Any, Any]:
     """Returns (memory for the result, result, `finish`)."""
     if not in_place:
         target = np.empty(source.shape, source.dtype)
@@ -218,7 +218,7 @@ def alltoall(value: Any, splits: Any, name: Optional[str], process_set: int,
         splits = splits.tolist()
     ranks = collectives.ranks_of(process_set)
 
-    def finish(native: int) -> Tuple[np.ndarray, np.ndarray]:
+    def finish(native: int) -> tuple[np.ndarray, np.ndarray]:
         received = _native.library().received_splits(native, len(ranks))
         return _rows(native, source), np.array(received, dtype)
 

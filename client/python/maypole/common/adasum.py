@@ -31,7 +31,8 @@ Pure: no communication, no framework.
 """
 
 import zlib
-from typing import Any, Callable, Sequence
+from collections.abc import Sequence
+from typing import Any, Callable
 
 from maypole import _native
 from maypole.common.exceptions import HorovodInternalError, from_status

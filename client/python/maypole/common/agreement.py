@@ -7,7 +7,8 @@ Pure functions: no communication, no framework. docs/elastic.md has the user's
 view.
 """
 
-from typing import NamedTuple, Optional, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple, Optional
 
 from maypole.common.commit_memory import Commit
 

@@ -10,7 +10,7 @@ import atexit
 import logging
 import os
 import threading
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, Optional
 
 from maypole import _native
 from maypole.common import operations, part_of_job, rendezvous
@@ -92,7 +92,7 @@ def _set_horovods_places() -> None:
         os.environ["HOROVOD_" + place.__name__.upper()] = str(place())
 
 
-def _native_init(library: Any) -> Tuple[int, str]:
+def _native_init(library: Any) -> tuple[int, str]:
     status = library.init()
     while status == _native.CANCELLED:
         status = library.init()
@@ -104,7 +104,7 @@ def _interruptibly(function: Callable[[], Any]) -> Any:
     """Runs function() in a thread, so that Ctrl-C ends the main thread's wait for it."""
     if threading.current_thread() is not threading.main_thread():
         return function()
-    results: List[Any] = []
+    results: list[Any] = []
     thread = threading.Thread(target=lambda: results.append(function()),
                               name="maypole-init", daemon=True)
     thread.start()

@@ -10,7 +10,8 @@ import ctypes
 import itertools
 import operator
 import weakref
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any, Optional
 
 from maypole import _native
 from maypole.common import basics, operations
@@ -45,7 +46,7 @@ def check_name(kind: str, name: Optional[str]) -> None:
 
 
 def check_factors(kind: str, name: Optional[str], prescale: Any,
-                  postscale: Any) -> Tuple[float, float]:
+                  postscale: Any) -> tuple[float, float]:
     """The two factors as floats; raises TypeError if one is no number."""
     if type(prescale) is float and type(postscale) is float:  # pylint: disable=unidiomatic-typecheck
         return prescale, postscale
@@ -92,7 +93,7 @@ def reduction(average: Optional[bool], op: Optional[ReduceOp]) -> ReduceOp:
 
 
 def rounded_once(op: ReduceOp, postscale: float,
-                 process_set: int) -> Tuple[ReduceOp, float]:
+                 process_set: int) -> tuple[ReduceOp, float]:
     """The reduction and factor for integers whose factors are not applied by libmaypole.
 
     It scales floating dtypes only. An average is a sum and a factor, so that
@@ -103,7 +104,7 @@ def rounded_once(op: ReduceOp, postscale: float,
     return op, postscale
 
 
-def member_names(name: Optional[str], count: int) -> List[Optional[str]]:
+def member_names(name: Optional[str], count: int) -> list[Optional[str]]:
     """The names of the members of a group."""
     check_name("group", name)
     return [
@@ -112,7 +113,7 @@ def member_names(name: Optional[str], count: int) -> List[Optional[str]]:
 
 
 # Names of unnamed operations: by their order within epoch, set and kind.
-_unnamed: Dict[Tuple[int, str, int], Any] = {}
+_unnamed: dict[tuple[int, str, int], Any] = {}
 
 
 def next_name(kind: str, process_set: int) -> str:
@@ -141,7 +142,7 @@ def scattered_rows(rows: int, process_set: int) -> int:
 
 
 def splits_of(splits: Optional[Sequence[int]],
-              name: Optional[str]) -> Optional[List[int]]:
+              name: Optional[str]) -> Optional[list[int]]:
     """The numbers of an alltoall's splits; None means equal parts.
 
     Raises ValueError if they are not integers.
@@ -154,7 +155,7 @@ def splits_of(splits: Optional[Sequence[int]],
             "or list of integers, one for each rank") from None
 
 
-def adopt(native: int) -> Tuple[Any, int]:
+def adopt(native: int) -> tuple[Any, int]:
     """Returns (memory of the result of an allgather or alltoall, its rows).
 
     The memory is a ctypes array of bytes over the library's; None if it is

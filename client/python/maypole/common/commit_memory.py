@@ -37,7 +37,7 @@ import mmap
 import os
 import struct
 import zlib
-from typing import Dict, NamedTuple, Optional, Tuple
+from typing import NamedTuple, Optional
 
 from maypole import _native
 
@@ -154,7 +154,7 @@ class CommitMemory:
 
     # --- Reading --------------------------------------------------------------
 
-    def commits(self) -> Dict[Commit, int]:
+    def commits(self) -> dict[Commit, int]:
         """The whole commits, and in which half each one is."""
         found = {}
         for half in (0, 1):
@@ -183,7 +183,7 @@ class CommitMemory:
         """Where the byte `at` of this half is in this process."""
         return self._base + self.offset(half, at)
 
-    def _record(self, half: int) -> Optional[Tuple[int, ...]]:
+    def _record(self, half: int) -> Optional[tuple[int, ...]]:
         where = _RECORDS_AT[half]
         record = self.memory[where:where + _RECORD.size]
         (check,) = _CHECK.unpack_from(self.memory, where + _RECORD.size)

@@ -3,7 +3,7 @@
 Thread contract: stateless.
 """
 
-from typing import Any, Tuple
+from typing import Any
 
 
 class Compressor:
@@ -15,7 +15,7 @@ class Compressor:
     """
 
     @staticmethod
-    def compress(tensor: Any) -> Tuple[Any, Any]:
+    def compress(tensor: Any) -> tuple[Any, Any]:
         """Makes a tensor smaller.
 
         Args:
@@ -44,7 +44,7 @@ class NoneCompressor(Compressor):
     """Sends tensors as they are."""
 
     @staticmethod
-    def compress(tensor: Any) -> Tuple[Any, Any]:
+    def compress(tensor: Any) -> tuple[Any, Any]:
         """Returns the tensor itself."""
         return tensor, None
 

@@ -1,7 +1,6 @@
 """Reduction operations."""
 
 import enum
-from typing import Dict
 
 
 class ReduceOp(enum.IntEnum):
@@ -40,4 +39,4 @@ Min = ReduceOp.Min
 Max = ReduceOp.Max
 Product = ReduceOp.Product
 
-OP_NAMES: Dict[int, str] = {op: op.name for op in ReduceOp}
+OP_NAMES: dict[int, str] = {op: op.name for op in ReduceOp}

@@ -28,8 +28,9 @@ import socket
 import tempfile
 import threading
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import connection
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Set, Tuple
+from typing import Any, Callable
 
 _log = logging.getLogger("maypole.data")
 
@@ -105,19 +106,19 @@ class Registry:
         self._dispatchers = dispatchers
         self._workers_per_dispatcher = workers_per_dispatcher
         self._changed = threading.Condition()
-        self._address_of: Dict[int, str] = {}
-        self._workers_of: Dict[int, Set[int]] = {
+        self._address_of: dict[int, str] = {}
+        self._workers_of: dict[int, set[int]] = {
             i: set() for i in range(dispatchers)}
         self._ended = False  # what those who wait are told
         self._stopping = False
         self._listener = connection.Listener((address, 0), backlog=64)
         self._address = self._listener.address
-        self._threads: List[threading.Thread] = []
+        self._threads: list[threading.Thread] = []
         self._acceptor = threading.Thread(target=self._accept, daemon=True,
                                           name="maypole-data-registry")
         self._acceptor.start()
 
-    def addresses(self) -> Mapping[str, Sequence[Tuple[str, int]]]:
+    def addresses(self) -> Mapping[str, Sequence[tuple[str, int]]]:
         """Where clients reach it, by interface."""
         return {"any": [self._address]}
 
@@ -178,8 +179,8 @@ class Registry:
                 multiprocessing.AuthenticationError) as error:
             _log.info("a client of the data registry was lost: %r", error)
 
-    def _answer(self, function: str, arguments: List[Any]) -> List[Any]:
-        functions: Dict[str, Callable[..., Any]] = {
+    def _answer(self, function: str, arguments: list[Any]) -> list[Any]:
+        functions: dict[str, Callable[..., Any]] = {
             "register_dispatcher": self._register_dispatcher,
             "register_worker": self._register_worker,
             "dispatcher": self._dispatcher,
@@ -216,7 +217,7 @@ class Registry:
         self._wait(lambda: dispatcher in self._address_of)
         return self._address_of.get(dispatcher)
 
-    def _workers(self, dispatcher: int) -> List[int]:
+    def _workers(self, dispatcher: int) -> list[int]:
         self._check(dispatcher)
         wanted = self._workers_per_dispatcher
         self._wait(lambda: len(self._workers_of[dispatcher]) >= wanted)
@@ -247,7 +248,7 @@ class RegistryClient:
     if the key is wrong.
     """
 
-    def __init__(self, addresses: Mapping[str, Sequence[Tuple[str, int]]],
+    def __init__(self, addresses: Mapping[str, Sequence[tuple[str, int]]],
                  key: bytes):
         self._addresses = [(host, port) for some in addresses.values()
                            for host, port in some]

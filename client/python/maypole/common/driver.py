@@ -3,7 +3,8 @@
 maypolerun does the same for the ranks that it starts.
 """
 
-from typing import Dict, Mapping, NamedTuple, Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 _PREFIXES = ("MAYPOLE_", "HOROVOD_")
 
@@ -18,7 +19,7 @@ class Place(NamedTuple):
     cross_rank: int
     cross_size: int
 
-    def variables(self) -> Dict[str, str]:
+    def variables(self) -> dict[str, str]:
         """The place as Maypole's variables, and as Horovod's, which scripts may read."""
         return {prefix + name.upper(): str(value) for prefix in _PREFIXES for name, value in self._asdict().items()}
 
@@ -30,7 +31,7 @@ _OF_ONE_JOB |= {"MAYPOLE_" + name for name in
 _OF_ONE_JOB |= {"HOROVOD_HOSTNAME"}
 
 
-def settings(environ: Mapping[str, str], own: Sequence[str] = ()) -> Dict[str, str]:
+def settings(environ: Mapping[str, str], own: Sequence[str] = ()) -> dict[str, str]:
     """The driver's MAYPOLE_* and HOROVOD_* variables that all ranks get, as those of maypolerun do.
 
     Args:

@@ -46,7 +46,8 @@ import signal
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional
+from collections.abc import Iterable, Iterator
+from typing import Any, Callable, Optional
 
 from maypole import _native
 from maypole.common import basics, operations
@@ -173,7 +174,7 @@ class State:
         self._bcast_object = bcast_object
         self._rank = get_rank
         self._hosts_updated = False
-        self._reset_callbacks: List[Callable[[], None]] = []
+        self._reset_callbacks: list[Callable[[], None]] = []
 
     def register_reset_callbacks(self,
                                  callbacks: Iterable[Callable[[], None]]
@@ -256,7 +257,7 @@ class ObjectState(State):
         for name in kwargs:
             self._check_name(name)
         super().__init__(bcast_object, get_rank)
-        self._saved_state: Dict[str, Any] = {}
+        self._saved_state: dict[str, Any] = {}
         self._set(kwargs)
         self._saved_state = self._copies(kwargs)
 
@@ -283,11 +284,11 @@ class ObjectState(State):
                 f"{type(self).__name__}({name}=...): a state has something else "
                 "of this name; choose another one")
 
-    def _set(self, values: Dict[str, Any]) -> None:
+    def _set(self, values: dict[str, Any]) -> None:
         for name, value in values.items():
             setattr(self, name, value)
 
-    def _copies(self, values: Dict[str, Any]) -> Dict[str, Any]:
+    def _copies(self, values: dict[str, Any]) -> dict[str, Any]:
         # One deepcopy, so that values which share an object still do.
         return copy.deepcopy(values)
 
@@ -316,7 +317,7 @@ def reset() -> None:
 
 
 def run_fn(func: Callable[..., Any],
-           reset: Callable[[], None]) -> Callable[..., Any]:  # pylint: disable=redefined-outer-name
+           reset: Callable[[], None]) -> Callable[..., Any]:
     """Returns func(state, *args, **kwargs) with the loop of this file's head.
 
     In a job that is not elastic a lost rank is an error that run() passes on, because nobody takes its place.
@@ -358,7 +359,7 @@ def run_converting(
             return func(*args, **kwargs)
         except HorovodInternalError:
             raise
-        except Exception as error:  # pylint: disable=broad-except
+        except Exception as error:
             internal = internal_error(error)
             if internal is None:
                 raise
@@ -376,7 +377,7 @@ def _run(func: Callable[..., Any], start_epoch: Callable[[], None],
             if changed:
                 state.on_reset()
             state.sync()
-            state._synced_in = basics.joins()  # pylint: disable=protected-access
+            state._synced_in = basics.joins()
             result = func(state, *args, **kwargs)
             state.on_finished()
             basics.set_finished(True)

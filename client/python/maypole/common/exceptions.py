@@ -2,7 +2,7 @@
 
 import os
 import re
-from typing import Any, Optional, Set
+from typing import Any, Optional
 
 from maypole import _native
 
@@ -51,7 +51,7 @@ FORKED = ("this process was forked from a rank and is not part of the job; use "
           "Maypole in the rank itself")
 
 # Processes that have joined a job: this one, or a process it was forked from.
-_joined: Set[int] = set()
+_joined: set[int] = set()
 
 
 def note_joined() -> None:

@@ -12,7 +12,7 @@ import shutil
 import signal
 import sys
 import time
-from typing import List, Optional
+from typing import Optional
 
 _PR_SET_PDEATHSIG = 1
 _PATIENCE = 5.0  # seconds from SIGTERM to SIGKILL
@@ -25,7 +25,7 @@ def end_with_parent(parent: int, number: int) -> bool:
     return os.getppid() == parent
 
 
-def _start(command: List[str]) -> int:
+def _start(command: list[str]) -> int:
     guard = os.getpid()
     pid = os.fork()
     if pid:

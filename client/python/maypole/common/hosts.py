@@ -3,7 +3,7 @@
 import fcntl
 import socket
 import struct
-from typing import Dict, Optional
+from typing import Optional
 
 _SIOCGIFADDR = 0x8915  # netdevice(7)
 
@@ -18,7 +18,7 @@ def address_of(interface: str) -> Optional[str]:
     return socket.inet_ntoa(answer[20:24])
 
 
-def parse_announcement(line: str) -> Dict[str, str]:
+def parse_announcement(line: str) -> dict[str, str]:
     """{"socket": "/a path", "metrics": "127.0.0.1:1"} of "metrics=127.0.0.1:1 socket=/a path".
 
     A daemon writes such a line to --announce_fd; the path is the rest of the line.

@@ -6,7 +6,7 @@ Thread contract: any thread; one thread at a time per name.
 import ctypes
 import io
 import pickle
-from typing import Any, Dict, List, Optional
+from typing import Any, Optional
 
 from maypole import _native
 from maypole.common import basics, operations
@@ -22,7 +22,7 @@ except ImportError:
 PICKLES_BY_VALUE = _pickler is not pickle
 
 
-def dumps(obj: Any, named: Optional[Dict[str, Any]] = None) -> bytearray:
+def dumps(obj: Any, named: Optional[dict[str, Any]] = None) -> bytearray:
     """Returns `obj` pickled, in memory that can back a tensor.
 
     named: objects of which only the name is written, wherever `obj` refers to
@@ -43,7 +43,7 @@ def dumps(obj: Any, named: Optional[Dict[str, Any]] = None) -> bytearray:
         return bytearray(file.getbuffer())
 
 
-def loads(data: Any, named: Optional[Dict[str, Any]] = None) -> Any:
+def loads(data: Any, named: Optional[dict[str, Any]] = None) -> Any:
     """Reverses dumps(). The bytes must come from a rank of the same job."""
     if not named:
         return pickle.loads(data)
@@ -101,7 +101,7 @@ def _broadcast(memory: Any, dtype: int, count: int, root_rank: int, name: str,
 
 def allgather_object(obj: Any,
                      name: Optional[str] = None,
-                     process_set: ProcessSet = global_process_set) -> List[Any]:
+                     process_set: ProcessSet = global_process_set) -> list[Any]:
     """Returns the list of all ranks' `obj`s, in rank order.
 
     The objects are pickled (by cloudpickle if it is installed).
@@ -122,7 +122,7 @@ def allgather_object(obj: Any,
                       lambda gathered: _loads_each(gathered, lengths))
 
 
-def _loads_each(gathered: memoryview, lengths: List[int]) -> List[Any]:
+def _loads_each(gathered: memoryview, lengths: list[int]) -> list[Any]:
     found, start = [], 0
     for length in lengths:
         found.append(loads(gathered[start:start + length]))

@@ -14,7 +14,8 @@ in Python's own blocking calls.)
 """
 
 import itertools
-from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
 
 from maypole import _native
 from maypole.common.exceptions import HorovodInternalError, from_status, not_initialized
@@ -109,7 +110,7 @@ class Pending:
             self.native, self.error = None, HorovodInternalError(_INTERRUPTED)
         try:
             output = finish(native)
-        except Exception as error:  # pylint: disable=broad-except
+        except Exception as error:
             self._end(native, None, error)
         except BaseException:
             if self.finish_releases:
@@ -134,7 +135,7 @@ class PendingGroup:
 
     __slots__ = ("members",)
 
-    def __init__(self, members: List[Any]):
+    def __init__(self, members: list[Any]):
         self.members = members
 
     def ended(self) -> bool:
@@ -145,7 +146,7 @@ class PendingGroup:
         """Whether all members have ended; also moves data."""
         return all(member.done() for member in self.members)
 
-    def wait(self) -> List[Any]:
+    def wait(self) -> list[Any]:
         """Waits for all members, then raises the first error, if any."""
         results, error = wait_all(self.members)
         if error is not None:
@@ -153,18 +154,18 @@ class PendingGroup:
         return results
 
 
-def wait_all(members: Sequence[Any]) -> Tuple[List[Any], Optional[Exception]]:
+def wait_all(members: Sequence[Any]) -> tuple[list[Any], Optional[Exception]]:
     """Waits for all members; returns (results, first error or None).
 
     The result of a failed member is None.
     """
-    results: List[Any] = []
+    results: list[Any] = []
     first_error: Optional[Exception] = None
     for member in members:
         result = None
         try:
             result = member.wait()
-        except Exception as error:  # pylint: disable=broad-except
+        except Exception as error:
             if not member.ended():
                 raise  # from a signal handler: not the operation's outcome
             first_error = first_error or error
@@ -270,9 +271,9 @@ def _refused(members: Sequence[Pending],
 # Submitted operations whose end no wait() has seen. The set keeps their memory
 # alive, because the submitting code may be left at any moment: a signal handler
 # may raise (Ctrl-C, sys.exit) even between the library's submit and our return.
-_submitted: Set[Pending] = set()
+_submitted: set[Pending] = set()
 
-_handles: Dict[int, Any] = {}
+_handles: dict[int, Any] = {}
 _next_handle = itertools.count()
 
 

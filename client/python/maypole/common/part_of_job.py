@@ -17,14 +17,15 @@ import contextlib
 import operator
 import os
 import zlib
-from typing import Any, Dict, Iterator, List, Mapping, Optional
+from collections.abc import Iterator, Mapping
+from typing import Any, Optional
 
 _LONGEST_ID = 63
 _HINT = ("call init() without comm, and use add_process_set() for some of the "
          "ranks")
 
 
-def ranks_of(comm: Any) -> Optional[List[int]]:
+def ranks_of(comm: Any) -> Optional[list[int]]:
     """The ranks that init(comm=...) asks for; None: all.
 
     Raises ValueError if it is neither a list of ranks nor a communicator.
@@ -45,7 +46,7 @@ def ranks_of(comm: Any) -> Optional[List[int]]:
 
 
 def variables(environ: Mapping[str, str],
-              ranks: Optional[List[int]]) -> Dict[str, str]:
+              ranks: Optional[list[int]]) -> dict[str, str]:
     """The variables to set while this rank joins the job of `ranks`.
 
     None, if these are all ranks or the launcher has not set MAYPOLE_SIZE.
@@ -87,7 +88,7 @@ def variables(environ: Mapping[str, str],
     }
 
 
-def _numbers(environ: Mapping[str, str]) -> Optional[Dict[str, int]]:
+def _numbers(environ: Mapping[str, str]) -> Optional[dict[str, int]]:
     """This rank's place; None if the launcher has not set it in this form."""
     numbers = {}
     for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK",
@@ -114,7 +115,7 @@ def environment(added: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def check_size(ranks: Optional[List[int]], size: int) -> None:
+def check_size(ranks: Optional[list[int]], size: int) -> None:
     """Raises NotImplementedError if the job is not that of `ranks`."""
     if ranks is not None and len(ranks) != size:
         raise NotImplementedError(

@@ -13,7 +13,8 @@ because these calls are matched between ranks by their order.
 """
 
 import operator
-from typing import Any, Dict, List, Optional, Sequence, Union
+from collections.abc import Sequence
+from typing import Any, Optional, Union
 
 from maypole import _native
 from maypole.common import operations
@@ -33,7 +34,7 @@ class ProcessSet:
     """
 
     process_set_id: Optional[int] = None
-    ranks: Optional[List[int]] = None
+    ranks: Optional[list[int]] = None
     mpi_comm = None
 
     def __init__(self, ranks_or_comm: Sequence[int]):
@@ -86,11 +87,11 @@ class _GlobalProcessSet(ProcessSet):
 
     process_set_id = 0
 
-    def __init__(self) -> None:  # pylint: disable=super-init-not-called
+    def __init__(self) -> None:
         pass
 
     @property
-    def ranks(self) -> Optional[List[int]]:  # type: ignore[override]
+    def ranks(self) -> Optional[list[int]]:  # type: ignore[override]
         size = self.size()
         return None if size is None else list(range(size))
 
@@ -111,10 +112,10 @@ class _GlobalProcessSet(ProcessSet):
 
 global_process_set = _GlobalProcessSet()
 
-_registered: Dict[int, List[ProcessSet]] = {}
+_registered: dict[int, list[ProcessSet]] = {}
 
 
-def _found(ranks: Optional[List[int]]) -> ProcessSet:
+def _found(ranks: Optional[list[int]]) -> ProcessSet:
     """The registered set of these ranks, in place of one that was pickled.
 
     A new one, which is not registered, if there is none.
@@ -202,7 +203,7 @@ def _register(process_set: ProcessSet, process_set_id: int) -> None:
     _registered.setdefault(process_set_id, []).append(process_set)
 
 
-def check_new(process_sets: Any) -> List[ProcessSet]:
+def check_new(process_sets: Any) -> list[ProcessSet]:
     """Returns the sets that init(process_sets=...) must add.
 
     Raises ValueError if the argument is malformed.

@@ -13,7 +13,8 @@ import datetime
 import os
 import socket
 import time
-from typing import Any, Callable, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any, Callable, Optional
 
 # How long a TCPStore tries to connect.
 _CONNECT = datetime.timedelta(seconds=30)

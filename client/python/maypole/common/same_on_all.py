@@ -9,7 +9,8 @@ Thread contract: any thread; one thread at a time per name.
 """
 
 import hashlib
-from typing import Any, Callable, List, Sequence
+from collections.abc import Sequence
+from typing import Any, Callable
 
 import numpy as np
 
@@ -40,7 +41,7 @@ def gather(row: np.ndarray, labels: Sequence[str], name: str, process_set: Any,
     return np.frombuffer(rows[:, _DIGEST_BYTES:].tobytes(), row.dtype).reshape(len(rows), -1)
 
 
-def _difference(everyones: List[List[str]], ranks: Sequence[int]) -> str:
+def _difference(everyones: list[list[str]], ranks: Sequence[int]) -> str:
     """The first difference between two ranks' labels."""
     first = everyones[0]
     at, theirs = next((at, labels) for at, labels in enumerate(everyones) if labels != first)
@@ -57,6 +58,6 @@ def _difference(everyones: List[List[str]], ranks: Sequence[int]) -> str:
     return ", ".join(parts)
 
 
-def _named(labels: List[str]) -> str:
+def _named(labels: list[str]) -> str:
     more = f" and {len(labels) - 3} more" if len(labels) > 3 else ""
     return ", ".join(repr(label) for label in labels[:3]) + more

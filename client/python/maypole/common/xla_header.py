@@ -4,13 +4,12 @@ Pure. client/xla/xla_ffi.h says why it is read.
 """
 
 import re
-from typing import List
 
 _FUNCTIONS = ("Error_Create", "Error_Destroy", "Future_Create", "Future_SetAvailable",
               "Future_SetError", "Handler_Register")
 
 
-def layout(header: str, framework: str) -> List[int]:
+def layout(header: str, framework: str) -> list[int]:
     """Struct Layout of client/xla/xla_ffi.h, from the header's text.
 
     framework: with its version, for the error. Raises ImportError if this is not such a

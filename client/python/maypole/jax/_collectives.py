@@ -23,7 +23,8 @@ Thread contract: that of JAX's tracing: any thread.
 
 import dataclasses
 import functools
-from typing import Any, List, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +40,7 @@ from maypole.common.constants import OP_NAMES, Average, Max, Min, Product, Sum
 from maypole.jax import _eager, _ffi, _internals
 from maypole.jax._plans import KIND_NAMES, Plan
 
-Leaves = Tuple[Any, ...]
+Leaves = tuple[Any, ...]
 
 _ROW_KINDS = (_native.ALLGATHER, _native.ALLTOALL, _native.REDUCESCATTER)
 
@@ -57,12 +58,12 @@ def run(plan: Plan, leaves: Leaves, after: Leaves = ()) -> Leaves:
 
 
 @_collective.def_impl
-def _on_values(*operands: Any, plan: Plan) -> List[Any]:
+def _on_values(*operands: Any, plan: Plan) -> list[Any]:
     return _eager.run(plan, operands[:len(plan.names)])
 
 
 @_collective.def_effectful_abstract_eval
-def _shapes(*operands: Any, plan: Plan) -> Tuple[List[Any], Any]:
+def _shapes(*operands: Any, plan: Plan) -> tuple[list[Any], Any]:
     shapes = [
         ShapedArray(_result_shape(plan, i, leaf.shape), leaf.dtype)
         for i, leaf in enumerate(operands[:len(plan.names)])
@@ -97,7 +98,7 @@ mlir.register_lowering(_collective, _lower)
 
 
 def _batched(primitive: Primitive, operands: Leaves, batched: Sequence[Any],
-             plan: Plan) -> Tuple[Leaves, Sequence[Any]]:
+             plan: Plan) -> tuple[Leaves, Sequence[Any]]:
     """Batches of operations: a batch is one more dimension of the operation's array.
 
     The second dimension where the first one has the rows that go to other
@@ -118,7 +119,7 @@ def _batch(operands: Leaves, batched: Sequence[Any], *, plan: Plan) -> Any:
 batching.primitive_batchers[_collective] = _batch
 
 
-def _result_shape(plan: Plan, i: int, shape: Sequence[int]) -> Tuple[int, ...]:
+def _result_shape(plan: Plan, i: int, shape: Sequence[int]) -> tuple[int, ...]:
     if plan.kind == _native.ALLGATHER:
         rows = plan.rows[i] if plan.rows else shape[0] * len(
             collectives.ranks_of(plan.process_set))
@@ -136,7 +137,7 @@ class _Static:
 
     value: Any
 
-    def tree_flatten(self) -> Tuple[Tuple[()], Any]:
+    def tree_flatten(self) -> tuple[tuple[()], Any]:
         return (), self.value
 
     @classmethod
@@ -160,12 +161,12 @@ def apply(plan: Plan, leaves: Leaves) -> Leaves:
 
 
 def _push(primitive: Primitive, primals: Leaves, tangents: Leaves, plan: Plan,
-          tangents_plan: Plan) -> Tuple[List[Any], List[Any]]:
+          tangents_plan: Plan) -> tuple[list[Any], list[Any]]:
     """The results of the primitive, and their tangents."""
     results = primitive.bind(*primals, plan=plan)
     there = [i for i in range(len(plan.names))
              if not isinstance(tangents[i], ad.Zero)]
-    moved: List[Any] = [_internals.no_tangent(result) for result in results]
+    moved: list[Any] = [_internals.no_tangent(result) for result in results]
     if there:
         if plan.kind == _native.ALLGATHER:  # outside of programs, ranks' rows differ
             tangents_plan = dataclasses.replace(
@@ -179,7 +180,7 @@ def _push(primitive: Primitive, primals: Leaves, tangents: Leaves, plan: Plan,
 
 
 def _push_forward(primals: Leaves, tangents: Leaves, *,
-                  plan: Plan) -> Tuple[List[Any], List[Any]]:
+                  plan: Plan) -> tuple[list[Any], list[Any]]:
     return _push(_collective, primals, tangents, plan, plan)
 
 
@@ -221,12 +222,12 @@ def _forward_plan(plan: Plan) -> Plan:
 
 
 @_tangent.def_impl
-def _tangent_on_values(*operands: Any, plan: Plan) -> List[Any]:
+def _tangent_on_values(*operands: Any, plan: Plan) -> list[Any]:
     return _on_values(*operands, plan=_forward_plan(plan))
 
 
 @_tangent.def_abstract_eval
-def _tangent_shapes(*operands: Any, plan: Plan) -> List[Any]:
+def _tangent_shapes(*operands: Any, plan: Plan) -> list[Any]:
     return _shapes(*operands, plan=plan)[0]
 
 
@@ -245,14 +246,14 @@ batching.primitive_batchers[_tangent] = _batch_tangent
 
 
 def _push_tangent_forward(primals: Leaves, tangents: Leaves, *,
-                          plan: Plan) -> Tuple[List[Any], List[Any]]:
+                          plan: Plan) -> tuple[list[Any], list[Any]]:
     return _push(_tangent, primals, tangents, plan, plan.named(".tangent"))
 
 
 ad.primitive_jvps[_tangent] = _push_tangent_forward
 
 
-def _pull_back(cotangents: Sequence[Any], *operands: Any, plan: Plan) -> List[Any]:
+def _pull_back(cotangents: Sequence[Any], *operands: Any, plan: Plan) -> list[Any]:
     count = len(plan.names)
     shapes = [tuple(tangent.aval.shape) for tangent in operands[:count]]
     found = _GRADIENTS[plan.kind](
@@ -265,8 +266,8 @@ ad.primitive_transposes[_tangent] = _pull_back
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def apply_splits(plan: Plan, splits: Tuple[int, ...],
-                 leaves: Leaves) -> Tuple[Leaves, Any]:
+def apply_splits(plan: Plan, splits: tuple[int, ...],
+                 leaves: Leaves) -> tuple[Leaves, Any]:
     """An alltoall outside traced functions that sends each rank its rows; returns also how many rows came from each."""
     if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
         raise ValueError(
@@ -277,14 +278,14 @@ def apply_splits(plan: Plan, splits: Tuple[int, ...],
     return tuple(rows for rows, _ in results), jnp.asarray(results[0][1])
 
 
-def _splits_forward(plan: Plan, splits: Tuple[int, ...],
-                    leaves: Leaves) -> Tuple[Any, _Static]:
+def _splits_forward(plan: Plan, splits: tuple[int, ...],
+                    leaves: Leaves) -> tuple[Any, _Static]:
     results = apply_splits(plan, splits, leaves)
     return results, _Static(tuple(results[1].tolist()))
 
 
-def _splits_backward(plan: Plan, splits: Tuple[int, ...], received: _Static,
-                     cotangents: Any) -> Tuple[Leaves]:
+def _splits_backward(plan: Plan, splits: tuple[int, ...], received: _Static,
+                     cotangents: Any) -> tuple[Leaves]:
     del splits
     gradients, _ = apply_splits(plan.named(".backward"), received.value,
                                 cotangents[0])
@@ -311,14 +312,14 @@ def _broadcast_gradient(plan: Plan, cotangents: Leaves, _: Any) -> Leaves:
 
 
 def _allgather_gradient(plan: Plan, cotangents: Leaves,
-                        shapes: List[Tuple[int, ...]]) -> Leaves:
+                        shapes: list[tuple[int, ...]]) -> Leaves:
     means = apply(_as(plan, _native.ALLREDUCE, Average), cotangents)
     firsts = _first_rows(plan, [shape[0] for shape in shapes])
     return tuple(mean[first:first + shape[0]]
                  for mean, first, shape in zip(means, firsts, shapes))
 
 
-def _first_rows(plan: Plan, rows: List[int]) -> List[int]:
+def _first_rows(plan: Plan, rows: list[int]) -> list[int]:
     """Where this rank's rows begin in each gathered array."""
     ranks = collectives.ranks_of(plan.process_set)
     position = ranks.index(basics.rank())
@@ -332,7 +333,7 @@ def _first_rows(plan: Plan, rows: List[int]) -> List[int]:
 
 
 def _reducescatter_gradient(plan: Plan, cotangents: Leaves,
-                            shapes: List[Tuple[int, ...]]) -> Leaves:
+                            shapes: list[tuple[int, ...]]) -> Leaves:
     ranks = len(collectives.ranks_of(plan.process_set))
     # As for an allreduce with the same reduction: a sum counts n times.
     factor = plan.prescale * plan.postscale * (ranks if plan.op == Sum else 1)

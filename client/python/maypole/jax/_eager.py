@@ -9,7 +9,8 @@ the wait. Raises HorovodInternalError.
 
 import functools
 import logging
-from typing import Any, List, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Optional
 
 import jax
 import numpy as np
@@ -24,7 +25,7 @@ _ALIGNMENT = 64  # of memory that XLA uses without a copy
 
 
 def run(plan: Plan, leaves: Sequence[Any],
-        splits: Optional[Sequence[int]] = None) -> List[Any]:
+        splits: Optional[Sequence[int]] = None) -> list[Any]:
     """Runs a collective for each leaf, all together; returns the results.
 
     The result for an alltoall with `splits` is a pair: (rows, numpy array of

@@ -11,7 +11,8 @@ import ctypes
 import functools
 import os
 import re
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import jaxlib
 import numpy as np

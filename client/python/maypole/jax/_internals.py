@@ -6,7 +6,8 @@ answers are those for the calling thread's trace.
 
 import threading
 import weakref
-from typing import Any, Optional, Sequence, Set
+from collections.abc import Sequence
+from typing import Any, Optional
 
 import jax
 from jax._src import core, effects, sharding_impls
@@ -89,7 +90,7 @@ for _allowed in (effects.lowerable_effects, effects.control_flow_allowed_effects
     _allowed.add_type(_Communication)
 
 
-def device_axes() -> Set[Any]:
+def device_axes() -> set[Any]:
     """The axes of pmap and shard_map around the calling code whose devices are more than one.
 
     There a custom call runs once for each device.

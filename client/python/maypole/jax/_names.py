@@ -22,7 +22,7 @@ import sys
 import weakref
 import zlib
 from types import FrameType
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Optional
 
 import jax
 
@@ -35,12 +35,12 @@ _MAYPOLE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 # How often a place was called, by trace. A trace is no longer there when its
 # function has been compiled.
-_counts: "weakref.WeakKeyDictionary[Any, Dict[str, int]]" = (
+_counts: "weakref.WeakKeyDictionary[Any, dict[str, int]]" = (
     weakref.WeakKeyDictionary())
 
 
 @functools.lru_cache(maxsize=1024)
-def of_leaves(base: str, structure: Any) -> Tuple[str, ...]:
+def of_leaves(base: str, structure: Any) -> tuple[str, ...]:
     """The names of the leaves of a pytree of this structure."""
     tree = structure.unflatten([0] * structure.num_leaves)
     paths, _ = jax.tree_util.tree_flatten_with_path(tree)
@@ -59,9 +59,9 @@ def of_place(kind: str) -> str:
 
 def _place() -> str:
     """The calls from the traced function to here, innermost first."""
-    calls: List[Tuple[str, str, int]] = []
+    calls: list[tuple[str, str, int]] = []
     inside = 0
-    frame: Optional[FrameType] = sys._getframe(1)  # pylint: disable=protected-access
+    frame: Optional[FrameType] = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
         if code.co_filename.startswith(_JAX):

@@ -4,7 +4,6 @@ A plan is part of the compiled program, so it must be hashable.
 """
 
 import dataclasses
-from typing import Tuple
 
 from maypole import _native
 
@@ -20,14 +19,14 @@ class Plan:
     """
 
     kind: int
-    names: Tuple[str, ...]
+    names: tuple[str, ...]
     op: int = 0
     root: int = 0
     process_set: int = 0
     prescale: float = 1.0
     postscale: float = 1.0
-    rows: Tuple[int, ...] = ()
-    paths: Tuple[str, ...] = ()
+    rows: tuple[int, ...] = ()
+    paths: tuple[str, ...] = ()
 
     def label(self, i: int) -> str:
         """What errors call leaf i; "" if it has no name, and is the whole tree."""

@@ -3,7 +3,7 @@
 Thread contract: stateless.
 """
 
-from typing import Any, Tuple
+from typing import Any
 
 import jax.numpy as jnp
 
@@ -16,7 +16,7 @@ class _CastCompressor(Compressor):
     wire: Any
 
     @classmethod
-    def compress(cls, tensor: Any) -> Tuple[Any, Any]:
+    def compress(cls, tensor: Any) -> tuple[Any, Any]:
         if tensor.dtype in (jnp.float32, jnp.float64):
             return tensor.astype(cls.wire), tensor.dtype
         return tensor, None

@@ -19,7 +19,7 @@ has compiled itself (jit(f).lower(...).compile()) it must compile again.
 """
 
 import dataclasses
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Optional
 
 import jax
 import jax.numpy as jnp
@@ -65,7 +65,7 @@ class JaxState(ObjectState):
         """Forgets compiled functions, which contain the number of ranks."""
         jax.clear_caches()
 
-    def _values(self) -> Dict[str, Any]:
+    def _values(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self._saved_state}
 
 
@@ -73,7 +73,7 @@ class JaxState(ObjectState):
 class _Array:
     """What a rank must know of an array to receive it. impl: of a key."""
 
-    shape: Tuple[int, ...]
+    shape: tuple[int, ...]
     dtype: Any
     impl: Any = None
 

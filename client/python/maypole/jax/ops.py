@@ -15,7 +15,7 @@ Thread contract: any thread; operations of one name must not overlap.
 Raises ValueError for wrong arguments and before init().
 """
 
-from typing import Any, Callable, List, Optional, Tuple, Type
+from typing import Any, Callable, Optional
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,7 @@ from maypole.jax.compression import Compression, Compressor
 def allreduce(tree: Any,
               average: Optional[bool] = None,
               name: Optional[str] = None,
-              compression: Type[Compressor] = Compression.none,
+              compression: type[Compressor] = Compression.none,
               op: Optional[ReduceOp] = None,
               prescale_factor: float = 1.0,
               postscale_factor: float = 1.0,
@@ -66,7 +66,7 @@ def allreduce(tree: Any,
 
 def reducescatter(tree: Any,
                   name: Optional[str] = None,
-                  compression: Type[Compressor] = Compression.none,
+                  compression: type[Compressor] = Compression.none,
                   op: ReduceOp = Average,
                   process_set: ProcessSet = global_process_set,
                   prescale_factor: float = 1.0,
@@ -183,7 +183,7 @@ def alltoall(tree: Any,
     return rebuild(_collectives.apply(plan, tuple(leaves)))
 
 
-def _reduced(kind: int, tree: Any, name: Optional[str], compression: Type[Compressor],
+def _reduced(kind: int, tree: Any, name: Optional[str], compression: type[Compressor],
              op: ReduceOp, prescale: float, postscale: float,
              process_set: Any) -> Any:
     if op == Adasum:
@@ -204,7 +204,7 @@ def _reduced(kind: int, tree: Any, name: Optional[str], compression: Type[Compre
 
 
 def _planned(kind: int, tree: Any, name: Optional[str], process_set: Any,
-             **arguments: Any) -> Tuple[Plan, List[Any], Callable[[Any], Any]]:
+             **arguments: Any) -> tuple[Plan, list[Any], Callable[[Any], Any]]:
     """Returns (what to do, the leaves as arrays, what makes results a pytree)."""
     _check_place(kind)
     collectives.check_name(KIND_NAMES[kind], name)
@@ -214,7 +214,7 @@ def _planned(kind: int, tree: Any, name: Optional[str], process_set: Any,
         for leaf in leaves
     ]
     if name is None and _internals.is_top_level():
-        names: Tuple[str, ...] = ("",) * len(leaves)  # matched by their order
+        names: tuple[str, ...] = ("",) * len(leaves)  # matched by their order
         arguments["paths"] = _names.of_leaves("", structure)
     else:
         base = _names.of_place(KIND_NAMES[kind]) if name is None else name
@@ -237,7 +237,7 @@ def _check_place(kind: int) -> None:
             "(jax.lax.pmean), and call it outside")
 
 
-def _check_factors(plan: Plan, leaves: List[Any]) -> None:
+def _check_factors(plan: Plan, leaves: list[Any]) -> None:
     if plan.prescale == 1.0 and plan.postscale == 1.0:
         return
     for i, leaf in enumerate(leaves):

@@ -9,7 +9,7 @@ Optax is imported when one of these functions is called.
 Thread contract: that of the transformation's functions, which are pure.
 """
 
-from typing import Any, NamedTuple, Optional, Type
+from typing import Any, NamedTuple, Optional
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from maypole.jax.ops import allreduce
 
 
 def reduce_gradients(name: Optional[str] = None,
-                     compression: Type[Compressor] = Compression.none,
+                     compression: type[Compressor] = Compression.none,
                      op: ReduceOp = Average,
                      gradient_predivide_factor: float = 1.0,
                      process_set: ProcessSet = global_process_set) -> Any:
@@ -54,10 +54,10 @@ def reduce_gradients(name: Optional[str] = None,
                                         update)
 
 
-def DistributedOptimizer(  # pylint: disable=invalid-name
+def DistributedOptimizer(
         optimizer: Any,
         name: Optional[str] = None,
-        compression: Type[Compressor] = Compression.none,
+        compression: type[Compressor] = Compression.none,
         backward_passes_per_step: int = 1,
         op: ReduceOp = Average,
         gradient_predivide_factor: float = 1.0,
@@ -167,7 +167,7 @@ def _zeros(tree: Any) -> Any:
 
 def _optax() -> Any:
     try:
-        import optax  # pylint: disable=import-outside-toplevel
+        import optax
     except ImportError as error:
         raise ImportError("maypole.jax's optimizers need Optax: pip install "
                           "optax") from error

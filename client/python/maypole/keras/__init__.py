@@ -15,7 +15,8 @@ TensorFlow 2.8 to 2.15. With tf_keras (Keras 2 beside a newer TensorFlow) use
 maypole.tensorflow.keras. docs/keras.md has the whole list.
 """
 
-from typing import Any, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Optional
 
 import keras as _keras_module
 
@@ -40,8 +41,7 @@ __all__ += _common.__all__
 Compression = backends.compression_of(_keras_module)
 
 
-# pylint: disable=too-many-arguments
-def DistributedOptimizer(  # pylint: disable=invalid-name
+def DistributedOptimizer(
         optimizer: Any,
         name: Optional[str] = None,
         device_dense: str = "",
@@ -93,7 +93,7 @@ def DistributedOptimizer(  # pylint: disable=invalid-name
         None, scale_local_gradients)
 
 
-def PartialDistributedOptimizer(  # pylint: disable=invalid-name
+def PartialDistributedOptimizer(
         optimizer: Any,
         name: Optional[str] = None,
         device_dense: str = "",

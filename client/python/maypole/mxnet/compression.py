@@ -1,6 +1,6 @@
 """Compression of gradients for the way between ranks."""
 
-from typing import Any, Tuple
+from typing import Any
 
 import mxnet as mx
 import numpy as np
@@ -12,7 +12,7 @@ class FP16Compressor(Compressor):
     """Sends float32 and float64 in 16 bits."""
 
     @staticmethod
-    def compress(tensor: mx.nd.NDArray) -> Tuple[mx.nd.NDArray, Any]:
+    def compress(tensor: mx.nd.NDArray) -> tuple[mx.nd.NDArray, Any]:
         """The array as float16, and its dtype; None for an array that is sent as it is."""
         if tensor.dtype not in (np.float32, np.float64):
             return tensor, None

@@ -3,7 +3,8 @@
 Thread contract: one thread at a time, because the names are fixed.
 """
 
-from typing import Any, Dict, Iterable, Optional
+from collections.abc import Iterable
+from typing import Any, Optional
 
 import mxnet as mx
 from mxnet.gluon.parameter import Parameter
@@ -11,7 +12,7 @@ from mxnet.gluon.parameter import Parameter
 from maypole.mxnet.ops import broadcast_
 
 
-def broadcast_parameters(params: Dict[str, Any], root_rank: int = 0,
+def broadcast_parameters(params: dict[str, Any], root_rank: int = 0,
                          prefix: Optional[str] = None) -> None:
     """Overwrites `params` on all ranks by those of rank `root_rank`, in place.
 
@@ -39,7 +40,7 @@ def broadcast_parameters(params: Dict[str, Any], root_rank: int = 0,
             raise ValueError(f"broadcast_parameters: {key!r} is a "
                              f"{type(value).__name__}, expected a Parameter or "
                              "NDArray")
-        elif value._deferred_init:  # pylint: disable=protected-access
+        elif value._deferred_init:
             _broadcast_when_initialized(value, root_rank, name)
         else:
             pushed.extend(_broadcast(value, root_rank, name))
@@ -59,12 +60,12 @@ def _broadcast(parameter: Parameter, root_rank: int,
 
 def _broadcast_when_initialized(parameter: Parameter, root_rank: int,
                                 name: str) -> None:
-    initialize = parameter._init_impl  # pylint: disable=protected-access
+    initialize = parameter._init_impl
 
     def initialize_and_broadcast(*args: Any, **kwargs: Any) -> None:
         # Once: a later reset_ctx(), say on one rank, is that rank's matter.
-        parameter._init_impl = initialize  # pylint: disable=protected-access
+        parameter._init_impl = initialize
         initialize(*args, **kwargs)
         _broadcast(parameter, root_rank, name)
 
-    parameter._init_impl = initialize_and_broadcast  # pylint: disable=protected-access
+    parameter._init_impl = initialize_and_broadcast

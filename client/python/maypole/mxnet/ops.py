@@ -17,7 +17,8 @@ itself raise ValueError, and TypeError for what is no NDArray.
 """
 
 import logging
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
 
 import mxnet as mx
 import numpy as np
@@ -31,7 +32,7 @@ from maypole.mxnet import _engine
 
 _log = logging.getLogger("maypole.mxnet")
 
-_DTYPES: Dict[Any, int] = {
+_DTYPES: dict[Any, int] = {
     np.dtype(np.float32): _native.FLOAT32,
     np.dtype(np.float64): _native.FLOAT64,
     np.dtype(np.float16): _native.FLOAT16,
@@ -125,7 +126,7 @@ def _allreduce(tensor: mx.nd.NDArray, name: Optional[str], priority: int,
 
 
 def _each(function: Callable[..., Any], tensors: Sequence[Any], kind: str,
-          name: Optional[str]) -> List[Any]:
+          name: Optional[str]) -> list[Any]:
     """function(tensor, its name) for all, if none of them is refused."""
     names = member_names(name, len(tensors))
     for tensor, member in zip(tensors, names):
@@ -189,7 +190,7 @@ def grouped_allreduce(tensors: Sequence[mx.nd.NDArray],
                       prescale_factor: float = 1.0,
                       postscale_factor: float = 1.0,
                       process_set: ProcessSet = global_process_set,
-                      op: Optional[ReduceOp] = None) -> List[mx.nd.NDArray]:
+                      op: Optional[ReduceOp] = None) -> list[mx.nd.NDArray]:
     """allreduce() of each of `tensors`, named `<name>.<i>of<n>`.
 
     Returns:
@@ -210,7 +211,7 @@ def grouped_allreduce_(tensors: Sequence[mx.nd.NDArray],
                        prescale_factor: float = 1.0,
                        postscale_factor: float = 1.0,
                        process_set: ProcessSet = global_process_set,
-                       op: Optional[ReduceOp] = None) -> List[mx.nd.NDArray]:
+                       op: Optional[ReduceOp] = None) -> list[mx.nd.NDArray]:
     """allreduce_() of each of `tensors`, named `<name>.<i>of<n>`."""
     op = reduction(average, op)
     return _each(
@@ -251,7 +252,7 @@ def grouped_allgather(tensors: Sequence[mx.nd.NDArray],
                       name: Optional[str] = None,
                       priority: int = 0,
                       process_set: ProcessSet = global_process_set
-                     ) -> List[mx.nd.NDArray]:
+                     ) -> list[mx.nd.NDArray]:
     """allgather() of each of `tensors`, named `<name>.<i>of<n>`.
 
     Returns:
@@ -387,7 +388,7 @@ def grouped_reducescatter(tensors: Sequence[mx.nd.NDArray],
                           process_set: ProcessSet = global_process_set,
                           prescale_factor: float = 1.0,
                           postscale_factor: float = 1.0
-                         ) -> List[mx.nd.NDArray]:
+                         ) -> list[mx.nd.NDArray]:
     """reducescatter() of each of `tensors`, named `<name>.<i>of<n>`.
 
     Returns:

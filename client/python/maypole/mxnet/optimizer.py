@@ -7,7 +7,7 @@ Thread contract: that of MXNet's optimizers and trainers.
 """
 
 import logging
-from typing import Any, Optional, Type
+from typing import Any, Optional
 
 import mxnet as mx
 
@@ -40,7 +40,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         process_set: the ranks whose gradients are reduced.
     """
 
-    def __init__(self, optimizer: mx.optimizer.Optimizer,  # pylint: disable=super-init-not-called
+    def __init__(self, optimizer: mx.optimizer.Optimizer,
                  gradient_predivide_factor: float = 1.0, num_groups: int = 0,
                  process_set: ProcessSet = global_process_set):
         del num_groups
@@ -115,7 +115,7 @@ class DistributedTrainer(mx.gluon.Trainer):
 
     def __init__(self, params: Any, optimizer: Any,
                  optimizer_params: Optional[dict] = None,
-                 compression: Type[Compressor] = Compression.none,
+                 compression: type[Compressor] = Compression.none,
                  gradient_predivide_factor: float = 1.0,
                  prefix: Optional[str] = None, num_groups: int = 0,
                  process_set: ProcessSet = global_process_set):

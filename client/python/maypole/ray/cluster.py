@@ -4,7 +4,7 @@ ray is imported by get_ray() only, so that the package can be imported without i
 """
 
 import importlib
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 
 class RayNode(NamedTuple):
@@ -13,7 +13,7 @@ class RayNode(NamedTuple):
     node_id: str
     host: str
     address: str
-    resources: Dict[str, float]
+    resources: dict[str, float]
 
 
 def get_ray() -> Any:
@@ -34,7 +34,7 @@ def initialized_ray() -> Any:
     return ray
 
 
-def living_nodes() -> List[RayNode]:
+def living_nodes() -> list[RayNode]:
     """The nodes that are alive, in Ray's order."""
     return [RayNode(node["NodeID"], node["NodeManagerHostname"], node["NodeManagerAddress"], node["Resources"])
             for node in get_ray().nodes() if node["Alive"]]
@@ -62,7 +62,7 @@ def current_group() -> Optional[Any]:
     return importlib.import_module("ray.util").get_current_placement_group()
 
 
-def make_group(bundles: List[Dict[str, float]], strategy: str, timeout_s: float) -> Any:
+def make_group(bundles: list[dict[str, float]], strategy: str, timeout_s: float) -> Any:
     """Creates a placement group and waits for it.
 
     Raises TimeoutError, and removes the group again, if Ray cannot reserve it within timeout_s seconds.

@@ -27,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Optional
 
 from maypole.common.guard import end_with_parent
 from maypole.common.hosts import parse_announcement
@@ -47,7 +47,7 @@ def _end_with_parent(parent: int) -> None:
 class _Daemon:
     """One program, from its start on."""
 
-    def __init__(self, program: str, flags: List[str], seconds: float):
+    def __init__(self, program: str, flags: list[str], seconds: float):
         self.program = program
         self.seconds = seconds
         self.deadline: Optional[float] = time.monotonic() + seconds  # None: it is ready
@@ -59,7 +59,7 @@ class _Daemon:
         # The executors serve all ranks of the node, not those that see this actor's GPUs.
         environ = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
         try:
-            self.process = subprocess.Popen(  # pylint: disable=subprocess-popen-preexec-fn
+            self.process = subprocess.Popen(
                 [find_program(program), *flags, f"--announce_fd={write}"], stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, pass_fds=[write], env=environ,
                 preexec_fn=lambda: _end_with_parent(parent))
@@ -96,7 +96,7 @@ class _Supervisor:
     def __init__(self, directory: str):
         self._directory = directory
         self._selector = selectors.DefaultSelector()
-        self._daemons: List[_Daemon] = []
+        self._daemons: list[_Daemon] = []
         self._input = b""
 
     def run(self) -> None:
@@ -124,7 +124,7 @@ class _Supervisor:
             self._command(json.loads(line))
         return bool(data)
 
-    def _command(self, command: Dict[str, Any]) -> None:
+    def _command(self, command: dict[str, Any]) -> None:
         if "secret" in command:
             path = os.path.join(self._directory, "secret")
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii") as f:
@@ -170,7 +170,7 @@ class _Supervisor:
 
     def _forget(self, daemon: _Daemon) -> None:
         self._daemons.remove(daemon)
-        files: Tuple[Any, ...] = (daemon.exit, daemon.log, daemon.announcement)
+        files: tuple[Any, ...] = (daemon.exit, daemon.log, daemon.announcement)
         for file in files:
             try:
                 self._selector.unregister(file)

@@ -8,7 +8,7 @@ it. The executor calls it once a second, in the driver.
 import collections
 import random
 import time
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Optional
 
 from maypole.ray import cluster
 
@@ -24,7 +24,7 @@ class RayHostDiscovery:
         self.cpus_per_worker = cpus_per_worker
         self.gpus_per_worker = gpus_per_worker or 1
 
-    def find_available_hosts_and_slots(self) -> Dict[str, int]:
+    def find_available_hosts_and_slots(self) -> dict[str, int]:
         """{IP address: slots}; {id: slots} of nodes that share an address."""
         nodes = cluster.living_nodes()
         count = collections.Counter(node.address for node in nodes)
@@ -32,7 +32,7 @@ class RayHostDiscovery:
                  for node in nodes}
         return {host: number for host, number in slots.items() if number}
 
-    def _slots(self, resources: Dict[str, float]) -> int:
+    def _slots(self, resources: dict[str, float]) -> int:
         slots = resources.get("CPU", 0) // self.cpus_per_worker
         if self.use_gpu:
             slots = min(slots, resources.get("GPU", 0) // self.gpus_per_worker)
@@ -57,9 +57,9 @@ class TestDiscovery(RayHostDiscovery):
         self._change_frequency_s = change_frequency_s
         self._verbose = verbose
         self._changed_at: Optional[float] = None
-        self._hidden: Set[str] = set()
+        self._hidden: set[str] = set()
 
-    def find_available_hosts_and_slots(self) -> Dict[str, int]:
+    def find_available_hosts_and_slots(self) -> dict[str, int]:
         """The hosts and slots after the next change of the test."""
         hosts = super().find_available_hosts_and_slots()
         now = time.monotonic()
@@ -73,7 +73,7 @@ class TestDiscovery(RayHostDiscovery):
             print(f"Total hosts: {len(hosts)}, remaining: {len(shown)} -- {shown}")
         return shown
 
-    def _change(self, hosts: Dict[str, int]) -> None:
+    def _change(self, hosts: dict[str, int]) -> None:
         self._hidden &= set(hosts)
         shown = sorted(set(hosts) - self._hidden)
         hide = random.random() < 0.5
@@ -86,9 +86,9 @@ class TestDiscovery(RayHostDiscovery):
             self._hidden ^= {random.choice(choice)}
 
 
-def nodes_of(found: Dict[str, int], nodes: List[cluster.RayNode]) -> Dict[str, int]:
+def nodes_of(found: dict[str, int], nodes: list[cluster.RayNode]) -> dict[str, int]:
     """{Ray's id: slots} of what a discovery has found; hosts that are not in the cluster (any more) are left out."""
-    slots: Dict[str, int] = {}
+    slots: dict[str, int] = {}
     for host, number in found.items():
         for node in nodes:
             if host in (node.node_id, node.address, node.host) and node.node_id not in slots:

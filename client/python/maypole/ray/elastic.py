@@ -2,7 +2,8 @@
 
 import dataclasses
 import warnings
-from typing import Any, Callable, Iterable, List, Optional, Tuple
+from collections.abc import Iterable
+from typing import Any, Callable, Optional
 
 from maypole.ray import discovery
 from maypole.ray.runner import RayExecutor
@@ -20,7 +21,7 @@ class ElasticSettings:
     ssh_identity_file: Optional[str] = None
     nics: Optional[Iterable[str]] = None
     verbose: int = 1
-    cooldown_range: Optional[Tuple[int, int]] = None
+    cooldown_range: Optional[tuple[int, int]] = None
     discovery: Any = None
     elastic: bool = True
 
@@ -81,7 +82,7 @@ class ElasticRayExecutor:
         """See RayExecutor.start()."""
         self._executor.start(extra_env_vars=self._env_vars)
 
-    def run(self, worker_fn: Callable[[], Any], callbacks: Optional[List[Callable]] = None) -> List[Any]:
+    def run(self, worker_fn: Callable[[], Any], callbacks: Optional[list[Callable]] = None) -> list[Any]:
         """worker_fn() in each rank; see RayExecutor.run()."""
         return self._executor.run(worker_fn, callbacks=callbacks)
 

@@ -3,7 +3,7 @@
 import logging
 import signal
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, NamedTuple, Optional
 
 from maypole.ray import cluster, discovery, placement, shim
 from maypole.ray.elastic_plan import Action, ElasticPlan
@@ -23,8 +23,8 @@ _COOLDOWN = (1, 60)
 class ElasticAdapter:
     """See RayExecutor. resources: {"CPU": 1, ...} of a rank."""
 
-    def __init__(self, settings: Any, min_workers: int, max_workers: Optional[int], resources: Dict[str, float],
-                 reset_limit: Optional[int], cooldown_range: Optional[Tuple[int, int]], elastic_timeout: float,
+    def __init__(self, settings: Any, min_workers: int, max_workers: Optional[int], resources: dict[str, float],
+                 reset_limit: Optional[int], cooldown_range: Optional[tuple[int, int]], elastic_timeout: float,
                  override_discovery: bool):
         self._settings = settings
         self._least, self._most = min_workers, max_workers
@@ -36,21 +36,21 @@ class ElasticAdapter:
             settings.discovery = discovery.RayHostDiscovery("GPU" in resources, resources["CPU"],
                                                             resources.get("GPU", 0.0))
         self._discovery = discovery.check(settings.discovery)
-        self._executable: Tuple = (None, None, None)
-        self._extra: Optional[Dict] = None
+        self._executable: tuple = (None, None, None)
+        self._extra: Optional[dict] = None
 
-    def start(self, executable_cls: Optional[type], executable_args: Optional[List], executable_kwargs: Optional[Dict],
-              extra_env_vars: Optional[Dict]) -> None:
+    def start(self, executable_cls: Optional[type], executable_args: Optional[list], executable_kwargs: Optional[dict],
+              extra_env_vars: Optional[dict]) -> None:
         """Keeps what the workers' constructor is to get; the workers start in execute()."""
         self._executable = (executable_cls, executable_args, executable_kwargs)
         self._extra = extra_env_vars
 
-    def run(self, fn: Callable[..., Any], args: Optional[List], kwargs: Optional[Dict],
-            callbacks: Optional[List[Callable]]) -> List[Any]:
+    def run(self, fn: Callable[..., Any], args: Optional[list], kwargs: Optional[dict],
+            callbacks: Optional[list[Callable]]) -> list[Any]:
         """Runs fn(*args, **kwargs) in all ranks; returns their results."""
         return self.execute(call(fn, args, kwargs), callbacks)
 
-    def execute(self, fn: Callable[[Any], Any], callbacks: Optional[List[Callable]]) -> List[Any]:
+    def execute(self, fn: Callable[[Any], Any], callbacks: Optional[list[Callable]]) -> list[Any]:
         """Runs fn(worker) in all ranks, which may come and go; returns their results."""
         variables = variables_of_job(self._settings, self._extra)
         plan = ElasticPlan(self._least, self._most, self._reset_limit, self._cooldown, self._patience)
@@ -62,7 +62,7 @@ class ElasticAdapter:
         finally:
             calling.end()
 
-    def run_remote(self, fn: Callable[..., Any], args: Optional[List], kwargs: Optional[Dict]) -> List[Any]:
+    def run_remote(self, fn: Callable[..., Any], args: Optional[list], kwargs: Optional[dict]) -> list[Any]:
         """Raises NotImplementedError."""
         raise NotImplementedError("run_remote() of an elastic job: its ranks come and go, so their number, and that of "
                                   "the results, is not known; use run()")
@@ -78,11 +78,11 @@ class ElasticAdapter:
 class _OfRanks(NamedTuple):
     """What all ranks have in common. seconds: how long Ray may take to start one."""
 
-    variables: Dict[str, str]
+    variables: dict[str, str]
     least: int
     most: Optional[int]
-    resources: Dict[str, float]
-    executable: Tuple
+    resources: dict[str, float]
+    executable: tuple
     fn: Callable[[Any], Any]
     seconds: float
 
@@ -108,18 +108,18 @@ class _Run:
         self._of_ranks = of_ranks
         self._callbacks = callbacks
         self._actor = cluster.get_ray().remote(BaseHorovodWorker)
-        self._ray_nodes: Dict[str, cluster.RayNode] = {}
-        self._nodes: Dict[str, Node] = {}  # by Ray's id
-        self._agents: Dict[str, str] = {}
-        self._processes: Dict[int, _Process] = {}
-        self._waiting: Dict[Any, Callable[[Any], List[Action]]] = {}  # ObjectRefs, and what to do with each
-        self._ended: List[Ended] = []
+        self._ray_nodes: dict[str, cluster.RayNode] = {}
+        self._nodes: dict[str, Node] = {}  # by Ray's id
+        self._agents: dict[str, str] = {}
+        self._processes: dict[int, _Process] = {}
+        self._waiting: dict[Any, Callable[[Any], list[Action]]] = {}  # ObjectRefs, and what to do with each
+        self._ended: list[Ended] = []
         self._last_error: Optional[BaseException] = None
         self._look_at = 0.0
-        self._found: Optional[Dict[str, int]] = None
+        self._found: Optional[dict[str, int]] = None
         self._complained = ""
 
-    def results(self) -> List[Any]:
+    def results(self) -> list[Any]:
         """Of the ranks that were there at the end, by rank."""
         try:
             here = cluster.this_node()
@@ -151,7 +151,7 @@ class _Run:
         self._callbacks.call_all()
         self._perform(self._plan.on_time(time.monotonic()))
 
-    def _wait(self, seconds: float) -> List[Any]:
+    def _wait(self, seconds: float) -> list[Any]:
         polling = self._callbacks.poll_seconds()
         seconds = seconds if polling is None else min(seconds, polling)
         if not self._waiting:
@@ -160,14 +160,14 @@ class _Run:
         done, _ = cluster.get_ray().wait(list(self._waiting), num_returns=1, timeout=seconds)
         return done
 
-    def _find(self) -> Dict[str, int]:
+    def _find(self) -> dict[str, int]:
         """{Ray's id: slots}. If the discovery fails, nodes stay as they are, if they live."""
         nodes = cluster.living_nodes()
         self._ray_nodes = {node.node_id: node for node in nodes}
         try:
             self._found = dict(self._finding.find_available_hosts_and_slots())
             self._complained = ""
-        except Exception as error:  # pylint: disable=broad-except  # the user's code
+        except Exception as error:  # the user's code
             if self._found is None:
                 raise
             if self._complained != str(error):
@@ -178,7 +178,7 @@ class _Run:
 
     # --- Actions of the plan
 
-    def _perform(self, actions: List[Action]) -> None:
+    def _perform(self, actions: list[Action]) -> None:
         for action in actions:
             getattr(self, "_do_" + action.kind)(action)
 
@@ -224,7 +224,7 @@ class _Run:
 
     # --- Events
 
-    def _on_agent(self, node_id: str, node: Node, ref: Any) -> List[Action]:
+    def _on_agent(self, node_id: str, node: Node, ref: Any) -> list[Action]:
         ray = cluster.get_ray()
         try:
             self._agents[node_id] = ray.get(ref)
@@ -233,27 +233,27 @@ class _Run:
         self._waiting[node.actor.wait_lost.remote()] = lambda lost: self._on_lost(node_id, node, lost)
         return self._plan.on_node_ready(node_id, time.monotonic())
 
-    def _on_lost(self, node_id: str, node: Node, ref: Any) -> List[Action]:
+    def _on_lost(self, node_id: str, node: Node, ref: Any) -> list[Action]:
         try:
             why = cluster.get_ray().get(ref)
         except cluster.get_ray().exceptions.RayError as error:
             why = describe(error)
         return self._on_node_lost(node_id, node, why)
 
-    def _on_node_lost(self, node_id: str, node: Node, why: str) -> List[Action]:
+    def _on_node_lost(self, node_id: str, node: Node, why: str) -> list[Action]:
         if not self._daemons.has(node):
             return []  # it was stopped
         self._daemons.forget(node)
         return self._plan.on_node_lost(node_id, why, time.monotonic())
 
-    def _on_start(self, number: int, ref: Any) -> List[Action]:
+    def _on_start(self, number: int, ref: Any) -> list[Action]:
         try:
             self._processes[number].pid = cluster.get_ray().get(ref)["pid"]
         except (cluster.get_ray().exceptions.RayError, KeyError):
             pass  # it has ended, which its other ObjectRef says
         return []
 
-    def _on_end(self, number: int, ref: Any) -> List[Action]:
+    def _on_end(self, number: int, ref: Any) -> list[Action]:
         ray = cluster.get_ray()
         process = self._processes.pop(number)
         who = f"rank process {number} (node {process.node.name}, pid {process.pid})"
@@ -264,7 +264,7 @@ class _Run:
                 well, killed, what = False, True, f"{who} has left the job, as SIGTERM asked"
             else:
                 self._ended.append(ended)
-        except Exception as error:  # pylint: disable=broad-except  # what the function raises
+        except Exception as error:  # what the function raises
             well, killed = False, isinstance(error, ray.exceptions.RayActorError)
             self._last_error = error
             finished = failed_after_its_training(error)

@@ -17,7 +17,7 @@ Thread contract: a value. Times are the caller's, in seconds.
 """
 
 import enum
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import NamedTuple, Optional
 
 LEAVE_GRACE = 30.0  # from SIGTERM to the end by force
 FINISH_GRACE = 5.0  # from the first rank that has finished to SIGTERM to the others
@@ -77,27 +77,27 @@ class ElasticPlan:
     least, most: ranks. reset_limit: changes; None: any number. patience: how long there may be less than `least` slots.
     """
 
-    def __init__(self, least: int, most: Optional[int], reset_limit: Optional[int], cooldown: Tuple[float, float],
+    def __init__(self, least: int, most: Optional[int], reset_limit: Optional[int], cooldown: tuple[float, float],
                  patience: float):
         self._least = least
         self._most = most
         self._reset_limit = reset_limit
         self._cooldown = cooldown
         self._patience = patience
-        self._nodes: Dict[str, _Node] = {}
-        self._processes: Dict[int, _Process] = {}
+        self._nodes: dict[str, _Node] = {}
+        self._processes: dict[int, _Process] = {}
         self._last_number = -1
         self._changes = 0
         self._begun = False
         self._finished_at: Optional[float] = None
         self._told_to_finish = False
         self._too_few_since: Optional[float] = None
-        self._actions: List[Action] = []
+        self._actions: list[Action] = []
         self.over = ""  # why the job cannot go on
 
     # --- Events
 
-    def on_nodes(self, slots: Dict[str, int], now: float) -> List[Action]:
+    def on_nodes(self, slots: dict[str, int], now: float) -> list[Action]:
         """These nodes may be used, in the order of preference."""
         changed = False
         for name, number in slots.items():
@@ -114,14 +114,14 @@ class ElasticPlan:
             self._count("the nodes of the cluster have changed")
         return self.on_time(now)
 
-    def on_node_ready(self, name: str, now: float) -> List[Action]:
+    def on_node_ready(self, name: str, now: float) -> list[Action]:
         """The node's executor runs."""
         node = self._nodes[name]
         if node.state is State.STARTING:
             node.state = State.READY
         return self.on_time(now)
 
-    def on_node_lost(self, name: str, why: str, now: float) -> List[Action]:
+    def on_node_lost(self, name: str, why: str, now: float) -> list[Action]:
         """Its agent does not run. Its ranks are killed, and their ends do not matter."""
         node = self._nodes[name]
         node.has_agent = False
@@ -134,7 +134,7 @@ class ElasticPlan:
         return self.on_time(now)
 
     def on_end(self, number: int, well: bool, killed: bool, what: str, now: float, finished: bool = False
-               ) -> List[Action]:
+               ) -> list[Action]:
         """A process has ended.
 
         killed: from outside, so it says nothing about the program. what: how, for messages. finished: it had
@@ -155,7 +155,7 @@ class ElasticPlan:
             self._fail(process.node, self._nodes[process.node], short, what, now)
         return self.on_time(now)
 
-    def on_time(self, now: float) -> List[Action]:
+    def on_time(self, now: float) -> list[Action]:
         """What is to be done because time has passed."""
         if not self.over:
             self._kill_late(now)

@@ -1,7 +1,7 @@
 """What RayExecutor.run() and execute() raise when a rank fails."""
 
 import re
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, NamedTuple
 
 from maypole.common.exceptions import HorovodInternalError
 from maypole.ray.cluster import get_ray
@@ -22,7 +22,7 @@ class Rank(NamedTuple):
         return f"rank {self.rank} (node {self.node}, pid {self.pid})"
 
 
-def several(ranks: List[int]) -> str:
+def several(ranks: list[int]) -> str:
     """For messages: rank 3, or ranks 0,1."""
     return f"rank{'s' if len(ranks) > 1 else ''} {','.join(map(str, sorted(ranks)))}"
 
@@ -38,7 +38,7 @@ def describe(error: BaseException) -> str:
     return f"{type(cause).__name__}: {cause}".rstrip(": ")
 
 
-def rank_error(failures: List[Tuple[Rank, BaseException]], also: str = "") -> RankError:
+def rank_error(failures: list[tuple[Rank, BaseException]], also: str = "") -> RankError:
     """The exception for these failures, in order of time. also: more to say.
 
     It is an instance of the class of Ray's error for the rank whose failure has
@@ -47,7 +47,7 @@ def rank_error(failures: List[Tuple[Rank, BaseException]], also: str = "") -> Ra
     """
     rank, error = min(failures, key=lambda failure: _order(failure[1]))
     lines = [f"{rank} {describe(error)}" if _died(error) else f"{rank}: {describe(error)}"]
-    others: Dict[str, List[int]] = {}
+    others: dict[str, list[int]] = {}
     for other, failure in failures:
         if other is not rank:
             others.setdefault(describe(failure), []).append(other.rank)

@@ -2,7 +2,8 @@
 
 import importlib
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
 
 from maypole.ray.cluster import get_ray, on_node, this_node
 from maypole.ray.errors import Rank, rank_error, several
@@ -49,20 +50,20 @@ class Gathering:
     job when its function has ended, so that the others do not wait for it.
     """
 
-    def __init__(self, refs: List[Any], ranks: List[Rank], lost: List[Any], leave: Callable[[int], Any],
+    def __init__(self, refs: list[Any], ranks: list[Rank], lost: list[Any], leave: Callable[[int], Any],
                  callbacks: Callbacks):
         self._refs = refs
         self._ranks = ranks
         self._lost = lost
         self._leave = leave
         self._callbacks = callbacks
-        self._results: Dict[int, Any] = {}
-        self._failures: List[Tuple[Rank, BaseException]] = []
+        self._results: dict[int, Any] = {}
+        self._failures: list[tuple[Rank, BaseException]] = []
         self._daemon_lost = ""
         self._failed_at: Optional[float] = None
         self._left = False
 
-    def results(self) -> List[Any]:
+    def results(self) -> list[Any]:
         """By rank. Raises RankError if a rank fails, RuntimeError if a daemon is lost."""
         ray = get_ray()
         waiting = list(self._refs)
@@ -89,7 +90,7 @@ class Gathering:
     def _take(self, rank: int, ref: Any) -> None:
         try:
             self._results[rank] = get_ray().get(ref)
-        except Exception as error:  # pylint: disable=broad-except  # what the function raises
+        except Exception as error:  # what the function raises
             self._failures.append((self._ranks[rank], error))
             self._note_failure()
 

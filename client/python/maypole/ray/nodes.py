@@ -18,7 +18,8 @@ import struct
 import subprocess
 import sys
 import threading
-from typing import IO, Any, Dict, Iterable, List, Mapping, NamedTuple, Optional
+from collections.abc import Iterable, Mapping
+from typing import IO, Any, NamedTuple, Optional
 
 from maypole.common.hosts import address_of
 from maypole.ray import cluster, placement
@@ -123,7 +124,7 @@ class NodeActor:
         _pipe(self._supervisor.stdin).close()
         self._reader.join(_STOP_SECONDS)
 
-    def _start(self, program: str, flags: List[str], secret: str, seconds: int) -> Dict[str, str]:
+    def _start(self, program: str, flags: list[str], secret: str, seconds: int) -> dict[str, str]:
         if self._supervisor is None:
             start = (f"import sys; sys.path.append({_PACKAGE_DIRECTORY!r}); "
                      "from maypole.ray import daemons; daemons.main()")
@@ -131,7 +132,7 @@ class NodeActor:
                                                 stdout=subprocess.PIPE, env=self._environ, start_new_session=True)
             self._reader = threading.Thread(target=self._read, daemon=True)
             self._reader.start()
-        lines: List[Dict[str, Any]] = [{"secret": secret}] if secret else []
+        lines: list[dict[str, Any]] = [{"secret": secret}] if secret else []
         lines.append({"program": program, "flags": flags, "seconds": seconds})
         try:
             to_it = _pipe(self._supervisor.stdin)
@@ -206,7 +207,7 @@ class Daemons:
         level = variables.get("MAYPOLE_LOG_LEVEL") or variables.get("HOROVOD_LOG_LEVEL")
         self._log_level = level.lower() if level else "info" if verbose else "warning"
         self._coordinator: Optional[Coordinator] = None
-        self._nodes: Dict[str, Node] = {}
+        self._nodes: dict[str, Node] = {}
         self._several = False
         self._here: Optional[NodeActor] = None
 

@@ -7,21 +7,22 @@ not follow each other.)
 
 import re
 import secrets
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Optional
 
 from maypole.common.driver import Place
 
 _MAX_NAME = 63  # of jobs, nodes and hosts: docs/design.md, section 12
 
-def by_node(node_ids: Sequence[str]) -> List[int]:
+def by_node(node_ids: Sequence[str]) -> list[int]:
     """The indexes of node_ids, so sorted that those of a node follow each other; nodes in order of appearance."""
-    first: Dict[str, int] = {}
+    first: dict[str, int] = {}
     for index, node_id in enumerate(node_ids):
         first.setdefault(node_id, index)
     return sorted(range(len(node_ids)), key=lambda index: first[node_ids[index]])
 
 
-def places(node_ids: Sequence[str]) -> List[Place]:
+def places(node_ids: Sequence[str]) -> list[Place]:
     """The places of ranks 0, 1, ...; node_ids: the node of each, sorted by by_node()."""
     nodes = list(dict.fromkeys(node_ids))
     found, local = [], dict.fromkeys(nodes, 0)
@@ -47,7 +48,7 @@ def job_name() -> str:
 
 
 def job_variables(passed_on: Mapping[str, str], extra: Optional[Mapping[str, Any]], start_timeout_s: int,
-                  token: str) -> Dict[str, str]:
+                  token: str) -> dict[str, str]:
     """What all ranks of a job have in common.
 
     passed_on: driver.settings(); extra: extra_env_vars of start(), which
@@ -62,17 +63,17 @@ def job_variables(passed_on: Mapping[str, str], extra: Optional[Mapping[str, Any
     return variables
 
 
-def _default(variables: Dict[str, str], name: str, value: str) -> None:
+def _default(variables: dict[str, str], name: str, value: str) -> None:
     if not variables.get(name):
         variables[name] = value
 
 
-def rank_variables(place: Place, agent: str, node: str, host: str) -> Dict[str, str]:
+def rank_variables(place: Place, agent: str, node: str, host: str) -> dict[str, str]:
     """What one rank of a static job has besides job_variables(); HOROVOD_* are for scripts."""
     return {**_variables_on(agent, node, host), **place.variables()}
 
 
-def elastic_variables(agent: str, node: str, host: str, least: int, most: Optional[int]) -> Dict[str, str]:
+def elastic_variables(agent: str, node: str, host: str, least: int, most: Optional[int]) -> dict[str, str]:
     """What a rank of an elastic job has besides job_variables(): the coordinator gives it its place."""
     variables = _variables_on(agent, node, host)
     variables.update({"MAYPOLE_ELASTIC": "1", "HOROVOD_ELASTIC": "1", "MAYPOLE_MIN_SIZE": str(least)})
@@ -81,7 +82,7 @@ def elastic_variables(agent: str, node: str, host: str, least: int, most: Option
     return variables
 
 
-def _variables_on(agent: str, node: str, host: str) -> Dict[str, str]:
+def _variables_on(agent: str, node: str, host: str) -> dict[str, str]:
     return {"MAYPOLE_AGENT": agent, "MAYPOLE_NODE": node, "HOROVOD_HOSTNAME": host}
 
 

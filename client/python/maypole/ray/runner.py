@@ -2,7 +2,8 @@
 
 import dataclasses
 import os
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+from collections.abc import Iterable
+from typing import Any, Callable, Optional
 
 from maypole.ray.cluster import initialized_ray
 from maypole.ray.elastic_adapter import ElasticAdapter
@@ -70,7 +71,7 @@ class RayExecutor:
                  num_workers_per_host: int = 1, cpus_per_worker: int = 1, use_gpu: bool = False,
                  gpus_per_worker: Optional[int] = None, use_current_placement_group: bool = True,
                  min_workers: Optional[int] = None, max_workers: Optional[int] = None,
-                 reset_limit: Optional[int] = None, cooldown_range: Optional[Tuple[int, int]] = None,
+                 reset_limit: Optional[int] = None, cooldown_range: Optional[tuple[int, int]] = None,
                  elastic_timeout: int = 600, override_discovery: bool = True):
         """Raises ValueError if the parameters contradict each other."""
         _check_numbers(num_workers, num_hosts, num_workers_per_host, min_workers, max_workers)
@@ -87,7 +88,7 @@ class RayExecutor:
         self._adapter: Any = None
         self._is_remote = False
         if min_workers is None:
-            self._make: Tuple[Any, Dict[str, Any]] = (StaticAdapter, dict(
+            self._make: tuple[Any, dict[str, Any]] = (StaticAdapter, dict(
                 num_workers=num_workers, num_hosts=num_hosts, num_workers_per_host=num_workers_per_host,
                 resources=resources, use_current_placement_group=use_current_placement_group))
         else:
@@ -96,8 +97,8 @@ class RayExecutor:
                 cooldown_range=cooldown_range, elastic_timeout=_elastic_timeout(elastic_timeout),
                 override_discovery=override_discovery))
 
-    def start(self, executable_cls: Optional[type] = None, executable_args: Optional[List] = None,
-              executable_kwargs: Optional[Dict] = None, extra_env_vars: Optional[Dict] = None) -> None:
+    def start(self, executable_cls: Optional[type] = None, executable_args: Optional[list] = None,
+              executable_kwargs: Optional[dict] = None, extra_env_vars: Optional[dict] = None) -> None:
         """Starts the ranks and the job's daemons.
 
         Args:
@@ -127,8 +128,8 @@ class RayExecutor:
             self.shutdown()
             raise
 
-    def run(self, fn: Callable[..., Any], args: Optional[List] = None, kwargs: Optional[Dict] = None,
-            callbacks: Optional[List[Callable]] = None) -> List[Any]:
+    def run(self, fn: Callable[..., Any], args: Optional[list] = None, kwargs: Optional[dict] = None,
+            callbacks: Optional[list[Callable]] = None) -> list[Any]:
         """fn(*args, **kwargs) in each rank; returns the results by rank.
 
         fn calls init() itself.
@@ -145,12 +146,12 @@ class RayExecutor:
         """
         return self._call("run", fn, args, kwargs, callbacks)
 
-    def execute(self, fn: Callable[[Any], Any], callbacks: Optional[List[Callable]] = None) -> List[Any]:
+    def execute(self, fn: Callable[[Any], Any], callbacks: Optional[list[Callable]] = None) -> list[Any]:
         """fn(executable) in each rank, as run(); executable: the rank's object of start()'s executable_cls, or None."""
         return self._call("execute", fn, callbacks)
 
-    def run_remote(self, fn: Callable[..., Any], args: Optional[List] = None,
-                   kwargs: Optional[Dict] = None) -> List[Any]:
+    def run_remote(self, fn: Callable[..., Any], args: Optional[list] = None,
+                   kwargs: Optional[dict] = None) -> list[Any]:
         """run(), but returns Ray's ObjectRefs of the results, by rank, at once. ray.get() of them raises Ray's errors.
 
         Args:

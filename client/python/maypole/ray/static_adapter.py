@@ -2,7 +2,7 @@
 
 import os
 import secrets
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Optional
 
 from maypole.common import driver
 from maypole.ray import cluster, placement, shim
@@ -15,13 +15,13 @@ _START_SECONDS = 120  # for init(): MAYPOLE_START_TIMEOUT's default
 _LEAVE_SECONDS = 5.0
 
 
-def make_daemons(settings: Any, variables: Dict[str, str]) -> Daemons:
+def make_daemons(settings: Any, variables: dict[str, str]) -> Daemons:
     """Of a job with these settings (MiniSettings, or what has its attributes)."""
     return Daemons(variables, getattr(settings, "nics", None) or (), int(getattr(settings, "timeout_s", 30)),
                    (getattr(settings, "verbose", 1) or 0) >= 2)
 
 
-def variables_of_job(settings: Any, extra_env_vars: Optional[Dict]) -> Dict[str, str]:
+def variables_of_job(settings: Any, extra_env_vars: Optional[dict]) -> dict[str, str]:
     """What all ranks have in their environment; chooses the job's name and token."""
     seconds = max(_START_SECONDS, int(getattr(settings, "timeout_s", 30)))
     return placement.job_variables(driver.settings(os.environ), extra_env_vars, seconds, secrets.token_hex(16))
@@ -31,7 +31,7 @@ class StaticAdapter:
     """See RayExecutor. resources: {"CPU": 1, ...} of a rank."""
 
     def __init__(self, settings: Any, num_workers: Optional[int], num_hosts: Optional[int], num_workers_per_host: int,
-                 resources: Dict[str, float], use_current_placement_group: bool):
+                 resources: dict[str, float], use_current_placement_group: bool):
         self._settings = settings
         self._num_workers = num_workers
         self._num_hosts = num_hosts or 0
@@ -40,12 +40,12 @@ class StaticAdapter:
         self._use_current_group = use_current_placement_group
         self._group: Any = None  # made here
         self._daemons: Optional[Daemons] = None
-        self._lost: List[Any] = []
-        self._ranks: List[Rank] = []
-        self.workers: List[Any] = []  # by rank
+        self._lost: list[Any] = []
+        self._ranks: list[Rank] = []
+        self.workers: list[Any] = []  # by rank
 
-    def start(self, executable_cls: Optional[type], executable_args: Optional[List], executable_kwargs: Optional[Dict],
-              extra_env_vars: Optional[Dict]) -> None:
+    def start(self, executable_cls: Optional[type], executable_args: Optional[list], executable_kwargs: Optional[dict],
+              extra_env_vars: Optional[dict]) -> None:
         """Starts the job's daemons and workers."""
         ray = cluster.get_ray()
         self.workers = self._make_workers()
@@ -59,7 +59,7 @@ class StaticAdapter:
         ray.get([worker.start_executable.remote(executable_cls, executable_args, executable_kwargs)
                  for worker in self.workers])
 
-    def _make_workers(self) -> List[Any]:
+    def _make_workers(self) -> list[Any]:
         """The actors, by bundle."""
         count = self._num_workers or self._num_hosts * self._per_host
         group = cluster.current_group() if self._use_current_group else None
@@ -79,7 +79,7 @@ class StaticAdapter:
                               scheduling_strategy=cluster.in_bundle(group, bundle)).remote()
                 for bundle in bundles]
 
-    def _facts(self) -> List[Dict[str, Any]]:
+    def _facts(self) -> list[dict[str, Any]]:
         """What the actors say of themselves, once all have started.
 
         A placement group made by others may have no room for them.
@@ -96,7 +96,7 @@ class StaticAdapter:
         raise TimeoutError(f"{len(started)} of {len(refs)} ranks, each with {self._resources}, have started within "
                            f"{seconds:g} s (placement_group_timeout_s){where}")
 
-    def _start_daemons(self, facts: List[Dict[str, Any]], variables: Dict[str, str]) -> List[Dict[str, str]]:
+    def _start_daemons(self, facts: list[dict[str, Any]], variables: dict[str, str]) -> list[dict[str, str]]:
         """Returns the variables of each rank, by rank. facts: of each."""
         ray = cluster.get_ray()
         known = {node.node_id: node for node in cluster.living_nodes()}
@@ -118,8 +118,8 @@ class StaticAdapter:
         return [self._variables(place, fact, facts, sockets, nodes) for place, fact in zip(places, facts)]
 
     @staticmethod
-    def _variables(place: driver.Place, fact: Dict[str, Any], facts: List[Dict[str, Any]], sockets: Dict[str, str],
-                   nodes: Dict[str, Any]) -> Dict[str, str]:
+    def _variables(place: driver.Place, fact: dict[str, Any], facts: list[dict[str, Any]], sockets: dict[str, str],
+                   nodes: dict[str, Any]) -> dict[str, str]:
         node_id = fact["node_id"]
         own = placement.rank_variables(place, sockets[node_id], nodes[node_id].name, fact["host"])
         devices = placement.visible_devices([other["gpus"] for other in facts if other["node_id"] == node_id])
@@ -127,12 +127,12 @@ class StaticAdapter:
             own["CUDA_VISIBLE_DEVICES"] = devices
         return own
 
-    def run(self, fn: Callable[..., Any], args: Optional[List], kwargs: Optional[Dict],
-            callbacks: Optional[List[Callable]]) -> List[Any]:
+    def run(self, fn: Callable[..., Any], args: Optional[list], kwargs: Optional[dict],
+            callbacks: Optional[list[Callable]]) -> list[Any]:
         """Runs fn(*args, **kwargs) in all ranks; returns their results by rank."""
         return self.execute(call(fn, args, kwargs), callbacks)
 
-    def execute(self, fn: Callable[[Any], Any], callbacks: Optional[List[Callable]]) -> List[Any]:
+    def execute(self, fn: Callable[[Any], Any], callbacks: Optional[list[Callable]]) -> list[Any]:
         """Runs fn(worker) in all ranks; returns their results by rank."""
         calling = Callbacks(callbacks)
         try:
@@ -144,7 +144,7 @@ class StaticAdapter:
         finally:
             calling.end()
 
-    def run_remote(self, fn: Callable[..., Any], args: Optional[List], kwargs: Optional[Dict]) -> List[Any]:
+    def run_remote(self, fn: Callable[..., Any], args: Optional[list], kwargs: Optional[dict]) -> list[Any]:
         """Starts fn(*args, **kwargs) in all ranks; returns Ray's references to their results by rank."""
         function = call(fn, args, kwargs)
         return [worker.execute.remote(function) for worker in self.workers]
@@ -170,6 +170,6 @@ class StaticAdapter:
             self._group = None
 
 
-def call(fn: Callable[..., Any], args: Optional[List], kwargs: Optional[Dict]) -> Callable[[Any], Any]:
+def call(fn: Callable[..., Any], args: Optional[list], kwargs: Optional[dict]) -> Callable[[Any], Any]:
     """run()'s function as one for execute()."""
     return lambda executable: fn(*(args or ()), **(kwargs or {}))

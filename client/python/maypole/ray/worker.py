@@ -4,7 +4,7 @@ import os
 import signal
 import socket
 import threading
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, NamedTuple, Optional
 
 from maypole import _native
 from maypole.common import basics
@@ -44,21 +44,21 @@ class BaseHorovodWorker:
         """The name of the worker's host."""
         return socket.gethostname()
 
-    def get_gpu_ids(self) -> List[Any]:
+    def get_gpu_ids(self) -> list[Any]:
         """The CUDA devices that Ray has assigned to this worker."""
         return get_ray().get_gpu_ids()
 
-    def where(self, horovod: bool = False) -> Dict[str, Any]:
+    def where(self, horovod: bool = False) -> dict[str, Any]:
         """What the executor must know to number the ranks. horovod: make the package horovod importable here."""
         if horovod:
             shim.add_to_path()
         return {"node_id": self.node_id(), "host": self.hostname(), "gpus": self.get_gpu_ids(), "pid": os.getpid()}
 
-    def update_env_vars(self, env_vars: Dict[str, Any]) -> None:
+    def update_env_vars(self, env_vars: dict[str, Any]) -> None:
         """Sets environment variables of this process."""
         os.environ.update({name: str(value) for name, value in env_vars.items()})
 
-    def env_vars(self) -> Dict[str, str]:
+    def env_vars(self) -> dict[str, str]:
         """The environment variables of this process."""
         return dict(os.environ)
 
@@ -72,7 +72,7 @@ class BaseHorovodWorker:
         """func(executable)."""
         return func(self.executable)
 
-    def execute_elastic(self, func: Callable[[Any], Any], env_vars: Dict[str, Any], executable: Tuple, queue: Any
+    def execute_elastic(self, func: Callable[[Any], Any], env_vars: dict[str, Any], executable: tuple, queue: Any
                        ) -> Ended:
         """All that a rank of an elastic job does. executable: the arguments of start_executable()."""
         self.update_env_vars(env_vars)

@@ -2,7 +2,8 @@
 
 import os
 import sys
-from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
+from collections.abc import Sequence
+from typing import Any, Callable, Optional, Union
 
 from maypole.runner import job, messages
 from maypole.runner.progress import in_notebook
@@ -10,14 +11,14 @@ from maypole.runner.progress import in_notebook
 
 def run(func: Callable[..., Any], args: Sequence[Any] = (), kwargs: Any = None, np: Optional[int] = 1,
         min_np: Optional[int] = None, max_np: Optional[int] = None, slots: Optional[int] = None,
-        reset_limit: Optional[int] = None, cooldown_range: Optional[Tuple[int, int]] = None,
+        reset_limit: Optional[int] = None, cooldown_range: Optional[tuple[int, int]] = None,
         hosts: Optional[str] = None, hostfile: Optional[str] = None,
         host_discovery_script: Optional[str] = None, start_timeout: Optional[int] = None,
         ssh_port: Optional[int] = None, ssh_identity_file: Optional[str] = None,
         output_filename: Optional[str] = None, verbose: Any = False,
         network_interfaces: Union[None, str, Sequence[str]] = None, executable: Optional[str] = None,
         horovod_shim: bool = False, options: Sequence[str] = (), use_gloo: Any = None,
-        use_mpi: Any = None, progress: Optional[bool] = None) -> List[Any]:
+        use_mpi: Any = None, progress: Optional[bool] = None) -> list[Any]:
     """Runs func(*args, **kwargs) in each rank of a new job.
 
     If the caller is interrupted (Ctrl-C), the job ends.
@@ -85,7 +86,7 @@ def _joined(interfaces: Union[None, str, Sequence[str]]) -> Optional[str]:
     return interfaces if interfaces is None or isinstance(interfaces, str) else ",".join(interfaces)
 
 
-def _paths(executable: Optional[str]) -> List[str]:
+def _paths(executable: Optional[str]) -> list[str]:
     """Where ranks look for modules besides their own places. Another Python has its own libraries."""
     if executable is None or executable == sys.executable:
         return sys.path

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Optional
 
 from maypole.common.program import find_program
 from maypole.runner import messages
@@ -25,8 +25,8 @@ _END_SECONDS = 15.0
 _PACKAGE_DIRECTORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
-def run_job(call: bytes, options: List[str], executable: Optional[str], show_progress: bool = False,
-            ranks: Optional[int] = None) -> List[Any]:
+def run_job(call: bytes, options: list[str], executable: Optional[str], show_progress: bool = False,
+            ranks: Optional[int] = None) -> list[Any]:
     """Runs the call in all ranks; returns their results by rank.
 
     ranks: their number, for the progress; None if it may change. Raises
@@ -47,7 +47,7 @@ def run_job(call: bytes, options: List[str], executable: Optional[str], show_pro
         return results_of(answers)
 
 
-def _endpoints_file(options: List[str]) -> Optional[str]:
+def _endpoints_file(options: list[str]) -> Optional[str]:
     """The one that the user wants, too."""
     for option, following in zip(options, [*options[1:], None]):
         name, equals, value = option.partition("=")
@@ -67,7 +67,7 @@ def _is_descriptor(stream: Any, original: Any, number: int) -> bool:
         return False
 
 
-def _run_maypolerun(command: List[str], progress: Optional[Progress]) -> int:
+def _run_maypolerun(command: list[str], progress: Optional[Progress]) -> int:
     """Returns its exit status. If the wait is interrupted, the job ends first."""
     wanted = {1: sys.stdout, 2: sys.stderr}
     originals = {1: sys.__stdout__, 2: sys.__stderr__}
@@ -99,7 +99,7 @@ def _run_maypolerun(command: List[str], progress: Optional[Progress]) -> int:
                 pipe.close()
 
 
-def _forward(process: Any, wanted: Dict[int, Any], progress: Optional[Progress]) -> None:
+def _forward(process: Any, wanted: dict[int, Any], progress: Optional[Progress]) -> None:
     """Writes what comes through the pipes to sys.stdout and sys.stderr, in the caller's thread."""
     write = _write if progress is None else progress.write
     with selectors.DefaultSelector() as selector:
@@ -139,7 +139,7 @@ def _end(process: Any) -> None:
         process.wait()
 
 
-def _read_answers(directory: str) -> Dict[int, Optional[Dict[str, Any]]]:
+def _read_answers(directory: str) -> dict[int, Optional[dict[str, Any]]]:
     """By process; None if it has not answered in full."""
     answers = {}
     for name in os.listdir(directory):
@@ -149,7 +149,7 @@ def _read_answers(directory: str) -> Dict[int, Optional[Dict[str, Any]]]:
     return answers
 
 
-def _error(directory: str, status: int, answers: Dict[int, Optional[Dict[str, Any]]]) -> RuntimeError:
+def _error(directory: str, status: int, answers: dict[int, Optional[dict[str, Any]]]) -> RuntimeError:
     """The exception for a job that has failed, of the rank that failed first."""
     try:
         with open(os.path.join(directory, "outcome"), encoding="utf-8", errors="replace") as f:
@@ -163,7 +163,7 @@ def _error(directory: str, status: int, answers: Dict[int, Optional[Dict[str, An
     return rank_error(process, cause, answers.get(process))
 
 
-def rank_error(process: int, cause: str, answer: Optional[Dict[str, Any]]) -> RankError:
+def rank_error(process: int, cause: str, answer: Optional[dict[str, Any]]) -> RankError:
     """The exception for a process that has failed. cause: how it ended. answer: what it said before; None: nothing."""
     answer = answer or {}
     number = answer.get("rank")
@@ -176,15 +176,15 @@ def rank_error(process: int, cause: str, answer: Optional[Dict[str, Any]]) -> Ra
     return error
 
 
-def _exception(answer: Dict[str, Any]) -> Optional[BaseException]:
+def _exception(answer: dict[str, Any]) -> Optional[BaseException]:
     try:
         exception = messages.decode_value(answer["exception"])
-    except Exception:  # pylint: disable=broad-except  # its class is not here, or was not pickled
+    except Exception:  # its class is not here, or was not pickled
         return None
     return exception if isinstance(exception, BaseException) else None
 
 
-def results_of(answers: Dict[int, Optional[Dict[str, Any]]]) -> List[Any]:
+def results_of(answers: dict[int, Optional[dict[str, Any]]]) -> list[Any]:
     """The results of a job that has ended well, by rank.
 
     answers: by process; None if it has ended well with an incomplete one. Raises RankError if a rank has no result.
@@ -213,7 +213,7 @@ def results_of(answers: Dict[int, Optional[Dict[str, Any]]]) -> List[Any]:
     return [_result(answer) for answer in ordered]
 
 
-def _result(answer: Dict[str, Any]) -> Any:
+def _result(answer: dict[str, Any]) -> Any:
     try:
         return messages.decode_value(answer["result"])
     except Exception as error:

@@ -14,7 +14,7 @@ import io
 import pickle
 import struct
 import types
-from typing import Any, Dict, List, Optional
+from typing import Any, Optional
 
 from maypole.common import objects
 
@@ -32,7 +32,7 @@ class _NamePickler(pickle.Pickler):
         return NotImplemented
 
 
-def encode_call(func: Any, args: Any, kwargs: Any, paths: List[str]) -> bytes:
+def encode_call(func: Any, args: Any, kwargs: Any, paths: list[str]) -> bytes:
     """Raises TypeError if the call cannot be pickled."""
     call = (func, tuple(args), dict(kwargs))
     try:
@@ -42,7 +42,7 @@ def encode_call(func: Any, args: Any, kwargs: Any, paths: List[str]) -> bytes:
             stream = io.BytesIO()
             _NamePickler(stream).dump(call)
             body = stream.getvalue()
-    except Exception as error:  # pylint: disable=broad-except  # whatever __reduce__ raises
+    except Exception as error:  # whatever __reduce__ raises
         what = f"cannot pickle {getattr(func, '__qualname__', func)} and its arguments for the ranks: {error}"
         raise TypeError(what if objects.PICKLES_BY_VALUE else f"{what}; {_BY_VALUE}") from error
     return pickle.dumps((list(paths), body))
@@ -67,7 +67,7 @@ def encode_answer(rank: Optional[int], size: Optional[int], **fields: Any) -> by
     return _LENGTH.pack(len(body)) + body
 
 
-def decode_answer(data: bytes) -> Optional[Dict[str, Any]]:
+def decode_answer(data: bytes) -> Optional[dict[str, Any]]:
     """None if the answer is incomplete."""
     if len(data) < _LENGTH.size or len(data) - _LENGTH.size < _LENGTH.unpack_from(data)[0]:
         return None

@@ -19,7 +19,7 @@ import http.client
 import re
 import sys
 import time
-from typing import Any, Deque, Dict, Optional, Tuple
+from typing import Any, Optional
 
 PERIOD = 1.0  # seconds between two looks at the job
 _WINDOW = 10.0  # seconds over which steps are averaged
@@ -40,7 +40,7 @@ class _Cell:
         self._handle: Any = None
 
     def write(self, text: str) -> None:
-        from IPython.display import display  # pylint: disable=import-error,import-outside-toplevel
+        from IPython.display import display
         data = {"text/plain": text}
         if self._handle is None:
             self._handle = display(data, raw=True, display_id=True)
@@ -87,8 +87,8 @@ class _Figures:
 
     def __init__(self, endpoints_file: str) -> None:
         self._file = endpoints_file
-        self._endpoints: Dict[str, str] = {}
-        self._steps: Deque[Tuple[float, float]] = collections.deque()
+        self._endpoints: dict[str, str] = {}
+        self._steps: collections.deque[tuple[float, float]] = collections.deque()
         self.started = False  # the daemons run
         self.ranks: Optional[int] = None
         self.steps_per_second: Optional[float] = None

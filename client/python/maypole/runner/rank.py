@@ -9,13 +9,13 @@ says.
 import os
 import sys
 import traceback
-from typing import Any, List, Optional, Tuple
+from typing import Any, Optional
 
 from maypole.common import basics, objects
 from maypole.runner import messages
 
 
-def _place() -> Tuple[Optional[int], Optional[int]]:
+def _place() -> tuple[Optional[int], Optional[int]]:
     """This process's rank, and how many ranks must answer."""
     if not basics.is_elastic():
         return int(os.environ["MAYPOLE_RANK"]), int(os.environ["MAYPOLE_SIZE"])
@@ -23,7 +23,7 @@ def _place() -> Tuple[Optional[int], Optional[int]]:
     return (basics.rank() if basics.is_initialized() else None), None
 
 
-def _find_modules(paths: List[str]) -> None:
+def _find_modules(paths: list[str]) -> None:
     # The caller's directories come first, as they do there.
     sys.path[:] = [path for path in paths if path not in sys.path] + [path for path in sys.path if path]
 
@@ -41,7 +41,7 @@ def _failure(error: BaseException, doing: str = "") -> bytes:
     sys.stderr.flush()
     try:
         exception = bytes(objects.dumps(error))
-    except Exception:  # pylint: disable=broad-except  # its text must do
+    except Exception:  # its text must do
         exception = b""
     return messages.encode_answer(*_place(), error=doing + _describe(error), traceback=text, exception=exception)
 
@@ -67,7 +67,7 @@ def _run(body: bytes, fd: int) -> int:
     """Returns the exit status."""
     try:
         func, args, kwargs = messages.decode_value(body)
-    except Exception as error:  # pylint: disable=broad-except  # what a module's code raises
+    except Exception as error:  # what a module's code raises
         _send(fd, _failure(error, "it cannot unpickle the function: "))
         return 1
     try:
@@ -79,12 +79,12 @@ def _run(body: bytes, fd: int) -> int:
         raise
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # pylint: disable=broad-except
+    except BaseException as error:
         _send(fd, _failure(error))
         return 1
     try:
         data = bytes(objects.dumps(result))
-    except Exception as error:  # pylint: disable=broad-except  # what __reduce__ raises
+    except Exception as error:  # what __reduce__ raises
         _send(fd, _failure(error, f"its result, of type {type(result).__name__}, cannot be pickled: "))
         return 1
     _send(fd, messages.encode_answer(*_place(), result=data))

@@ -17,7 +17,7 @@ import os
 import pickle
 import socket
 import struct
-from typing import Any, List, Optional, Tuple
+from typing import Any, Optional
 
 _HEAD = struct.Struct("<Q")
 _NUMBER = struct.Struct("<Q")
@@ -41,7 +41,7 @@ class Channel:
         self._key = key
         self._is_driver = is_driver
         self._nonce = os.urandom(_NONCE_BYTES)
-        self._keys: Optional[Tuple[bytes, bytes]] = None  # of what we send, of what we receive
+        self._keys: Optional[tuple[bytes, bytes]] = None  # of what we send, of what we receive
         self._sent = self._received = 0
         self._buffer = bytearray()
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -82,7 +82,7 @@ class Channel:
             self._read()
             self._take_nonce()
 
-    def receive(self) -> List[Tuple[Any, ...]]:
+    def receive(self) -> list[tuple[Any, ...]]:
         """The messages that have come, after one read: call it when the socket is readable.
 
         Raises ConnectionError at the end of the connection, Refused if a frame is not the peer's.
@@ -135,7 +135,7 @@ def _mac(key: bytes, number: int, body: bytes) -> bytes:
     return hmac.new(key, _NUMBER.pack(number) + body, hashlib.sha256).digest()
 
 
-def connect(addresses: List[Tuple[str, int]], key: bytes, seconds: float) -> Tuple[Channel, str]:
+def connect(addresses: list[tuple[str, int]], key: bytes, seconds: float) -> tuple[Channel, str]:
     """A task's connection to the driver, by the first address that accepts it; and that address's host.
 
     Raises ConnectionError that names the addresses and why each failed.

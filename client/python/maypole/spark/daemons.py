@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Optional
 
 from maypole.common import guard, program
 from maypole.common.hosts import parse_announcement
@@ -23,7 +23,7 @@ _END_SECONDS = 10.0
 class Daemon:
     """A running maypole-coordinator or maypole-worker. said: what it announced ("listen", "socket", ...)."""
 
-    def __init__(self, name: str, arguments: List[str], secret: str, place_socket: bool = False):
+    def __init__(self, name: str, arguments: list[str], secret: str, place_socket: bool = False):
         """secret: the cluster secret, which goes to a file that only this user can read.
 
         Raises RuntimeError if the daemon is not ready in time, FileNotFoundError if it is not installed.
@@ -56,7 +56,7 @@ class Daemon:
             self._process.wait()
 
 
-def _start(directory: str, binary: str, arguments: List[str]) -> Any:
+def _start(directory: str, binary: str, arguments: list[str]) -> Any:
     ours, theirs = os.pipe()
     try:
         process = subprocess.Popen([
@@ -80,7 +80,7 @@ def _start(directory: str, binary: str, arguments: List[str]) -> Any:
         os.close(ours)
 
 
-def _announcement(pipe: int, name: str, process: Any) -> Dict[str, str]:
+def _announcement(pipe: int, name: str, process: Any) -> dict[str, str]:
     line = b""
     deadline = time.monotonic() + _READY_SECONDS
     with selectors.DefaultSelector() as selector:
@@ -97,7 +97,7 @@ def _announcement(pipe: int, name: str, process: Any) -> Dict[str, str]:
     return parse_announcement(line.decode())
 
 
-def _common(start_timeout: int) -> List[str]:
+def _common(start_timeout: int) -> list[str]:
     return [f"--start_timeout={start_timeout}s", "--metrics=", "--log_level=warning"]
 
 

@@ -7,7 +7,7 @@ again by its task.
 
 import signal
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Optional
 
 from maypole.common.elastic import ASKED_TO_LEAVE
 from maypole.runner import job as runner_job
@@ -62,10 +62,10 @@ class ElasticJob(Base):
         self._enough_at = time.monotonic()  # when there were enough processes for the last time
         self._finished_at: Optional[float] = None
         self._asked_to_finish = False
-        self._answers: Dict[int, Optional[Dict[str, Any]]] = {}  # by process
+        self._answers: dict[int, Optional[dict[str, Any]]] = {}  # by process
         self._spark_error = ""
 
-    def run(self) -> List[Any]:
+    def run(self) -> list[Any]:
         """The results of the processes that were there at the end, by rank."""
         for slot in self._slots:
             self._submit(slot)

@@ -1,7 +1,7 @@
 """A job of run(): all ranks from its start to its end."""
 
 import time
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 from maypole.runner import job as runner_job
 from maypole.runner import messages
@@ -25,11 +25,11 @@ class Failure(NamedTuple):
 
     task: Task
     cause: str
-    answer: Optional[Dict[str, Any]]
+    answer: Optional[dict[str, Any]]
     weight: int
 
 
-def weight(status: Optional[int], answer: Optional[Dict[str, Any]]) -> int:
+def weight(status: Optional[int], answer: Optional[dict[str, Any]]) -> int:
     """A killed process fails before all others; an error of a collective is a consequence of another rank's."""
     if status is None or status < 0:
         return 2
@@ -43,13 +43,13 @@ class FixedJob(Base):
     def __init__(self, context: Any, settings: Settings, size: int):
         super().__init__(context, settings, size, False, settings.start_timeout)
         self._size = size
-        self._tasks: Dict[int, Task] = {}
-        self._failures: List[Failure] = []
-        self._lost: List[Task] = []
-        self._answers: Dict[int, Optional[Dict[str, Any]]] = {}  # by rank
+        self._tasks: dict[int, Task] = {}
+        self._failures: list[Failure] = []
+        self._lost: list[Task] = []
+        self._answers: dict[int, Optional[dict[str, Any]]] = {}  # by rank
         self._spark_error: Optional[str] = None
 
-    def run(self) -> List[Any]:
+    def run(self) -> list[Any]:
         """The results by rank. Raises RankError, TimeoutError or RuntimeError."""
         waiting = Waiting(self, self._size)
         self._await_slots(waiting)

@@ -5,7 +5,8 @@ import signal
 import socket
 import sys
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Optional
 
 from maypole.common.hosts import address_of
 from maypole.runner import messages
@@ -24,7 +25,7 @@ class Settings(NamedTuple):
     args: Sequence[Any]
     kwargs: Any
     start_timeout: int  # s
-    env: Optional[Dict[str, str]]
+    env: Optional[dict[str, str]]
     stdout: Any
     stderr: Any
     verbose: int
@@ -42,7 +43,7 @@ class Base:
         self.settings = settings
         self.rank_timeout = rank_timeout
         self.output = Output(settings.stdout, settings.stderr, settings.timestamps)
-        self.spark_jobs: List[tasks.SparkJob] = []
+        self.spark_jobs: list[tasks.SparkJob] = []
         self.coordinator: Optional[daemons.Daemon] = None
         call = messages.encode_call(settings.func, settings.args, settings.kwargs or {},
                                     [p or os.getcwd() for p in sys.path])
@@ -59,7 +60,7 @@ class Base:
             self.close()
             raise
 
-    def _coordinator(self, bind: str, size: int, elastic: bool) -> Tuple[str, str]:
+    def _coordinator(self, bind: str, size: int, elastic: bool) -> tuple[str, str]:
         """Where it is, for Plan.coordinator, and the cluster secret."""
         given = os.environ.get("MAYPOLE_COORDINATOR")
         if given:
@@ -154,7 +155,7 @@ def how_it_ended(status: Optional[int], text: str) -> str:
     return f"exited with status {status}"
 
 
-def addresses(context: Any, nics: Sequence[str]) -> List[str]:
+def addresses(context: Any, nics: Sequence[str]) -> list[str]:
     """Of this machine, where executors may reach it, the likeliest first.
 
     Raises ValueError if none of the interfaces `nics` has an IPv4 address.

@@ -3,7 +3,7 @@
 import codecs
 import sys
 import time
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Optional
 
 
 class Output:
@@ -15,7 +15,7 @@ class Output:
             "stderr": stderr if stderr is not None else sys.stderr
         }
         self._timestamps = timestamps
-        self._parts: Dict[Tuple[int, str], Tuple[Any, str]] = {}  # decoder and unfinished line
+        self._parts: dict[tuple[int, str], tuple[Any, str]] = {}  # decoder and unfinished line
 
     def write(self, number: int, name: str, data: bytes, final: bool = False) -> None:
         """name: "stdout" or "stderr". final: nothing more of this stream comes."""

@@ -1,8 +1,9 @@
 """maypole.spark.run() and run_elastic(): Horovod's parameters, checked."""
 
 import os
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Optional
 
 from maypole.spark import requirements
 from maypole.spark.job import Settings
@@ -19,13 +20,13 @@ def run(
         use_mpi: Any = None,
         use_gloo: Any = None,
         extra_mpi_args: Any = None,
-        env: Optional[Dict[str, str]] = None,
+        env: Optional[dict[str, str]] = None,
         stdout: Any = None,
         stderr: Any = None,
         verbose: int = 1,
         nics: Any = None,
         prefix_output_with_timestamp: bool = False,
-        executable: Optional[str] = None) -> List[Any]:
+        executable: Optional[str] = None) -> list[Any]:
     """Runs fn(*args, **kwargs) in num_proc ranks, each in a Spark task; returns their results by rank.
 
     The active SparkContext runs the tasks, all at the same time (a barrier stage). fn calls init() itself.
@@ -75,7 +76,7 @@ def run_elastic(
         start_timeout: Optional[int] = None,
         elastic_timeout: Optional[int] = None,
         reset_limit: Optional[int] = None,
-        env: Optional[Dict[str, str]] = None,
+        env: Optional[dict[str, str]] = None,
         stdout: Any = None,
         stderr: Any = None,
         verbose: int = 1,
@@ -83,7 +84,7 @@ def run_elastic(
         prefix_output_with_timestamp: bool = False,
         min_np: Optional[int] = None,
         max_np: Optional[int] = None,
-        executable: Optional[str] = None) -> List[Any]:
+        executable: Optional[str] = None) -> list[Any]:
     """run() with processes that come and go: fn uses maypole.torch.elastic or the like (docs/elastic.md).
 
     Args:
@@ -150,7 +151,7 @@ def _count(name: str, value: Optional[int], default: Optional[int] = None, least
     return value
 
 
-def _settings(fn: Any, args: Any, kwargs: Any, start_timeout: Optional[int], env: Optional[Dict[str, str]], stdout: Any,
+def _settings(fn: Any, args: Any, kwargs: Any, start_timeout: Optional[int], env: Optional[dict[str, str]], stdout: Any,
               stderr: Any, verbose: int, nics: Any, timestamps: bool, executable: Optional[str]) -> Settings:
     if start_timeout is None:
         start_timeout = _seconds("HOROVOD_SPARK_START_TIMEOUT")

@@ -10,7 +10,7 @@ def count(context: Any) -> Optional[int]:
         if hasattr(scala, "resourceProfileManager"):  # Spark 3.1 and newer
             return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
         return int(scala.maxNumConcurrentTasks())
-    except Exception:  # pylint: disable=broad-except  # whatever py4j raises: it is an internal function of Spark
+    except Exception:  # whatever py4j raises: it is an internal function of Spark
         return None
 
 

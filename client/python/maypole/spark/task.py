@@ -14,7 +14,8 @@ import signal
 import socket
 import subprocess
 import sys
-from typing import IO, Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
+from collections.abc import Iterable, Iterator
+from typing import IO, Any, NamedTuple, Optional
 
 from maypole.runner import messages
 from maypole.spark import channel, daemons
@@ -34,7 +35,7 @@ class Plan(NamedTuple):
     of the driver, or "" if there is none, in a job of one rank.
     """
 
-    addresses: List[Tuple[str, int]]
+    addresses: list[tuple[str, int]]
     key: bytes
     call: bytes
     executable: Optional[str]
@@ -46,14 +47,14 @@ class Plan(NamedTuple):
     start_timeout: int
 
 
-def get_available_devices() -> List[str]:
+def get_available_devices() -> list[str]:
     """The addresses of the GPUs that Spark has assigned to this rank's task; empty: none."""
     if _GPUS in os.environ:
         return [address for address in os.environ[_GPUS].split(",") if address]
     return _gpus_of_task()
 
 
-def _gpus_of_task() -> List[str]:
+def _gpus_of_task() -> list[str]:
     try:
         from pyspark import TaskContext
     except ImportError:
@@ -95,8 +96,8 @@ class _Task:
         self._coordinator = driver_host + coordinator if coordinator.startswith(":") else coordinator
         self._selector = selectors.DefaultSelector()
         self._process: Optional[subprocess.Popen] = None
-        self._streams: Dict[int, str] = {}  # open pipes of the process
-        self._pipes: Dict[int, IO[bytes]] = {}  # of the process, by their fd
+        self._streams: dict[int, str] = {}  # open pipes of the process
+        self._pipes: dict[int, IO[bytes]] = {}  # of the process, by their fd
         self._answer = bytearray()
         self._agent: Optional[daemons.Daemon] = None
         self._memory = [_memory("function", _call_with_paths(plan.call)), _memory("secret", plan.secret.encode())]
@@ -134,13 +135,13 @@ class _Task:
         if kind == "run":
             try:
                 self._start(value)
-            except Exception as error:  # pylint: disable=broad-except  # the driver shows it
+            except Exception as error:  # the driver shows it
                 self._kill()
                 self._link.send("ended", None, b"", f"it could not be started: {type(error).__name__}: {error}")
         elif kind == "leave":
             self._signal(signal.SIGTERM, group=False)  # its helpers are needed until it has left
 
-    def _start(self, variables: Dict[str, str]) -> None:
+    def _start(self, variables: dict[str, str]) -> None:
         plan = self._plan
         environment = dict(os.environ)
         environment.update(variables)

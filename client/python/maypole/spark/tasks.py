@@ -11,7 +11,7 @@ import selectors
 import socket
 import threading
 import time
-from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, NamedTuple, Optional
 
 from maypole.spark import channel, requirements, task
 
@@ -22,7 +22,7 @@ _JOIN_SECONDS = 20.0
 class Task:
     """A task that has said hello. number: of its process, as the launcher of the job sets it."""
 
-    def __init__(self, link: channel.Channel, hello: Dict[str, Any]):
+    def __init__(self, link: channel.Channel, hello: dict[str, Any]):
         self.link = link
         self.index: int = hello["index"]
         self.host: str = hello["host"]
@@ -48,7 +48,7 @@ class Event(NamedTuple):
 
     kind: str
     task: Optional[Task]
-    values: Tuple[Any, ...] = ()
+    values: tuple[Any, ...] = ()
 
     @property
     def its_task(self) -> Task:
@@ -70,9 +70,9 @@ class Listener:
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         self._selector.register(self._wake_read, selectors.EVENT_READ, None)
-        self._unknown: Dict[channel.Channel, float] = {}  # since when
-        self._tasks: Dict[channel.Channel, Task] = {}
-        self._queue: Deque[Event] = collections.deque()
+        self._unknown: dict[channel.Channel, float] = {}  # since when
+        self._tasks: dict[channel.Channel, Task] = {}
+        self._queue: collections.deque[Event] = collections.deque()
         self._lock = threading.Lock()  # of _closed and the wake pipe
         self._closed = False
 
@@ -104,9 +104,9 @@ class Listener:
         os.close(self._wake_read)
         os.close(self._wake_write)
 
-    def next_events(self, seconds: float) -> List[Event]:
+    def next_events(self, seconds: float) -> list[Event]:
         """What has come; waits for it at most `seconds`."""
-        events: List[Event] = []
+        events: list[Event] = []
         for key, _ in self._selector.select(max(0.0, seconds)):
             if key.fileobj is self._listener:
                 self._accept()
@@ -137,7 +137,7 @@ class Listener:
         self._tasks.pop(link, None)
         link.close()
 
-    def _receive(self, link: channel.Channel) -> List[Event]:
+    def _receive(self, link: channel.Channel) -> list[Event]:
         known = self._tasks.get(link)
         try:
             messages = link.receive()
@@ -158,7 +158,7 @@ class Listener:
 class SparkJob:
     """A Spark job whose tasks run task.main(); its end is an event "job"."""
 
-    def __init__(self, context: Any, plan: task.Plan, indices: List[int], barrier: bool, group: str, name: int,
+    def __init__(self, context: Any, plan: task.Plan, indices: list[int], barrier: bool, group: str, name: int,
                  put: Callable[[Event], None]):
         """indices: of the tasks, one each. name: comes back in the event."""
         self._context = context
@@ -171,7 +171,7 @@ class SparkJob:
                 rows = context.parallelize(indices, len(indices))
                 rows = rows.barrier() if barrier else rows
                 rows.mapPartitions(functools.partial(task.main, plan)).collect()
-            except Exception as error:  # pylint: disable=broad-except  # of py4j, mostly; the driver's thread raises it
+            except Exception as error:  # of py4j, mostly; the driver's thread raises it
                 text = reason(error)
             put(Event("job", None, (name, text)))
 

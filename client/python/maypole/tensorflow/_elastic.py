@@ -3,7 +3,8 @@
 Thread contract: the thread that trains.
 """
 
-from typing import Any, Iterable, List, Optional
+from collections.abc import Iterable
+from typing import Any, Optional
 
 import tensorflow as tf
 
@@ -34,8 +35,8 @@ class KeptValues:
 
     def __init__(self, session: Any):
         self._given = session
-        self._variables: List[Any] = []
-        self._values: List[Any] = []
+        self._variables: list[Any] = []
+        self._values: list[Any] = []
         self._sums: Any = {}
 
     @property
@@ -45,7 +46,7 @@ class KeptValues:
         Asked each time: it has a new one after an error.
         """
         if hasattr(self._given, "_tf_sess"):
-            return self._given._tf_sess()  # pylint: disable=protected-access
+            return self._given._tf_sess()
         return self._given
 
     def save(self, variables: Iterable[Any]) -> None:

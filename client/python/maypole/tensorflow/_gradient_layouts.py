@@ -20,8 +20,9 @@ Thread contract: that of GradientReduction.
 
 import sys
 import weakref
+from collections.abc import Sequence
 from types import FrameType
-from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -34,7 +35,7 @@ from maypole.tensorflow.util import tf_variable
 
 # In the order in which one of two ranks' wins.
 _NONE, _SPARSE_INT32, _SPARSE_INT64, _DENSE = range(4)
-_Layouts = Tuple[int, ...]  # one for each variable
+_Layouts = tuple[int, ...]  # one for each variable
 
 _FUNCTION = type(tf.function(lambda: None))
 
@@ -46,12 +47,12 @@ class _Place:
     had. uniform: all ranks had the same.
     """
 
-    def __init__(self, objects: Sequence[Any], layouts: Dict[_Layouts, _Layouts], uniform: bool):
+    def __init__(self, objects: Sequence[Any], layouts: dict[_Layouts, _Layouts], uniform: bool):
         self._objects = [weakref.ref(thing) for thing in objects]
         self.layouts = layouts
         self.uniform = uniform
         # The shapes of the functions' arguments so far.
-        self._signatures: Set[Any] = set()
+        self._signatures: set[Any] = set()
 
     def is_of(self, objects: Sequence[Any]) -> bool:
         """Whether it has these objects, not others that lie where they did."""
@@ -64,17 +65,17 @@ class _Place:
         return self.layouts.get(own) if again else None
 
 
-_Key = Tuple[Any, ...]
+_Key = tuple[Any, ...]
 
 # By function, reduction, process set, the number of reductions of this name before in the graph,
 # and labels: first those of share(), then with the objects' identities.
-_shared: Dict[_Key, Tuple[Dict[_Layouts, _Layouts], bool]] = {}
-_places: Dict[Tuple[_Key, Tuple[int, ...]], _Place] = {}
+_shared: dict[_Key, tuple[dict[_Layouts, _Layouts], bool]] = {}
+_places: dict[tuple[_Key, tuple[int, ...]], _Place] = {}
 
 
 @as_it_is
 def completed(name: str, process_set: Any, gradients: Sequence[Any], variables: Sequence[Any],
-              labels: Sequence[str], dense: bool) -> List[Any]:
+              labels: Sequence[str], dense: bool) -> list[Any]:
     """The gradients as all ranks reduce them.
 
     name: of the reduction. variables: of the gradients, as tensors or variables.
@@ -123,7 +124,7 @@ def _function(graph: Any) -> Any:
     TensorFlow tells it to nobody, so it is looked for in the calls.
     """
     found = None
-    frame: Optional[FrameType] = sys._getframe(1)  # pylint: disable=protected-access
+    frame: Optional[FrameType] = sys._getframe(1)
     while frame is not None:
         owner = frame.f_locals.get("self")
         if isinstance(owner, _FUNCTION):
@@ -160,7 +161,7 @@ def share() -> None:
             _merge(_shared, key, *agreed)
 
 
-def _merge(into: Dict[_Key, Any], key: _Key, layouts: Dict[_Layouts, _Layouts],
+def _merge(into: dict[_Key, Any], key: _Key, layouts: dict[_Layouts, _Layouts],
            uniform: bool) -> None:
     others, others_uniform = into.get(key, ({}, True))
     into[key] = {**layouts, **others}, uniform and others_uniform
@@ -182,7 +183,7 @@ def _description(variable: Any) -> str:
 
 
 def _exchanged(name: str, process_set: Any, labels: Sequence[str],
-               own: _Layouts) -> Tuple[_Layouts, bool]:
+               own: _Layouts) -> tuple[_Layouts, bool]:
     """What the ranks agree on, and whether all have the same."""
 
     def error(difference: str) -> ValueError:

@@ -23,7 +23,8 @@ Thread contract: any thread, but no two threads with the same variables at once.
 import contextlib
 import hashlib
 import warnings
-from typing import Any, Callable, List, Sequence, Set
+from collections.abc import Sequence
+from typing import Any, Callable
 
 import tensorflow as tf
 
@@ -74,7 +75,7 @@ class LocalVariables:
     def __init__(self, process_set: Any, scale: bool):
         self._process_set = process_set
         self._scale = scale
-        self._refs: Set[Any] = set()
+        self._refs: set[Any] = set()
 
     def register(self, variables: Any) -> None:
         """variables: one, or a structure of them."""
@@ -84,9 +85,9 @@ class LocalVariables:
     def __contains__(self, variable: Any) -> bool:
         return bool(self._refs) and vars_to_refs(variable) in self._refs
 
-    def reduce_others(self, reduce: Callable[[List[Any], List[Any]], Any],
+    def reduce_others(self, reduce: Callable[[list[Any], list[Any]], Any],
                       gradients: Sequence[Any], variables: Sequence[Any],
-                      scale: bool = True) -> List[Any]:
+                      scale: bool = True) -> list[Any]:
         """The gradients, of which reduce(gradients, variables) has reduced those of all other variables.
 
         scale: those that stay are to be scaled.
@@ -162,7 +163,7 @@ class GradientReduction:
         return variable in self._local
 
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any],
-                 use_generic_names: bool = False) -> List[Any]:
+                 use_generic_names: bool = False) -> list[Any]:
         """The reduced gradients of the variables, in their order.
 
         use_generic_names: names by position, for ranks whose variables have
@@ -173,7 +174,7 @@ class GradientReduction:
             gradients, variables)
 
     def completed(self, gradients: Sequence[Any],
-                  variables: Sequence[Any]) -> List[Any]:
+                  variables: Sequence[Any]) -> list[Any]:
         """The gradients, with zeros in place of those that only other ranks have.
 
         For a sum of them, which is to have the same members on all ranks.
@@ -185,16 +186,16 @@ class GradientReduction:
     def _is_alone(self) -> bool:
         return not basics.is_elastic() and self._process_set.size() == 1
 
-    def _completed(self, gradients: List[Any], variables: List[Any],
-                   labels: List[str]) -> List[Any]:
+    def _completed(self, gradients: list[Any], variables: list[Any],
+                   labels: list[str]) -> list[Any]:
         if self._is_alone() or not variables:
             return list(gradients)
         return _gradient_layouts.completed(
             self._name, self._process_set, gradients, variables, labels,
             self._sparse_as_dense)
 
-    def _reduced(self, gradients: List[Any], variables: List[Any],
-                 generic: bool) -> List[Any]:
+    def _reduced(self, gradients: list[Any], variables: list[Any],
+                 generic: bool) -> list[Any]:
         if self._is_alone():
             return list(gradients)
         labels = _labels(variables, generic)
@@ -202,8 +203,8 @@ class GradientReduction:
         with _nodes.together():
             return self._submitted(gradients, variables, labels)
 
-    def _submitted(self, gradients: List[Any], variables: List[Any],
-                   labels: List[str]) -> List[Any]:
+    def _submitted(self, gradients: list[Any], variables: list[Any],
+                   labels: list[str]) -> list[Any]:
         result = list(gradients)
         dense = []
         for i, gradient in enumerate(gradients):
@@ -222,7 +223,7 @@ class GradientReduction:
                 result[i] = gradient
         return result
 
-    def _dense(self, gradients: List[Any], labels: List[str]) -> List[Any]:
+    def _dense(self, gradients: list[Any], labels: list[str]) -> list[Any]:
         digest = hashlib.sha1("\n".join(labels).encode()).hexdigest()[:8]
         name = f"{self._name}.{labels[0]}"
         if len(labels) > 1:
@@ -236,8 +237,8 @@ class GradientReduction:
             gradient, name=unique_name(f"{self._name}.{label}"),
             ignore_name_scope=True, **self._options)
 
-    def _grouped(self, dense: List[int], gradients: List[Any],
-                 variables: List[Any]) -> List[List[int]]:
+    def _grouped(self, dense: list[int], gradients: list[Any],
+                 variables: list[Any]) -> list[list[int]]:
         """The indices `dense` in the groups that are reduced together."""
         if isinstance(self._groups, int) and self._groups > 0:
             length = -(-len(dense) // self._groups)
@@ -249,12 +250,12 @@ class GradientReduction:
             return [dense] if dense else []
         return _by_bytes(dense, gradients)
 
-    def _as_told(self, dense: List[int], variables: List[Any]
-                ) -> List[List[int]]:
+    def _as_told(self, dense: list[int], variables: list[Any]
+                ) -> list[list[int]]:
         group_of = {vars_to_refs(variable): number
                     for number, group in enumerate(self._groups)
                     for variable in group}
-        groups: List[List[int]] = [[] for _ in self._groups]
+        groups: list[list[int]] = [[] for _ in self._groups]
         for i in dense:
             number = group_of.get(vars_to_refs(variables[i]))
             if number is None:
@@ -264,8 +265,8 @@ class GradientReduction:
         return [group for group in groups if group]
 
 
-def _by_bytes(dense: List[int], gradients: List[Any]) -> List[List[int]]:
-    groups: List[List[int]] = []
+def _by_bytes(dense: list[int], gradients: list[Any]) -> list[list[int]]:
+    groups: list[list[int]] = []
     room = 0
     for i in reversed(dense):
         size = gradients[i].dtype.size * (
@@ -278,7 +279,7 @@ def _by_bytes(dense: List[int], gradients: List[Any]) -> List[List[int]]:
     return groups
 
 
-def _labels(variables: Sequence[Any], generic: bool) -> List[str]:
+def _labels(variables: Sequence[Any], generic: bool) -> list[str]:
     return [f"gradient_{i}" if generic else label_of(variable)
             for i, variable in enumerate(variables)]
 

@@ -25,7 +25,8 @@ Thread contract: one thread trains; it calls these functions, too.
 
 import itertools
 import weakref
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
 
 import tensorflow as tf
 
@@ -53,14 +54,14 @@ class GradientSums:
 
     def __init__(self, variable: Callable[[str, Any, Any], Any] = new_variable):
         self.counter: Any = None
-        self.totals: Optional[List[Any]] = None
+        self.totals: Optional[list[Any]] = None
         self.number = next(_numbers)
         self.in_graph = False
         self._variable = variable
-        self._start: Optional[List[Any]] = None  # values of the first step's
+        self._start: Optional[list[Any]] = None  # values of the first step's
         _made.add(self)
 
-    def add(self, gradients: Sequence[Any], shapes: Any = None) -> List[Any]:
+    def add(self, gradients: Sequence[Any], shapes: Any = None) -> list[Any]:
         """Adds a step's gradients; returns the sums.
 
         shapes: of the gradients, if these may not know theirs. Raises ValueError
@@ -90,7 +91,7 @@ class GradientSums:
         """Makes the next step the first one; returns what must have run."""
         return self.counter.assign(0, read_value=True)
 
-    def read(self, session: Any) -> Optional[List[Any]]:
+    def read(self, session: Any) -> Optional[list[Any]]:
         """The number of steps and the sums, as arrays; None if no step is in them."""
         if self.counter is None:
             return self._start
@@ -98,7 +99,7 @@ class GradientSums:
             return None
         return _values(self._variables(), session)
 
-    def write(self, values: Optional[List[Any]], session: Any) -> None:
+    def write(self, values: Optional[list[Any]], session: Any) -> None:
         """Sets what read() has returned, here or on another rank."""
         if self.counter is None:
             self._start = values
@@ -110,10 +111,10 @@ class GradientSums:
                 start = variable.initializer
                 session.run(start, {start.inputs[1]: value})
 
-    def _variables(self) -> List[Any]:
+    def _variables(self) -> list[Any]:
         return [self.counter] + [t for t in self.totals or () if t is not None]
 
-    def _create(self, gradients: Sequence[Any], shapes: Sequence[Any]) -> List[Any]:
+    def _create(self, gradients: Sequence[Any], shapes: Sequence[Any]) -> list[Any]:
         self.counter = self._variable("aggregation_counter", (), tf.int32)
         self.totals = totals = [
             None if gradient is None else self._variable(
@@ -139,27 +140,27 @@ def _added(total: Any, gradient: Any, first: Any) -> Any:
     return tf.convert_to_tensor(total.assign(gradient, read_value=True))
 
 
-def _values(variables: List[Any], session: Any) -> List[Any]:
+def _values(variables: list[Any], session: Any) -> list[Any]:
     if session is not None:
         return session.run(variables)
     return [variable.numpy() for variable in variables]
 
 
-def _sums_of(session: Any) -> Dict[int, GradientSums]:
+def _sums_of(session: Any) -> dict[int, GradientSums]:
     """All sums, by a number that ranks which run one program agree on."""
     if session is None:
         return {sums.number: sums for sums in _made if not sums.in_graph}
     return dict(enumerate(getattr(session.graph, _OF_GRAPH, ())))
 
 
-def read(session: Any) -> Dict[int, Any]:
+def read(session: Any) -> dict[int, Any]:
     """The values of all sums in which there is a step."""
     values = {number: sums.read(session)
               for number, sums in _sums_of(session).items()}
     return {number: v for number, v in values.items() if v is not None}
 
 
-def write(values: Dict[int, Any], session: Any) -> None:
+def write(values: dict[int, Any], session: Any) -> None:
     """Sets what read() has returned; all other sums begin anew."""
     for number, sums in _sums_of(session).items():
         sums.write(values.get(number), session)
@@ -172,7 +173,7 @@ def sync(session: Any) -> None:
     """
     name = "tensorflow.gradient_sums"
     numbers = objects.allgather_object(sorted(_sums_of(session)), name)
-    values: Dict[int, Any] = {}
+    values: dict[int, Any] = {}
     if numbers[0] and all(others == numbers[0] for others in numbers):
         values = objects.broadcast_object(read(session), 0, name)
     write(values, session)

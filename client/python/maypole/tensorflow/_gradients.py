@@ -7,7 +7,8 @@ the set must compute the gradient.
 """
 
 import struct
-from typing import Any, List, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Optional
 
 import tensorflow as tf
 
@@ -29,7 +30,7 @@ def _gradient_of(kind: str) -> Any:
 
         def gradient(op: Any, *grads: Any) -> Any:
             members = [i for i, grad in enumerate(grads) if grad is not None]
-            results: List[Any] = [None] * len(op.inputs)
+            results: list[Any] = [None] * len(op.inputs)
             if members:
                 found = function(op, [op.inputs[i] for i in members], [grads[i] for i in members])
                 for i, result in zip(members, found):
@@ -62,14 +63,14 @@ def _set(op: Any) -> int:
 
 
 @_gradient_of("Allreduce")
-def _of_allreduce(op: Any, _: Tensors, grads: Tensors) -> List[Any]:
+def _of_allreduce(op: Any, _: Tensors, grads: Tensors) -> list[Any]:
     return mpi_ops._reduce("Allreduce", grads, _name(op), op.get_attr("reduce_op"),
                            _factor(op, "prescale_bits"), _factor(op, "postscale_bits"), False,
                            _set(op))
 
 
 @_gradient_of("Reducescatter")
-def _of_reducescatter(op: Any, _: Tensors, grads: Tensors) -> List[Any]:
+def _of_reducescatter(op: Any, _: Tensors, grads: Tensors) -> list[Any]:
     factor = _factor(op, "prescale_bits") * _factor(op, "postscale_bits")
     if op.get_attr("reduce_op") == Sum:  # a sum counts n times
         size = mpi_ops.size_op(_set(op))
@@ -81,7 +82,7 @@ def _of_reducescatter(op: Any, _: Tensors, grads: Tensors) -> List[Any]:
 
 
 @_gradient_of("Allgather")
-def _of_allgather(op: Any, tensors: Tensors, grads: Tensors) -> List[Any]:
+def _of_allgather(op: Any, tensors: Tensors, grads: Tensors) -> list[Any]:
     means = mpi_ops._reduce("Allreduce", grads, _name(op), Average, 1.0, 1.0, False, _set(op))
     rows = tf.stack([tf.shape(t)[0] if t.shape.rank != 0 else 1 for t in tensors])
     (counts,) = mpi_ops._group_call("Allgather", [rows[tf.newaxis]], _rows_name(op), False,
@@ -97,14 +98,14 @@ def _rows_name(op: Any) -> Optional[str]:
 
 
 @_gradient_of("Broadcast")
-def _of_broadcast(op: Any, _: Tensors, grads: Tensors) -> List[Any]:
+def _of_broadcast(op: Any, _: Tensors, grads: Tensors) -> list[Any]:
     means = mpi_ops._reduce("Allreduce", grads, _name(op), Average, 1.0, 1.0, False, _set(op))
     is_root = tf.equal(mpi_ops.rank_op(), op.get_attr("root_rank"))
     return [tf.where(is_root, mean, tf.zeros_like(mean)) for mean in means]
 
 
 @_gradient_of("Alltoall")
-def _of_alltoall(op: Any, tensors: Tensors, grads: Tensors) -> List[Any]:
+def _of_alltoall(op: Any, tensors: Tensors, grads: Tensors) -> list[Any]:
     # The gradient of the received splits, if any, comes second.
     rows, _ = _nodes.call("Alltoall", {"tensor": grads[0], "splits": op.outputs[1]},
                           {"process_set_id": _set(op)}, _name(op))

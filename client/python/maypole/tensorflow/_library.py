@@ -5,14 +5,14 @@
 """
 
 import ctypes
-from typing import Any, Tuple
+from typing import Any
 
 import tensorflow as tf
 
 from maypole import _native
 
 
-def _load() -> Tuple[Any, bool, Any]:
+def _load() -> tuple[Any, bool, Any]:
     """Returns (the operations, whether their kernels are asynchronous, the library)."""
     libmaypole = _native.library().path
     path = _native.framework_library("tensorflow")

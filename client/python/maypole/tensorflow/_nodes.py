@@ -27,7 +27,8 @@ import contextlib
 import re
 import threading
 import weakref
-from typing import Any, Dict, Iterator, List, Optional
+from collections.abc import Iterator
+from typing import Any, Optional
 
 import tensorflow as tf
 
@@ -39,7 +40,7 @@ from maypole.tensorflow._library import ASYNC, ops
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.\-/]")
 _NOT_AT_START = re.compile(r"^[^A-Za-z0-9.]+")
 
-def call(kind: str, inputs: Dict[str, Any], attributes: Dict[str, Any], name: Optional[str],
+def call(kind: str, inputs: dict[str, Any], attributes: dict[str, Any], name: Optional[str],
          ignore_name_scope: bool = False) -> Any:
     """Runs or adds the operation Maypole`kind`; returns its outputs.
 
@@ -65,7 +66,7 @@ def function_of(graph: Any) -> str:
     return re.sub(r"_\d+$", "", getattr(graph, "name", None) or "")
 
 
-def _default_name(graph: Any, kind: str, attributes: Dict[str, Any]) -> str:
+def _default_name(graph: Any, kind: str, attributes: dict[str, Any]) -> str:
     function = function_of(graph)
     # Ranks outside the set do not have its operations.
     process_set = attributes.get("process_set_id", 0)
@@ -107,7 +108,7 @@ def _node_name(name: str) -> str:
 
 def _is_compiled(graph: Any) -> bool:
     """Whether it is that of a function with jit_compile=True, or in one."""
-    context = graph._get_control_flow_context()  # pylint: disable=protected-access
+    context = graph._get_control_flow_context()
     while graph is not None:
         while context is not None:
             if context.IsXLAContext():
@@ -115,11 +116,11 @@ def _is_compiled(graph: Any) -> bool:
             context = context.outer_context
         graph = getattr(graph, "outer_graph", None)
         if graph is not None:
-            context = graph._get_control_flow_context()  # pylint: disable=protected-access
+            context = graph._get_control_flow_context()
     return False
 
 
-def _add(function: str, inputs: Dict[str, Any], attributes: Dict[str, Any], node: Optional[str],
+def _add(function: str, inputs: dict[str, Any], attributes: dict[str, Any], node: Optional[str],
          graph: Any = None) -> Any:
     if ASYNC:
         result = getattr(ops, function)(**inputs, **attributes, name=node)
@@ -141,7 +142,7 @@ def _add(function: str, inputs: Dict[str, Any], attributes: Dict[str, Any], node
     return result
 
 
-def _set_shapes(function: str, inputs: Dict[str, Any], results: Any) -> None:
+def _set_shapes(function: str, inputs: dict[str, Any], results: Any) -> None:
     """The shapes that TensorFlow 2.8 does not let the library infer."""
     if function == "maypole_alltoall":
         results[1].set_shape([None])
@@ -171,12 +172,12 @@ class _Order:
     """The Submits and Waits of a graph that run together."""
 
     def __init__(self) -> None:
-        self.submits: List[Any] = []
-        self._waits: List[Any] = []
+        self.submits: list[Any] = []
+        self._waits: list[Any] = []
         # TensorFlow makes each stateful operation of a tf.function depend on the
         # ones before that it may see the effects of, but only when the function
         # is complete. Until then: on the one before.
-        self._stateful_before: Dict[Any, Any] = {}
+        self._stateful_before: dict[Any, Any] = {}
         self._last_stateful: Any = None
         self._looked_at = 0
 
@@ -185,15 +186,15 @@ class _Order:
         needed = self._waits_before(submit)
         for wait in self._waits:
             if wait not in needed:
-                wait._add_control_input(submit)  # pylint: disable=protected-access
+                wait._add_control_input(submit)
         self.submits.append(submit)
 
     def add_wait(self, wait: Any) -> None:
         self._waits.append(wait)
 
-    def _look_at_stateful(self, operations: List[Any]) -> None:
+    def _look_at_stateful(self, operations: list[Any]) -> None:
         for operation in operations[self._looked_at:]:
-            stateful = operation._is_stateful  # pylint: disable=protected-access
+            stateful = operation._is_stateful
             if stateful and not operation.type.startswith("Maypole"):
                 self._stateful_before[operation] = self._last_stateful
                 self._last_stateful = operation
@@ -220,7 +221,7 @@ def _order_in(graph: Any) -> _Order:
     if getattr(graph, "experimental_acd_manager", None) is None:  # of compat.v1
         return getattr(_scopes, "order", None) or _Order()
     # Control dependencies must not lead into a loop or out of it.
-    context = graph._get_control_flow_context()  # pylint: disable=protected-access
+    context = graph._get_control_flow_context()
     name = None if context is None else context.name
     # An attribute, because an _Order has operations, and so keeps their graph.
     orders = graph.__dict__.setdefault("_maypole_orders", {})

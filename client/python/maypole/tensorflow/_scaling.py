@@ -5,7 +5,8 @@ float64 and rounded toward zero; a product outside the dtype's range becomes its
 nearest limit.
 """
 
-from typing import Any, Callable, List, Sequence
+from collections.abc import Sequence
+from typing import Any, Callable
 
 import tensorflow as tf
 
@@ -14,7 +15,7 @@ from maypole.common.constants import Average, ReduceOp, Sum
 
 def reduced(tensors: Sequence[Any], op: ReduceOp, prescale: float, postscale: float,
             size: Callable[[], Any],
-            reduce: Callable[[Sequence[Any], ReduceOp, float, float], List[Any]]) -> List[Any]:
+            reduce: Callable[[Sequence[Any], ReduceOp, float, float], list[Any]]) -> list[Any]:
     """reduce() of the tensors, where integers are multiplied here.
 
     All have one dtype, or none is an integer, else ValueError. size() gives the

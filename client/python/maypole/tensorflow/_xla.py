@@ -18,7 +18,8 @@ import ctypes
 import functools
 import os
 import struct
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
 
 import tensorflow as tf
 
@@ -55,7 +56,7 @@ def why_not() -> Optional[str]:
     return None if failure is None else failure.decode()
 
 
-def call(kind: str, inputs: Dict[str, Any], attributes: Dict[str, Any], name: str) -> List[Any]:
+def call(kind: str, inputs: dict[str, Any], attributes: dict[str, Any], name: str) -> list[Any]:
     """As _nodes.call(), in a function that XLA compiles.
 
     Raises NotImplementedError where that is impossible, ValueError for shapes that are
@@ -82,7 +83,7 @@ def call(kind: str, inputs: Dict[str, Any], attributes: Dict[str, Any], name: st
 
 
 # The functions of the collectives' gradients, by kind; _gradients.py registers them.
-GRADIENTS: Dict[str, Callable[..., List[Any]]] = {}
+GRADIENTS: dict[str, Callable[..., list[Any]]] = {}
 # A graph's attribute: a list of one result of its last collective.
 _LAST = "_maypole_last_collective"
 
@@ -92,8 +93,8 @@ def _with_rows(kind: str, tensor: Any) -> Any:
     return tf.reshape(tensor, [1]) if gathers else tensor
 
 
-def _gradients(kind: str, tensors: Sequence[Any], attributes: Dict[str, Any], name: str,
-               grads: Sequence[Any]) -> List[Any]:
+def _gradients(kind: str, tensors: Sequence[Any], attributes: dict[str, Any], name: str,
+               grads: Sequence[Any]) -> list[Any]:
     """For gradients, a collective is an operation with these attributes."""
     if kind == "Allgather":
         raise NotImplementedError(f"allgather {name!r} has no gradient in a function with "
@@ -105,13 +106,13 @@ def _gradients(kind: str, tensors: Sequence[Any], attributes: Dict[str, Any], na
 class _Operation:
     """What the gradients' functions read of a tf.Operation."""
 
-    def __init__(self, attributes: Dict[str, Any]):
+    def __init__(self, attributes: dict[str, Any]):
         self.get_attr = attributes.__getitem__
 
 
-def _custom_call(kind: str, tensors: Sequence[Any], after: List[Any],
-                 attributes: Dict[str, Any], name: str) -> List[Any]:
-    from tensorflow.compiler.tf2xla.ops import gen_xla_ops  # pylint: disable=import-outside-toplevel
+def _custom_call(kind: str, tensors: Sequence[Any], after: list[Any],
+                 attributes: dict[str, Any], name: str) -> list[Any]:
+    from tensorflow.compiler.tf2xla.ops import gen_xla_ops
     process_set = attributes["process_set_id"]
     shapes = [_result_shape(kind, tensor, process_set, name) for tensor in tensors]
     taken = [_type(tensor.shape, tensor.dtype) for tensor in [*tensors, *after]]
@@ -123,7 +124,7 @@ def _custom_call(kind: str, tensors: Sequence[Any], after: List[Any],
         Tout=[tensor.dtype for tensor in tensors])
 
 
-def _result_shape(kind: str, tensor: Any, process_set: int, name: str) -> List[int]:
+def _result_shape(kind: str, tensor: Any, process_set: int, name: str) -> list[int]:
     if tensor.dtype not in _TYPES or not tensor.shape.is_fully_defined():
         raise ValueError(f"{kind.lower()} {name!r} in a function with jit_compile=True: expected a "
                          f"fixed shape and a dtype of {', '.join(t.name for t in _TYPES)}, got "
@@ -140,7 +141,7 @@ def _type(shape: Any, dtype: Any) -> str:
     return f"tensor<{''.join(f'{size}x' for size in shape)}{_TYPES[dtype]}>"
 
 
-def _settings(kind: str, attributes: Dict[str, Any], name: str, count: int) -> str:
+def _settings(kind: str, attributes: dict[str, Any], name: str, count: int) -> str:
     """The call's attributes, as client/xla/collective.cc reads them."""
     names = [name] if count == 1 else [f"{name}.{i}of{count}" for i in range(count)]
     integers = {"kind": _KINDS[kind], "op": attributes.get("reduce_op", 0),

@@ -4,7 +4,8 @@ Thread contract: that of mpi_ops. All ranks of the set are needed: with one that
 has joined, the result is an error.
 """
 
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
 
 import tensorflow as tf
 
@@ -16,7 +17,7 @@ from maypole.tensorflow._library import as_it_is
 
 @as_it_is
 def allreduce(tensors: Sequence[Any], name: Optional[str], prescale: float, postscale: float,
-              process_set: Any, ignore_name_scope: bool) -> List[Any]:
+              process_set: Any, ignore_name_scope: bool) -> list[Any]:
     """The Adasum of each tensor: [...] floats, the same shapes on all ranks.
 
     Raises ValueError for other dtypes. Its gradient is the Adasum of the ranks'
@@ -47,9 +48,9 @@ def allreduce(tensors: Sequence[Any], name: Optional[str], prescale: float, post
 
 
 def _by_dtype(values: Sequence[Any],
-              function: Callable[[List[Any], int], List[Any]]) -> List[Any]:
+              function: Callable[[list[Any], int], list[Any]]) -> list[Any]:
     """function(values of one dtype, the group's number), in the values' order."""
-    groups: Dict[Any, List[int]] = {}
+    groups: dict[Any, list[int]] = {}
     for i, value in enumerate(values):
         groups.setdefault(value.dtype, []).append(i)
     results = list(values)
@@ -65,7 +66,7 @@ class _Group:
     With zeros at the end, so that each rank's slice has `width` elements.
     """
 
-    def __init__(self, tensors: List[Any], name: Optional[str], factor: float,
+    def __init__(self, tensors: list[Any], name: Optional[str], factor: float,
                  process_set: Any, ignore_name_scope: bool):
         self._tensors = tensors
         self._name = name
@@ -80,7 +81,7 @@ class _Group:
         # A function may run in a later epoch than it was traced in.
         self._me = _nodes.place("process_set_rank", self._number)
 
-    def reduced(self) -> List[Any]:
+    def reduced(self) -> list[Any]:
         columns = self._exchanged()
         grams = tf.stack([tf.matmul(part, part, transpose_b=True)
                           for part in (tf.cast(c, tf.float64) for c in columns)]
@@ -97,7 +98,7 @@ class _Group:
     def _part(self, what: str) -> Optional[str]:
         return self._name and f"{self._name}.{what}"
 
-    def _exchanged(self) -> List[Any]:
+    def _exchanged(self) -> list[Any]:
         """Step 1: of each tensor [ranks, this rank's elements of it]."""
         flat = tf.concat([tf.reshape(tensor, [-1]) for tensor in self._tensors], 0)
         rows = tf.reshape(tf.pad(flat, [[0, self._ranks * self._width - self._total]]),
@@ -127,7 +128,7 @@ class _Group:
                                 for tensor in self._tensors])
         return tf.linalg.diag(tf.one_hot(self._me, self._ranks, dtype=tf.float64) * float(own))
 
-    def _checks(self, signatures: Any) -> List[Any]:
+    def _checks(self, signatures: Any) -> list[Any]:
         message = (f"allreduce {self._name or ''}: the shapes of two ranks differ; this rank's are "
                    f"{[str(tensor.shape) for tensor in self._tensors]}; Adasum needs the same on "
                    "all ranks")
@@ -137,7 +138,7 @@ class _Group:
         return tf.tile(tf.one_hot([rank], self._ranks, dtype=tf.float64),
                        [len(self._tensors), 1])
 
-    def _gathered(self, own: Any) -> List[Any]:
+    def _gathered(self, own: Any) -> list[Any]:
         """Step 4: `own` is this rank's slice of the results."""
         padded = tf.pad(own, [[0, self._width - tf.size(own)]])
         (flat,) = mpi_ops._group_call("Allgather", [padded], self._part("results"), self._ignore,

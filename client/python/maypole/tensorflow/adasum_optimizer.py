@@ -11,7 +11,7 @@ Thread contract: one thread builds the graph; all ranks build the same and run t
 same steps.
 """
 
-from typing import Any, List, Optional, Type
+from typing import Any, Optional
 
 import tensorflow as tf
 
@@ -27,7 +27,7 @@ class _DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):
 
     def __init__(self, optimizer: tf.compat.v1.train.Optimizer, name: Optional[str] = None,
                  use_locking: bool = False, device_dense: str = "", device_sparse: str = "",
-                 compression: Type[Compressor] = Compression.none, backward_passes_per_step: int = 1):
+                 compression: type[Compressor] = Compression.none, backward_passes_per_step: int = 1):
         super().__init__(name=name or f"DistributedDelta{type(optimizer).__name__}",
                          use_locking=use_locking)
         self._optimizer = optimizer
@@ -35,7 +35,7 @@ class _DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):
                              compression=compression)
         self._passes = backward_passes_per_step
 
-    def compute_gradients(self, *args: Any, **kwargs: Any) -> List[Any]:
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[Any]:
         """This rank's own gradients, by the wrapped optimizer."""
         return self._optimizer.compute_gradients(*args, **kwargs)
 
@@ -55,7 +55,7 @@ class _DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):
                 return self._combine(variables, starts)
         return self._apply_some(apply, variables)
 
-    def _changed(self, pairs: List[Any]) -> List[Any]:
+    def _changed(self, pairs: list[Any]) -> list[Any]:
         """The variables of which some rank has a gradient."""
         gradients, variables = zip(*pairs) if pairs else ((), ())
         everyones = _gradient_layouts.completed(
@@ -64,7 +64,7 @@ class _DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):
         return [variable for gradient, variable in zip(everyones, variables)
                 if gradient is not None]
 
-    def _apply_some(self, apply: Any, variables: List[Any]) -> Any:
+    def _apply_some(self, apply: Any, variables: list[Any]) -> Any:
         """A step of several: the first one keeps the variables' values, the last one combines."""
         starts = [self._zeros_slot(v, "delta_start", self._name) for v in variables]
         done = self._create_non_slot_variable(tf.constant(0, tf.int64), "passes", variables[0])
@@ -83,7 +83,7 @@ class _DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):
                 lambda: self._combine(variables, [start.read_value() for start in starts]),
                 tf.no_op)
 
-    def _combine(self, variables: List[Any], starts: List[Any]) -> Any:
+    def _combine(self, variables: list[Any], starts: list[Any]) -> Any:
         deltas = [variable.read_value() - start for variable, start in zip(variables, starts)]
         combined = reductions.grouped_allreduce(deltas, op=Adasum, name=self._name + ".delta",
                                                 ignore_name_scope=True, **self._options)
@@ -100,6 +100,6 @@ class _DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):
         return self._optimizer.variables(*args, **kwargs) + super().variables()
 
 
-def _all_of(step: Any) -> List[Any]:
+def _all_of(step: Any) -> list[Any]:
     """What control dependencies take; nothing in eager execution."""
     return [] if step is None or tf.executing_eagerly() else [step]

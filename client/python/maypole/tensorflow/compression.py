@@ -1,6 +1,6 @@
 """Gradient compression: fewer bytes to move, at the cost of precision."""
 
-from typing import Any, Tuple
+from typing import Any
 
 import tensorflow as tf
 
@@ -13,7 +13,7 @@ class _CastCompressor(Compressor):
     wire: Any
 
     @classmethod
-    def compress(cls, tensor: Any) -> Tuple[Any, Any]:
+    def compress(cls, tensor: Any) -> tuple[Any, Any]:
         tensor = tf.convert_to_tensor(tensor)
         if not tensor.dtype.is_floating:
             return tensor, tensor.dtype

@@ -5,7 +5,8 @@ of mpi_ops; the object functions: one thread at a time per name. Errors: those o
 mpi_ops; the object functions raise HorovodInternalError.
 """
 
-from typing import Any, Callable, List, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
 
 import tensorflow as tf
 
@@ -82,7 +83,7 @@ def broadcast_object_fn(root_rank: int = 0, session: Any = None, name: Optional[
 
 
 def allgather_object(obj: Any, session: Any = None, name: Optional[str] = None,
-                     process_set: ProcessSet = global_process_set) -> List[Any]:
+                     process_set: ProcessSet = global_process_set) -> list[Any]:
     """Returns the list of all ranks' `obj`s, in rank order. See broadcast_object().
 
     Args:

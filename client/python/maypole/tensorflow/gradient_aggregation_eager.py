@@ -13,7 +13,7 @@ once more, for graphs that have no automatic ones.
 Thread contract: one thread.
 """
 
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable, Optional
 
 import tensorflow as tf
 
@@ -23,13 +23,13 @@ from maypole.tensorflow._gradient_reduction import LocalVariables
 
 
 def apply_op_to_not_none_tensors(tensor_op: Callable[..., Any], tensors: Any,
-                                 *args: Any) -> List[Any]:
+                                 *args: Any) -> list[Any]:
     """tensor_op(tensor, *args) of each tensor; None stays None."""
     return [None if tensor is None else tensor_op(tensor, *args)
             for tensor in tensors]
 
 
-def get_not_none_from_list(tensor_list: Any) -> List[Any]:
+def get_not_none_from_list(tensor_list: Any) -> list[Any]:
     """The entries that are not None."""
     return [tensor for tensor in tensor_list if tensor is not None]
 
@@ -68,7 +68,7 @@ class LocalGradientAggregationHelperEager:
         return self._sums.counter
 
     @property
-    def locally_aggregated_grads(self) -> Optional[List[Any]]:
+    def locally_aggregated_grads(self) -> Optional[list[Any]]:
         """The sums, as the gradients; None where there is none, and before the first step."""
         return self._sums.totals
 
@@ -80,7 +80,7 @@ class LocalGradientAggregationHelperEager:
         """
         self._local.register(var)
 
-    def compute_gradients(self, grads: Any, vars: Any) -> List[Any]:  # pylint: disable=redefined-builtin
+    def compute_gradients(self, grads: Any, vars: Any) -> list[Any]:
         """Adds a step's gradients; returns those for apply_gradients().
 
         Raises ValueError for an IndexedSlices unless sparse_as_dense.
@@ -149,7 +149,7 @@ class LocalGradientAggregationHelperEager:
         """
         return _gradient_sums.new_variable
 
-    def _reduced(self, sums: List[Any], variables: List[Any]) -> List[Any]:
+    def _reduced(self, sums: list[Any], variables: list[Any]) -> list[Any]:
         reduced = self._local.reduce_others(self.allreduce_grads, sums,
                                             variables)
         with tf.control_dependencies([self._sums.end()]):

@@ -15,7 +15,8 @@ raises one of tf.errors, with Maypole's text.
 """
 
 import struct
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from collections.abc import Sequence
+from typing import Any, Optional, Union
 
 import tensorflow as tf
 
@@ -36,13 +37,13 @@ def _bits(factor: float) -> int:
     return struct.unpack("@q", struct.pack("@d", factor))[0]
 
 
-def _reduction(op: ReduceOp, prescale: float, postscale: float, process_set: int) -> Dict[str, Any]:
+def _reduction(op: ReduceOp, prescale: float, postscale: float, process_set: int) -> dict[str, Any]:
     return {"reduce_op": op, "prescale_bits": _bits(prescale),
             "postscale_bits": _bits(postscale), "process_set_id": process_set}
 
 
 def _group_call(kind: str, values: Sequence[Any], name: Optional[str], ignore_name_scope: bool,
-                attributes: Dict[str, Any]) -> List[Any]:
+                attributes: dict[str, Any]) -> list[Any]:
     tensors = [tf.convert_to_tensor(value) for value in values]
     if not tensors:
         return []
@@ -50,7 +51,7 @@ def _group_call(kind: str, values: Sequence[Any], name: Optional[str], ignore_na
 
 
 def _reduce(kind: str, values: Sequence[Any], name: Optional[str], op: ReduceOp, prescale: float,
-            postscale: float, ignore_name_scope: bool, process_set: int) -> List[Any]:
+            postscale: float, ignore_name_scope: bool, process_set: int) -> list[Any]:
     tensors = [tf.convert_to_tensor(value) for value in values]
     prescale, postscale = collectives.check_factors(kind.lower(), name, prescale, postscale)
     if prescale == postscale == 1.0 or all(t.dtype.is_floating for t in tensors):
@@ -75,7 +76,7 @@ def _allreduce(tensor: Any, name: Optional[str] = None, op: ReduceOp = Sum,
 def _grouped_allreduce(tensors: Sequence[Any], name: Optional[str] = None, op: ReduceOp = Sum,
                        prescale_factor: float = 1.0, postscale_factor: float = 1.0,
                        ignore_name_scope: bool = False,
-                       process_set: ProcessSet = global_process_set) -> List[Any]:
+                       process_set: ProcessSet = global_process_set) -> list[Any]:
     """Reduces dense tensors as one operation; without compression."""
     return _reduce("Allreduce", tensors, name, op, prescale_factor, postscale_factor,
                    ignore_name_scope, id_of(process_set))
@@ -94,7 +95,7 @@ def _reducescatter(tensor: Any, name: Optional[str] = None, op: ReduceOp = Sum,
 def _grouped_reducescatter(tensors: Sequence[Any], name: Optional[str] = None, op: ReduceOp = Sum,
                            ignore_name_scope: bool = False,
                            process_set: ProcessSet = global_process_set, prescale_factor: float = 1.0,
-                           postscale_factor: float = 1.0) -> List[Any]:
+                           postscale_factor: float = 1.0) -> list[Any]:
     """As _reducescatter(), of each tensor, as one operation."""
     return _reduce("Reducescatter", tensors, name, op, prescale_factor, postscale_factor,
                    ignore_name_scope, id_of(process_set))
@@ -124,7 +125,7 @@ def allgather(tensor: Any, name: Optional[str] = None, ignore_name_scope: bool =
 @as_it_is
 def grouped_allgather(tensors: Sequence[Any], name: Optional[str] = None,
                       ignore_name_scope: bool = False,
-                      process_set: ProcessSet = global_process_set) -> List[tf.Tensor]:
+                      process_set: ProcessSet = global_process_set) -> list[tf.Tensor]:
     """allgather() of each tensor, as one operation; returns the list."""
     return _group_call("Allgather", tensors, name, ignore_name_scope,
                        {"process_set_id": id_of(process_set)})
@@ -153,7 +154,7 @@ def broadcast(tensor: Any, root_rank: int, name: Optional[str] = None,
 
 
 def _broadcast(tensors: Sequence[Any], root_rank: int, name: Optional[str],
-               ignore_name_scope: bool, process_set: int) -> List[tf.Tensor]:
+               ignore_name_scope: bool, process_set: int) -> list[tf.Tensor]:
     return _group_call("Broadcast", tensors, name, ignore_name_scope,
                        {"root_rank": collectives.check_root(name, root_rank),
                         "process_set_id": process_set})
@@ -161,7 +162,7 @@ def _broadcast(tensors: Sequence[Any], root_rank: int, name: Optional[str],
 
 @as_it_is
 def broadcast_(variables: Sequence[Any], root_rank: int, name: Optional[str] = None,
-               process_set: ProcessSet = global_process_set) -> List[Any]:
+               process_set: ProcessSet = global_process_set) -> list[Any]:
     """Overwrites variables on all ranks by those of rank `root_rank`.
 
     Args:
@@ -176,7 +177,7 @@ def broadcast_(variables: Sequence[Any], root_rank: int, name: Optional[str] = N
         them.
     """
     number = id_of(process_set)
-    assigned: List[Any] = []
+    assigned: list[Any] = []
     with _nodes.together():
         for group in _groups([tf_variable(variable) for variable in variables]):
             values = _broadcast([variable.read_value() for variable in group], root_rank,
@@ -185,9 +186,9 @@ def broadcast_(variables: Sequence[Any], root_rank: int, name: Optional[str] = N
     return assigned
 
 
-def _groups(variables: Sequence[Any]) -> List[List[Any]]:
+def _groups(variables: Sequence[Any]) -> list[list[Any]]:
     """The variables in order, in lists of at most _GROUP_BYTES (or of one)."""
-    groups: List[List[Any]] = []
+    groups: list[list[Any]] = []
     room = 0
     for variable in variables:
         size = (variable.shape.num_elements() or 0) * variable.dtype.size
@@ -202,7 +203,7 @@ def _groups(variables: Sequence[Any]) -> List[List[Any]]:
 @as_it_is
 def alltoall(tensor: Any, splits: Any = None, name: Optional[str] = None,
              ignore_name_scope: bool = False, process_set: ProcessSet = global_process_set
-             ) -> Union[tf.Tensor, Tuple[tf.Tensor, tf.Tensor]]:
+             ) -> Union[tf.Tensor, tuple[tf.Tensor, tf.Tensor]]:
     """Sends each rank some rows of `tensor`.
 
     Args:

@@ -8,7 +8,7 @@ Here are those of tf.compat.v1.train; Keras' are in maypole.tensorflow.keras.
 Thread contract: one thread builds the graph; all ranks build the same.
 """
 
-from typing import Any, List, Optional, Type
+from typing import Any, Optional
 
 import tensorflow as tf
 
@@ -30,7 +30,7 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
 
     def __init__(self, optimizer: tf.compat.v1.train.Optimizer, name: Optional[str] = None,
                  use_locking: bool = False, device_dense: str = "",
-                 device_sparse: str = "", compression: Type[Compressor] = Compression.none,
+                 device_sparse: str = "", compression: type[Compressor] = Compression.none,
                  sparse_as_dense: bool = False, op: ReduceOp = Average,
                  gradient_predivide_factor: float = 1.0,
                  backward_passes_per_step: int = 1,
@@ -59,7 +59,7 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
         """The variable's gradient stays on this rank."""
         self._reduction.register_local(var)
 
-    def compute_gradients(self, *args: Any, **kwargs: Any) -> List[Any]:
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[Any]:
         """The reduced gradients of the wrapped optimizer, with their variables."""
         pairs = self._optimizer.compute_gradients(*args, **kwargs)
         if not pairs:
@@ -89,12 +89,12 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
         return self._optimizer.variables(*args, **kwargs)
 
 
-def DistributedOptimizer(optimizer: Any,  # pylint: disable=invalid-name
+def DistributedOptimizer(optimizer: Any,
                          name: Optional[str] = None,
                          use_locking: bool = False,
                          device_dense: str = "",
                          device_sparse: str = "",
-                         compression: Type[Compressor] = Compression.none,
+                         compression: type[Compressor] = Compression.none,
                          sparse_as_dense: bool = False,
                          backward_passes_per_step: int = 1,
                          op: ReduceOp = Average,
@@ -147,7 +147,7 @@ def DistributedOptimizer(optimizer: Any,  # pylint: disable=invalid-name
     if not _is_of_keras(optimizer):
         raise ValueError(f"{optimizer!r} is a {type(optimizer).__name__}, "
                          "expected an optimizer of tf.compat.v1.train or Keras")
-    from maypole.tensorflow import keras  # pylint: disable=import-outside-toplevel
+    from maypole.tensorflow import keras
     return keras.DistributedOptimizer(
         optimizer, name, device_dense, device_sparse, compression,
         sparse_as_dense, gradient_predivide_factor, op,

@@ -3,7 +3,8 @@
 Names, process sets, errors and thread contract are as in mpi_ops.
 """
 
-from typing import Any, List, Optional, Sequence, Type
+from collections.abc import Sequence
+from typing import Any, Optional
 
 import tensorflow as tf
 
@@ -18,7 +19,7 @@ from maypole.tensorflow.compression import Compression, Compressor
 
 @as_it_is
 def allreduce(tensor: Any, average: Optional[bool] = None, device_dense: str = "",
-              device_sparse: str = "", compression: Type[Compressor] = Compression.none,
+              device_sparse: str = "", compression: type[Compressor] = Compression.none,
               op: Optional[ReduceOp] = None, prescale_factor: float = 1.0,
               postscale_factor: float = 1.0, name: Optional[str] = None,
               process_set: ProcessSet = global_process_set, ignore_name_scope: bool = False) -> Any:
@@ -60,7 +61,7 @@ def allreduce(tensor: Any, average: Optional[bool] = None, device_dense: str = "
 
 
 def _reduced(tensors: Sequence[Any], name: Optional[str], op: ReduceOp, prescale: float,
-             postscale: float, ignore_name_scope: bool, process_set: Any) -> List[Any]:
+             postscale: float, ignore_name_scope: bool, process_set: Any) -> list[Any]:
     if op == Adasum:
         return adasum.allreduce(tensors, name, prescale, postscale, process_set,
                                 ignore_name_scope)
@@ -86,10 +87,10 @@ def _sparse_allreduce(tensor: tf.IndexedSlices, op: ReduceOp, factor: float, nam
 @as_it_is
 def grouped_allreduce(tensors: Sequence[Any], average: Optional[bool] = None,
                       device_dense: str = "", device_sparse: str = "",
-                      compression: Type[Compressor] = Compression.none, op: Optional[ReduceOp] = None,
+                      compression: type[Compressor] = Compression.none, op: Optional[ReduceOp] = None,
                       prescale_factor: float = 1.0, postscale_factor: float = 1.0,
                       process_set: ProcessSet = global_process_set, ignore_name_scope: bool = False,
-                      name: Optional[str] = None) -> List[Any]:
+                      name: Optional[str] = None) -> list[Any]:
     """allreduce() of each tensor, as one operation; returns the list.
 
     Arguments are those of allreduce(). tf.IndexedSlices among them are reduced by an operation each, beside the
@@ -99,7 +100,7 @@ def grouped_allreduce(tensors: Sequence[Any], average: Optional[bool] = None,
     if not tensors:
         return []
     collectives.check_name("allreduce", name)  # before names are made of it
-    results: List[Any] = list(tensors)
+    results: list[Any] = list(tensors)
     dense = [i for i, t in enumerate(tensors) if not isinstance(t, tf.IndexedSlices)]
     for i in set(range(len(tensors))).difference(dense):
         results[i] = allreduce(tensors[i], None, device_dense, device_sparse, compression, op,
@@ -115,7 +116,7 @@ def grouped_allreduce(tensors: Sequence[Any], average: Optional[bool] = None,
     return results
 
 
-def _compressed(compression: Type[Compressor], tensors: Sequence[Any]) -> Any:
+def _compressed(compression: type[Compressor], tensors: Sequence[Any]) -> Any:
     """The tensors to send, and their contexts."""
     pairs = [compression.compress(tensor) for tensor in tensors]
     return [small for small, _ in pairs], [ctx for _, ctx in pairs]
@@ -131,7 +132,7 @@ def _check_scattered(tensors: Sequence[Any], op: ReduceOp) -> ReduceOp:
 
 
 @as_it_is
-def reducescatter(tensor: Any, device_dense: str = "", compression: Type[Compressor] = Compression.none,
+def reducescatter(tensor: Any, device_dense: str = "", compression: type[Compressor] = Compression.none,
                   op: ReduceOp = Average, name: Optional[str] = None,
                   process_set: ProcessSet = global_process_set, ignore_name_scope: bool = False,
                   prescale_factor: float = 1.0, postscale_factor: float = 1.0) -> Any:
@@ -165,10 +166,10 @@ def reducescatter(tensor: Any, device_dense: str = "", compression: Type[Compres
 
 @as_it_is
 def grouped_reducescatter(tensors: Sequence[Any], device_dense: str = "",
-                          compression: Type[Compressor] = Compression.none, op: ReduceOp = Average,
+                          compression: type[Compressor] = Compression.none, op: ReduceOp = Average,
                           process_set: ProcessSet = global_process_set, prescale_factor: float = 1.0,
                           postscale_factor: float = 1.0, name: Optional[str] = None,
-                          ignore_name_scope: bool = False) -> List[Any]:
+                          ignore_name_scope: bool = False) -> list[Any]:
     """reducescatter() of each tensor, as one operation; returns the list."""
     op = _check_scattered(tensors, op)
     with tf.device(device_dense):

@@ -10,7 +10,8 @@ For the Keras that tf.keras is: 2 or 3. This module imports it.
 Thread contract: that of Keras; all ranks run the same layers.
 """
 
-from typing import Any, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -84,7 +85,7 @@ def _count(inputs: Any, axes: Sequence[int], mask: Any) -> Any:
 
 
 def _of_all_ranks(mean: Any, variance: Any, count: Any,
-                  name: str) -> Tuple[Any, Any]:
+                  name: str) -> tuple[Any, Any]:
     dtype = mean.dtype
     exact = tf.float64 if dtype == tf.float64 else tf.float32
     row = tf.concat([tf.reshape(tf.cast(part, exact), [-1])

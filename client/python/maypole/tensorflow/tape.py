@@ -9,7 +9,7 @@ Thread contract: that of tf.GradientTape; all ranks ask for the gradients of the
 same sources, in the same order.
 """
 
-from typing import Any, List, Tuple, Type
+from typing import Any
 
 import tensorflow as tf
 
@@ -28,7 +28,7 @@ class _DistributedGradientTape(tf.GradientTape):
     """
 
     def __init__(self, tape: tf.GradientTape, device_dense: str,
-                 device_sparse: str, compression: Type[Compressor], sparse_as_dense: bool,
+                 device_sparse: str, compression: type[Compressor], sparse_as_dense: bool,
                  op: ReduceOp, gradient_predivide_factor: float, groups: Any,
                  persistent: bool = False,
                  watch_accessed_variables: bool = True,
@@ -70,13 +70,13 @@ class _DistributedGradientTape(tf.GradientTape):
 
     def get_local_and_global_gradients(
             self, target: Any, sources: Any, output_gradients: Any = None,
-            use_generic_names: bool = False) -> Tuple[List[Any], List[Any]]:
+            use_generic_names: bool = False) -> tuple[list[Any], list[Any]]:
         """(gradients of local sources, reduced gradients of the others), each in the order of the flattened sources."""
         flat = tf.nest.flatten(sources)
         gradients = self.gradient(target, flat, output_gradients,
                                   use_generic_names=use_generic_names)
-        local: List[Any] = []
-        others: List[Any] = []
+        local: list[Any] = []
+        others: list[Any] = []
         for source, gradient in zip(flat, gradients):
             (local if self._reduction.is_local(source)
              else others).append(gradient)
@@ -115,15 +115,15 @@ class _DistributedGradientTape(tf.GradientTape):
         return getattr(self._inner, name)
 
 
-def _flat(gradients: Any) -> List[Any]:
+def _flat(gradients: Any) -> list[Any]:
     # Not expanded: an IndexedSlices is one gradient.
     return tf.nest.flatten(gradients, expand_composites=False)
 
 
-def DistributedGradientTape(gradtape: tf.GradientTape,  # pylint: disable=invalid-name
+def DistributedGradientTape(gradtape: tf.GradientTape,
                             device_dense: str = "",
                             device_sparse: str = "",
-                            compression: Type[Compressor] = Compression.none,
+                            compression: type[Compressor] = Compression.none,
                             sparse_as_dense: bool = False,
                             op: ReduceOp = Average,
                             gradient_predivide_factor: float = 1.0,
@@ -160,10 +160,10 @@ def DistributedGradientTape(gradtape: tf.GradientTape,  # pylint: disable=invali
         scale_local_gradients=scale_local_gradients)
 
 
-def PartialDistributedGradientTape(gradtape: tf.GradientTape,  # pylint: disable=invalid-name
+def PartialDistributedGradientTape(gradtape: tf.GradientTape,
                                    device_dense: str = "",
                                    device_sparse: str = "",
-                                   compression: Type[Compressor] = Compression.none,
+                                   compression: type[Compressor] = Compression.none,
                                    sparse_as_dense: bool = False,
                                    op: ReduceOp = Average,
                                    gradient_predivide_factor: float = 1.0,

@@ -12,10 +12,10 @@ def tf_variable(variable: Any) -> Any:
     if hasattr(variable, "ref"):
         return variable
     # Not .value, which may be a copy of another type (Keras' autocast).
-    return variable._value  # pylint: disable=protected-access
+    return variable._value
 
 
-def vars_to_refs(vars: Any) -> Any:  # pylint: disable=redefined-builtin
+def vars_to_refs(vars: Any) -> Any:
     """References to variables: of one, or of all in (nested) lists or tuples."""
     if isinstance(vars, (list, tuple)):
         return tuple(vars_to_refs(variable) for variable in vars)

@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from typing import List, Optional
+from typing import Optional
 
 from maypole import _native
 from maypole.timeline import drawing, summary, trace
@@ -12,7 +12,7 @@ _NO_MATPLOTLIB = ("maypole-timeline: -o needs matplotlib for %s: install it (apt
                   "pip install matplotlib); the tables need nothing")
 
 
-def main(argv: Optional[List[str]] = None) -> int:
+def main(argv: Optional[list[str]] = None) -> int:
     """Prints the tables and draws the picture; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="maypole-timeline",

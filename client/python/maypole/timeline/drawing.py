@@ -4,7 +4,7 @@ A row of bars per rank and executor, and in red where all others waited for a
 rank.
 """
 
-from typing import Any, Dict, List, Set, Tuple
+from typing import Any
 
 from maypole.timeline.trace import Operation, Trace, rank_of
 
@@ -29,7 +29,7 @@ _LABELS = 12  # of the longest waits
 _NAME_LENGTH = 34
 
 
-Rectangle = Tuple[float, float, float, float]  # begin, end, top, height
+Rectangle = tuple[float, float, float, float]  # begin, end, top, height
 
 
 def draw(trace: Trace, path: str, title: str) -> None:
@@ -39,7 +39,7 @@ def draw(trace: Trace, path: str, title: str) -> None:
     from matplotlib import pyplot
     rows, tops, heights = _rows(trace)
     figure, axes = pyplot.subplots(figsize=(13, 2.2 + 0.42 * sum(heights.values())))
-    bars: Dict[str, List[Rectangle]] = {}
+    bars: dict[str, list[Rectangle]] = {}
     for operation in trace.operations + trace.executors:
         at = (operation.track, _lane(operation))
         if at in rows:
@@ -60,17 +60,17 @@ def _lane(operation: Operation) -> int:
     return operation.lane
 
 
-def _rows(trace: Trace) -> Tuple[Dict[Tuple[str, int], float], Dict[str, int], Dict[str, int]]:
+def _rows(trace: Trace) -> tuple[dict[tuple[str, int], float], dict[str, int], dict[str, int]]:
     """Where each lane of a track is, counted from the top.
 
     Also where each track begins, and how many lanes of it are drawn.
     """
-    lanes: Dict[str, Set[int]] = {track: set() for track in trace.tracks}
+    lanes: dict[str, set[int]] = {track: set() for track in trace.tracks}
     for operation in trace.operations + trace.executors:
         lanes[operation.track].add(_lane(operation))
-    rows: Dict[Tuple[str, int], float] = {}
-    tops: Dict[str, int] = {}
-    heights: Dict[str, int] = {}
+    rows: dict[tuple[str, int], float] = {}
+    tops: dict[str, int] = {}
+    heights: dict[str, int] = {}
     at = 0
     for track in trace.tracks:
         shown = sorted(lanes[track])[:_LANES]
@@ -82,7 +82,7 @@ def _rows(trace: Trace) -> Tuple[Dict[Tuple[str, int], float], Dict[str, int], D
     return rows, tops, heights
 
 
-def _add_bars(operation: Operation, row: float, bars: Dict[str, List[Rectangle]]) -> None:
+def _add_bars(operation: Operation, row: float, bars: dict[str, list[Rectangle]]) -> None:
     if rank_of(operation.track) is None:
         kind = "NETWORK" if operation.name.startswith("NETWORK") else "order"
         bars.setdefault(_COLOURS[kind], []).append((operation.begin, operation.end, row + 0.3, 0.4))
@@ -91,14 +91,14 @@ def _add_bars(operation: Operation, row: float, bars: Dict[str, List[Rectangle]]
         bars.setdefault(_COLOURS.get(phase.name, "#000000"), []).append((phase.begin, phase.end, row + 0.14, 0.72))
 
 
-def _rectangles(axes: Any, spans: List[Rectangle], colour: str, zorder: int) -> None:
+def _rectangles(axes: Any, spans: list[Rectangle], colour: str, zorder: int) -> None:
     from matplotlib.collections import PolyCollection
     corners = [[(a, y), (b, y), (b, y + h), (a, y + h)] for a, b, y, h in spans]
     # The edge keeps short ones visible.
     axes.add_collection(PolyCollection(corners, facecolor=colour, edgecolor=colour, linewidth=0.3, zorder=zorder))
 
 
-def _draw_late(axes: Any, trace: Trace, tops: Dict[str, int], heights: Dict[str, int]) -> None:
+def _draw_late(axes: Any, trace: Trace, tops: dict[str, int], heights: dict[str, int]) -> None:
     """Draws the critical path.
 
     Red behind all that the late rank did meanwhile, and a line through the
@@ -121,7 +121,7 @@ def _draw_late(axes: Any, trace: Trace, tops: Dict[str, int], heights: Dict[str,
                       clip_on=True, zorder=4)
 
 
-def _label_axes(axes: Any, trace: Trace, tops: Dict[str, int], heights: Dict[str, int], title: str) -> None:
+def _label_axes(axes: Any, trace: Trace, tops: dict[str, int], heights: dict[str, int], title: str) -> None:
     from matplotlib.patches import Patch
     bottom = max((tops[t] + heights[t] for t in trace.tracks), default=1)
     for track in trace.tracks:

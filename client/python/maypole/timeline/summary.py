@@ -1,7 +1,7 @@
 """The tables that maypole-timeline prints: which ranks were late, for what."""
 
 from collections import defaultdict
-from typing import Dict, List, Sequence
+from collections.abc import Sequence
 
 from maypole.timeline.trace import Operation, Trace, rank_of
 
@@ -24,15 +24,15 @@ def text(trace: Trace) -> str:
     return "\n".join(lines)
 
 
-def _ranks(complete: Sequence[Operation]) -> List[str]:
+def _ranks(complete: Sequence[Operation]) -> list[str]:
     """Per rank, how often it was the last.
 
     Also how long the others waited for it alone, and for how long it waited for
     others itself.
     """
-    last: Dict[int, int] = defaultdict(int)
-    alone: Dict[int, float] = defaultdict(float)
-    waited: Dict[int, float] = defaultdict(float)
+    last: dict[int, int] = defaultdict(int)
+    alone: dict[int, float] = defaultdict(float)
+    waited: dict[int, float] = defaultdict(float)
     for o in complete:
         rank = o.args["rank"]
         waited[rank] += o.waited
@@ -44,11 +44,11 @@ def _ranks(complete: Sequence[Operation]) -> List[str]:
     return _table(("rank", "last", "all waited for it (s)", "it waited (s)"), rows)
 
 
-def _tensors(complete: Sequence[Operation]) -> List[str]:
+def _tensors(complete: Sequence[Operation]) -> list[str]:
     """The tensors for which all ranks waited most for the last one."""
-    times: Dict[str, int] = defaultdict(int)
-    alone: Dict[str, float] = defaultdict(float)
-    blame: Dict[str, Dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    times: dict[str, int] = defaultdict(int)
+    alone: dict[str, float] = defaultdict(float)
+    blame: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     for o in complete:
         if o.args["last_rank"] != o.args["rank"]:
             continue
@@ -64,6 +64,6 @@ def _tensors(complete: Sequence[Operation]) -> List[str]:
     return _table(("waited (s)", "times", "most for", "operation"), rows)
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> List[str]:
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in [head, *rows]]

@@ -11,7 +11,7 @@ event.
 import json
 import re
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Optional
 
 _RANK = re.compile(r"rank (\d+) \((.*)\)$")
 _EXECUTOR = "executor "
@@ -38,8 +38,8 @@ class Operation:
     name: str
     begin: float
     end: float
-    args: Dict[str, Any]
-    phases: List[Phase] = field(default_factory=list)
+    args: dict[str, Any]
+    phases: list[Phase] = field(default_factory=list)
 
     @property
     def waited(self) -> float:
@@ -67,10 +67,10 @@ class Late:
 class Trace:
     """What the file of a timeline says."""
 
-    tracks: List[str]  # in the order in which they are drawn
-    operations: List[Operation]  # of ranks
-    executors: List[Operation]
-    late: List[Late]
+    tracks: list[str]  # in the order in which they are drawn
+    operations: list[Operation]  # of ranks
+    executors: list[Operation]
+    late: list[Late]
     lost: int  # records
 
     @property
@@ -89,7 +89,7 @@ def load(path: str) -> Trace:
         raise NotATimeline(f"{path}: no rank of a Maypole job is in this trace")
     start = min((e["ts"] for e in events if e["ph"] == "X"), default=0.0)
     trace = Trace([known[pid] for pid in sorted(known)], [], [], [], 0)
-    open_on: Dict[Tuple[int, int], Operation] = {}
+    open_on: dict[tuple[int, int], Operation] = {}
     for event in events:
         track = known.get(event.get("pid"))
         if track is not None:
@@ -97,7 +97,7 @@ def load(path: str) -> Trace:
     return trace
 
 
-def _events(text: str, path: str) -> List[Dict[str, Any]]:
+def _events(text: str, path: str) -> list[dict[str, Any]]:
     text = text.strip()
     for whole in (text, text.rstrip(",") + "]", text[:text.rfind("\n")].rstrip().rstrip(",") + "]"):
         try:
@@ -109,8 +109,8 @@ def _events(text: str, path: str) -> List[Dict[str, Any]]:
     raise NotATimeline(f"{path}: this is not a Chrome trace as Maypole writes it (a JSON array of events)")
 
 
-def _take(event: Dict[str, Any], track: str, start: float, trace: Trace,
-          open_on: Dict[Tuple[int, int], Operation]) -> None:
+def _take(event: dict[str, Any], track: str, start: float, trace: Trace,
+          open_on: dict[tuple[int, int], Operation]) -> None:
     category = event.get("cat")
     args = event.get("args", {})
     if category == "lost":

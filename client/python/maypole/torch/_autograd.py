@@ -8,7 +8,8 @@ and the same process set.
 Thread contract: that of autograd; all ranks of the set must run backward().
 """
 
-from typing import Any, List, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any, Optional
 
 import torch
 
@@ -45,7 +46,7 @@ class Allreduce(torch.autograd.Function):
                                    id_of(process_set), False, awaited=True))
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Tuple[Any, ...]:
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
         reduced = Allreduce.apply(grad, *ctx.arguments)
         return (reduced,) + (None,) * 5
 
@@ -55,7 +56,7 @@ class GroupedAllreduce(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, name: Optional[str], op: ReduceOp, prescale: float, postscale: float,
-                process_set: ProcessSet, *tensors: torch.Tensor) -> Tuple[torch.Tensor, ...]:
+                process_set: ProcessSet, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.arguments = (_backward_name(name), op, prescale, postscale,
                          process_set)
         if op == Adasum:
@@ -69,13 +70,13 @@ class GroupedAllreduce(torch.autograd.Function):
                                                   process_set)))
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> Tuple[Any, ...]:
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         reduced = GroupedAllreduce.apply(*ctx.arguments, *grads)
         return (None,) * 5 + reduced
 
 
 def _own_rows(grads: Sequence[torch.Tensor], rows: Sequence[int],
-              name: Optional[str], process_set: ProcessSet) -> List[torch.Tensor]:
+              name: Optional[str], process_set: ProcessSet) -> list[torch.Tensor]:
     """Averages each gathered gradient; returns the rows that this rank sent."""
     means = GroupedAllreduce.apply(name, Average, 1.0, 1.0, process_set, *grads)
     counts = now(
@@ -100,7 +101,7 @@ class Allgather(torch.autograd.Function):
         return now(pending)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Tuple[Any, ...]:
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
         (own,) = _own_rows([grad], [ctx.rows], ctx.name, ctx.process_set)
         return own, None, None
 
@@ -110,14 +111,14 @@ class GroupedAllgather(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, name: Optional[str], process_set: ProcessSet,
-                *tensors: torch.Tensor) -> Tuple[torch.Tensor, ...]:
+                *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         handle = async_ops.grouped_allgather_async(tensors, name, process_set)
         ctx.rows = [tensor.shape[0] for tensor in tensors]
         ctx.name, ctx.process_set = _backward_name(name), process_set
         return tuple(async_ops.synchronize(handle))
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> Tuple[Any, ...]:
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         own = _own_rows(grads, ctx.rows, ctx.name, ctx.process_set)
         return (None, None, *own)
 
@@ -135,7 +136,7 @@ class Broadcast(torch.autograd.Function):
                                    False, awaited=True))
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Tuple[Any, ...]:
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
         mean = Allreduce.apply(grad, ctx.name, Average, 1.0, 1.0,
                                ctx.process_set)
         if basics.rank() != ctx.root_rank:
@@ -148,7 +149,7 @@ class Alltoall(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, splits: Any, name: Optional[str],
-                process_set: ProcessSet) -> Tuple[torch.Tensor, ...]:
+                process_set: ProcessSet) -> tuple[torch.Tensor, ...]:
         rows, received = now(
             _submissions.alltoall(tensor, splits, name, id_of(process_set),
                                   awaited=True))
@@ -158,7 +159,7 @@ class Alltoall(torch.autograd.Function):
         return rows, received
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor, _: Any) -> Tuple[Any, ...]:
+    def backward(ctx: Any, grad: torch.Tensor, _: Any) -> tuple[Any, ...]:
         rows, _ = Alltoall.apply(grad, ctx.received, ctx.name, ctx.process_set)
         return rows, None, None, None
 
@@ -183,7 +184,7 @@ class Reducescatter(torch.autograd.Function):
                                        id_of(process_set), awaited=True))
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Tuple[Any, ...]:
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
         gathered = Allgather.apply(_scattered_gradient(grad, *ctx.reduction),
                                    ctx.name, ctx.reduction[-1])
         return (gathered,) + (None,) * 5
@@ -194,7 +195,7 @@ class GroupedReducescatter(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, name: Optional[str], op: ReduceOp, prescale: float, postscale: float,
-                process_set: ProcessSet, *tensors: torch.Tensor) -> Tuple[torch.Tensor, ...]:
+                process_set: ProcessSet, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.reduction = (op, prescale, postscale, process_set)
         ctx.name = _backward_name(name)
         return tuple(
@@ -204,7 +205,7 @@ class GroupedReducescatter(torch.autograd.Function):
                                                       postscale)))
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> Tuple[Any, ...]:
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         scaled = [_scattered_gradient(grad, *ctx.reduction) for grad in grads]
         gathered = GroupedAllgather.apply(ctx.name, ctx.reduction[-1], *scaled)
         return (None,) * 5 + gathered

@@ -20,7 +20,8 @@ each parameter that requires a gradient is its view of the buffer; later the
 user may replace it. Bytes between the gradients are zero.
 """
 
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Callable, Optional
 
 import torch
 
@@ -79,7 +80,7 @@ class Bucket:
         self.buffer = arena.zeros_flat(count, like.dtype, like.device)
         self.missing = len(parameters)
         self._wire: Optional[torch.Tensor] = None
-        self._streams: Set[Optional[int]] = set()
+        self._streams: set[Optional[int]] = set()
         self._places = [
             _Place(parameter, self.buffer, offset, order_of(parameter))
             for parameter, offset in zip(parameters, offsets)
@@ -95,7 +96,7 @@ class Bucket:
                                           self.buffer.device)
         return self._wire
 
-    def layout(self, names: Dict[torch.Tensor, str]) -> Any:
+    def layout(self, names: dict[torch.Tensor, str]) -> Any:
         """What must be equal on all ranks; it is where repr() is."""
         return [(names.get(place.parameter), place.offset, place.order)
                 for place in self._places]
@@ -190,8 +191,8 @@ class Buckets:
 
     def __init__(self, cap_bytes: int):
         self._cap_bytes = cap_bytes
-        self._buckets: List[Bucket] = []
-        self._of: Dict[torch.Tensor, Bucket] = {}
+        self._buckets: list[Bucket] = []
+        self._of: dict[torch.Tensor, Bucket] = {}
 
     def __iter__(self) -> Iterator[Bucket]:
         return iter(self._buckets)
@@ -203,7 +204,7 @@ class Buckets:
     def add(
         self,
         parameters: Sequence[torch.Tensor],
-        names: Dict[torch.Tensor, str],
+        names: dict[torch.Tensor, str],
         order_of: Callable[[torch.Tensor], Optional[Order]] = lambda _: None
     ) -> None:
         """Makes buckets for `parameters`, which have dense gradients.
@@ -248,10 +249,10 @@ def _gradient_like(parameter: torch.Tensor) -> torch.Tensor:
 
 def _layout(
     parameters: Sequence[torch.Tensor], cap_bytes: int
-) -> Iterable[Tuple[List[torch.Tensor], List[int], int]]:
+) -> Iterable[tuple[list[torch.Tensor], list[int], int]]:
     """Yields (parameters, their offsets, length) of each bucket, in elements."""
-    open_buckets: Dict[Any, Tuple[List[torch.Tensor], List[int]]] = {}
-    ends: Dict[Any, int] = {}
+    open_buckets: dict[Any, tuple[list[torch.Tensor], list[int]]] = {}
+    ends: dict[Any, int] = {}
     for parameter in reversed(parameters):
         like = _gradient_like(parameter)
         key = (like.dtype, like.device)

@@ -13,7 +13,8 @@ Thread contract: one thread at a time. Invariant: `_known` and `_orders` are
 equal on all ranks, because they come from these allreduces only.
 """
 
-from typing import Any, Container, Dict, List, Optional, Sequence, Tuple
+from collections.abc import Container, Sequence
+from typing import Any, Optional
 
 import torch
 
@@ -25,7 +26,7 @@ _NO_GRADIENT = 0
 _DENSE = 1  # sparse: 1 + the number of sparse dimensions
 
 # The dimensions of a tensor, from the outermost in memory to the innermost.
-Order = Tuple[int, ...]
+Order = tuple[int, ...]
 
 # Less than the number of any order: from a rank without a dense gradient.
 _NO_ORDER = -(1 << 62)
@@ -53,7 +54,7 @@ def _number_of(order: Optional[Order]) -> int:
 
 
 def _order_of(number: int, dims: int) -> Order:
-    order: List[int] = []
+    order: list[int] = []
     for _ in range(dims):
         number, dim = divmod(number, dims)
         order.insert(0, dim)
@@ -64,13 +65,13 @@ class Layouts:
     """See the head of this file."""
 
     def __init__(self) -> None:
-        self._known: Dict[torch.Tensor, int] = {}
-        self._noted: Dict[torch.Tensor, int] = {}
+        self._known: dict[torch.Tensor, int] = {}
+        self._noted: dict[torch.Tensor, int] = {}
         # Of dense gradients that are not contiguous; since settle().
-        self._orders: Dict[torch.Tensor, Order] = {}
-        self._learned_orders: Dict[torch.Tensor, Order] = {}
+        self._orders: dict[torch.Tensor, Order] = {}
+        self._learned_orders: dict[torch.Tensor, Order] = {}
         # Dense gradients that lie differently on the ranks, or apart.
-        self._unordered: Dict[torch.Tensor, bool] = {}
+        self._unordered: dict[torch.Tensor, bool] = {}
         # Whether some rank has waited because its program read gradients.
         self._reads = False
 
@@ -80,7 +81,7 @@ class Layouts:
             self._noted[parameter] = _DENSE + sparse_dims
 
     def _own(self, parameter: torch.Tensor,
-             computed: bool) -> Tuple[int, int, int]:
+             computed: bool) -> tuple[int, int, int]:
         """(code, number of the order, that times -1)."""
         grad = grad_of(parameter)
         if grad is None or grad.is_sparse and not computed and grad._nnz() == 0:
@@ -145,7 +146,7 @@ class Layouts:
         """Whether the gradient is known, dense, and lies alike on all ranks."""
         return parameter in self._known and parameter not in self._unordered
 
-    def knowledge(self, names: Dict[torch.Tensor, str]) -> Any:
+    def knowledge(self, names: dict[torch.Tensor, str]) -> Any:
         """All of it, as something that repr() makes equal on equal ranks."""
         return self._reads, sorted(
             (names[p], code, self._orders.get(p), p in self._unordered)

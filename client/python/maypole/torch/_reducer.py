@@ -4,7 +4,8 @@ Thread contract: start(), start_dense(), start_bucket() and the functions that t
 thread, one at a time for a parameter. The others: one thread at a time.
 """
 
-from typing import Any, Callable, Container, Dict, Optional, Sequence
+from collections.abc import Container, Sequence
+from typing import Any, Callable, Optional
 
 import torch
 
@@ -65,7 +66,7 @@ class Reducer:
         return (grad.layout is torch.strided and grad.numel() > 0
                 and self._layouts.is_ordered(parameter))
 
-    def knowledge(self, names: Dict[torch.Tensor, str]) -> Any:
+    def knowledge(self, names: dict[torch.Tensor, str]) -> Any:
         """What the ranks have told each other; equal where repr() is."""
         return self._layouts.knowledge(names)
 

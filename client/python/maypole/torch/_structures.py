@@ -9,7 +9,8 @@ The tensors travel by themselves, the skeleton as a pickled object.
 Thread contract: pure functions.
 """
 
-from typing import Any, Dict, Iterator, List, Tuple
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -34,10 +35,10 @@ class TensorAt:
 
 
 # Keys of dicts and numbers in lists that lead to a tensor, and the tensor.
-Place = Tuple[Tuple[Any, ...], TensorAt]
+Place = tuple[tuple[Any, ...], TensorAt]
 
 
-def take_out(value: Any, tensors: List[torch.Tensor]) -> Any:
+def take_out(value: Any, tensors: list[torch.Tensor]) -> Any:
     """Returns `value` with its tensors replaced by TensorAt, and appends them to `tensors`."""
     if isinstance(value, torch.Tensor):
         tensors.append(value)
@@ -49,13 +50,13 @@ def take_out(value: Any, tensors: List[torch.Tensor]) -> Any:
     return value
 
 
-def specs_of(skeleton: Any) -> List[TensorAt]:
+def specs_of(skeleton: Any) -> list[TensorAt]:
     """The TensorAts in what take_out() has returned, by their index."""
     specs = [at for _, at in places(skeleton)]
     return sorted(specs, key=lambda at: at.index)
 
 
-def places(skeleton: Any, path: Tuple[Any, ...] = ()) -> Iterator[Place]:
+def places(skeleton: Any, path: tuple[Any, ...] = ()) -> Iterator[Place]:
     """(path, TensorAt) of each of them, in the order of take_out()."""
     if isinstance(skeleton, TensorAt):
         yield path, skeleton
@@ -67,7 +68,7 @@ def places(skeleton: Any, path: Tuple[Any, ...] = ()) -> Iterator[Place]:
             yield from places(item, path + (number,))
 
 
-def put_back(value: Any, tensors: List[torch.Tensor]) -> Any:
+def put_back(value: Any, tensors: list[torch.Tensor]) -> Any:
     if isinstance(value, TensorAt):
         return tensors[value.index]
     if isinstance(value, dict):
@@ -77,14 +78,14 @@ def put_back(value: Any, tensors: List[torch.Tensor]) -> Any:
     return value
 
 
-def tensors_for(specs: List[TensorAt],
-                optimizer: torch.optim.Optimizer) -> List[torch.Tensor]:
+def tensors_for(specs: list[TensorAt],
+                optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """Makes tensors to receive the optimizer's state.
 
     They are on the device of the first parameter with the right type of device;
     torch moves the state from there to the device of its own parameter.
     """
-    devices: Dict[str, torch.device] = {}
+    devices: dict[str, torch.device] = {}
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             devices.setdefault(parameter.device.type, parameter.device)

@@ -13,7 +13,7 @@ Thread contract: any thread. Errors are ValueError, TypeError and
 NotImplementedError, which name the tensor.
 """
 
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, Optional
 
 import torch
 
@@ -123,7 +123,7 @@ def changes(pending: operations.Pending,
 
 
 def _target_of(tensor: torch.Tensor, source: torch.Tensor, in_place: bool,
-               stream: Optional[int]) -> Tuple[torch.Tensor, _Finish]:
+               stream: Optional[int]) -> tuple[torch.Tensor, _Finish]:
     """Returns (tensor for the result, `finish`); `source` is contiguous.
 
     stream: the one that the operation is submitted on; None: host memory.
@@ -331,7 +331,7 @@ def alltoall(tensor: torch.Tensor,
     numbers, splits_dtype, splits_device = _read_splits(splits, name)
     ranks = collectives.ranks_of(process_set)
 
-    def finish(native: int) -> Tuple[torch.Tensor, torch.Tensor]:
+    def finish(native: int) -> tuple[torch.Tensor, torch.Tensor]:
         received = _native.library().received_splits(native, len(ranks))
         received = torch.tensor(received, dtype=splits_dtype,
                                 device=splits_device)
@@ -346,7 +346,7 @@ def alltoall(tensor: torch.Tensor,
 
 def _read_splits(
     splits: Any, name: Optional[str]
-) -> Tuple[Optional[List[int]], torch.dtype, torch.device]:
+) -> tuple[Optional[list[int]], torch.dtype, torch.device]:
     """Returns (splits or None for equal parts, dtype and device of the received splits).
 
     Waits for the current stream if `splits` is a CUDA tensor.

@@ -8,14 +8,15 @@ Thread contract: any thread. A stream is that of the calling thread.
 import contextlib
 import sys
 import weakref
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+from collections.abc import Iterator, Sequence
+from typing import Any, Optional
 
 import torch
 
 from maypole import _native
 from maypole.common.collectives import check_name, title
 
-DTYPES: Dict[torch.dtype, int] = {
+DTYPES: dict[torch.dtype, int] = {
     torch.uint8: _native.UINT8,
     torch.int8: _native.INT8,
     torch.int16: _native.INT16,
@@ -116,7 +117,7 @@ def wait_for_stream(tensor: torch.Tensor, other: int) -> None:
 
 @contextlib.contextmanager
 def on_streams(
-        streams: Sequence[Tuple[torch.Tensor, int]]) -> Iterator[None]:
+        streams: Sequence[tuple[torch.Tensor, int]]) -> Iterator[None]:
     """Makes each stream the current one of the device of its CUDA tensor."""
     with contextlib.ExitStack() as stack:
         for tensor, stream in streams:
@@ -157,7 +158,7 @@ class GpuMemory:
     def __init__(self, address: int, size: int, device: torch.device):
         self.address = address
         self.size = size
-        self.streams: Set[int] = set()
+        self.streams: set[int] = set()
         self._device = device
         self.__cuda_array_interface__ = {
             "shape": (size,),
@@ -185,7 +186,7 @@ def _current_stream(device: torch.device) -> int:
     return torch.cuda.current_stream(device).cuda_stream
 
 
-def streams_at_the_end(streams: Set[int], device: torch.device) -> List[int]:
+def streams_at_the_end(streams: set[int], device: torch.device) -> list[int]:
     """The streams that may use a GpuMemory whose tensors are gone: its own and the current one."""
     return sorted(streams | {_current_stream(device)})
 
@@ -224,7 +225,7 @@ def as_tensor(value: Any, kind: str, name: Optional[str]) -> torch.Tensor:
             f"__dlpack__, got {type(value).__name__}")
     try:
         return _shared(value)
-    except Exception as error:  # pylint: disable=broad-except
+    except Exception as error:
         # The protocols are others' code, which may raise anything.
         raise ValueError(
             f"{title(kind, name)}: torch cannot share the memory of this "
@@ -232,7 +233,7 @@ def as_tensor(value: Any, kind: str, name: Optional[str]) -> torch.Tensor:
 
 
 def as_tensors(values: Sequence[Any], kind: str,
-               names: Sequence[Optional[str]]) -> List[torch.Tensor]:
+               names: Sequence[Optional[str]]) -> list[torch.Tensor]:
     """as_tensor() of each of `values`."""
     return [as_tensor(value, kind, name) for value, name in zip(values, names)]
 

@@ -5,7 +5,8 @@ Thread contract: any thread; one thread at a time per name. start() leaves steps
 """
 
 import threading
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any, Optional
 
 import torch
 
@@ -20,7 +21,7 @@ _BLOCK = 1 << 18
 
 def allreduce(tensors: Sequence[torch.Tensor], name: Optional[str],
               prescale: float, postscale: float, process_set: Any,
-              in_place: bool) -> List[torch.Tensor]:
+              in_place: bool) -> list[torch.Tensor]:
     """The Adasum of each of `tensors`, as new tensors or in them.
 
     Raises ValueError for tensors that are not of a floating dtype, and the
@@ -68,7 +69,7 @@ class _Reduction:
                  in_place: bool):
         self._tensors = tensors
         self._in_place = in_place
-        groups: Dict[Any, List[int]] = {}
+        groups: dict[Any, list[int]] = {}
         for i, tensor in enumerate(tensors):
             groups.setdefault((tensor.dtype, tensor.device), []).append(i)
         self._groups = list(groups.values())
@@ -79,9 +80,9 @@ class _Reduction:
         ]
 
     @torch.no_grad()
-    def end(self) -> List[torch.Tensor]:
+    def end(self) -> list[torch.Tensor]:
         """Steps 2 to 4; returns the results."""
-        results: List[Any] = [None] * len(self._tensors)
+        results: list[Any] = [None] * len(self._tensors)
         for group, part in zip(self._groups, self._parts):
             for i, result in zip(group, part.end()):
                 results[i] = result
@@ -91,7 +92,7 @@ class _Reduction:
             tensor.copy_(result)
         return list(self._tensors)
 
-    def streams(self) -> List[Tuple[torch.Tensor, int]]:
+    def streams(self) -> list[tuple[torch.Tensor, int]]:
         """A tensor and its current stream for each CUDA device."""
         first = {part.device: self._tensors[group[0]]
                  for group, part in zip(self._groups, self._parts)}
@@ -101,7 +102,7 @@ class _Reduction:
                 if stream is not None]
 
 
-def _cut(count: int, ranks: int) -> List[int]:
+def _cut(count: int, ranks: int) -> list[int]:
     """The lengths of `ranks` slices of `count` elements."""
     return [count // ranks + (r < count % ranks) for r in range(ranks)]
 
@@ -131,7 +132,7 @@ class _Group:
             _submissions.alltoall(packed, self._totals, name, self._set))
         self._me = process_set.rank()
 
-    def end(self) -> List[torch.Tensor]:
+    def end(self) -> list[torch.Tensor]:
         """Waits for step 1, and does the others."""
         rows, received = self._exchange.wait()
         total = self._totals[self._me]
@@ -187,7 +188,7 @@ class _Group:
                                    True, awaited=True)).wait()
         return summed / (pre * post) if pre * post != 0 else summed
 
-    def _unpacked(self, gathered: torch.Tensor) -> List[torch.Tensor]:
+    def _unpacked(self, gathered: torch.Tensor) -> list[torch.Tensor]:
         lengths = [s[r] for r in range(self._ranks) for s in self._slices]
         pieces = gathered.split(lengths)
         count = len(self._slices)
@@ -229,7 +230,7 @@ class _InThread:
             with _tensors.on_streams(self._streams):
                 results = reduction.end()
             self._results = results[0] if self._single else results
-        except Exception as error:  # pylint: disable=broad-except
+        except Exception as error:
             self._error = error
 
     def ended(self) -> bool:

@@ -14,7 +14,8 @@ are after it, unless it raises; then the parameters are those before the step.
 """
 
 import contextlib
-from typing import Any, Callable, Iterator, Optional
+from collections.abc import Iterator
+from typing import Any, Callable, Optional
 
 import torch
 
@@ -59,7 +60,7 @@ class DistributedAdasumOptimizer(Wrapped):
         """Raises AssertionError: step() always combines the ranks' steps."""
         raise AssertionError("skip_synchronize(): with op=Adasum, step() itself "
                              "combines the ranks' steps, so it cannot be skipped")
-        yield  # pylint: disable=unreachable
+        yield
 
     @step_is_counted
     @not_compiled

@@ -30,7 +30,7 @@ import ctypes
 import threading
 import warnings
 import weakref
-from typing import Any, Callable, Dict, Optional, Set
+from typing import Any, Callable, Optional
 
 import torch
 
@@ -41,9 +41,9 @@ from maypole.torch._compiling import not_compiled
 
 # address -> bytes of allocations that are not freed. A finalizer may run inside
 # any allocation, so this is changed by single dict operations, without a lock.
-_live: Dict[int, int] = {}
+_live: dict[int, int] = {}
 
-_fallbacks: Dict[str, int] = {}
+_fallbacks: dict[str, int] = {}
 _fallbacks_lock = threading.Lock()
 
 
@@ -110,7 +110,7 @@ def zeros_flat(count: int, dtype: torch.dtype,
     return tensor.zero_() if device.type == "cuda" else tensor
 
 
-def arena_statistics() -> Dict[str, Any]:
+def arena_statistics() -> dict[str, Any]:
     """What this process has in the arena, and how often it had to fall back.
 
     bytes, tensors: total size and number of the live tensors of empty(),
@@ -220,6 +220,6 @@ def _free(address: int, free: Callable[..., Any], *args: Any) -> None:
     free(*args)
 
 
-def _free_on_gpu(library: Any, address: int, streams: Set[int],
+def _free_on_gpu(library: Any, address: int, streams: set[int],
                  device: torch.device) -> None:
     library.free_on_gpu(address, _tensors.streams_at_the_end(streams, device))

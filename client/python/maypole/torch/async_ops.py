@@ -28,7 +28,8 @@ other unsupported arguments raise NotImplementedError; what is neither a tensor
 nor an array raises TypeError. Errors of the operation are raised by synchronize().
 """
 
-from typing import Any, List, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Optional
 
 import torch
 
@@ -44,7 +45,7 @@ def _start(pending: operations.Pending) -> int:
     return operations.add(operations.start(pending))
 
 
-def _start_group(members: List[operations.Pending]) -> int:
+def _start_group(members: list[operations.Pending]) -> int:
     return operations.add(operations.start_group(members))
 
 

@@ -8,7 +8,7 @@ Thread contract: any thread, but one at a time for a tensor's name.
 """
 
 import zlib
-from typing import Any, Dict, Optional, Tuple, Type, Union
+from typing import Any, Optional, Union
 
 import torch
 
@@ -24,7 +24,7 @@ class _CastCompressor(Compressor):
     wire: torch.dtype
 
     @classmethod
-    def compress(cls, tensor: torch.Tensor) -> Tuple[torch.Tensor, Optional[torch.dtype]]:
+    def compress(cls, tensor: torch.Tensor) -> tuple[torch.Tensor, Optional[torch.dtype]]:
         if tensor.dtype in _CAST:
             return tensor.to(cls.wire), tensor.dtype
         return tensor, None
@@ -85,7 +85,7 @@ class PowerSGD:
             raise ValueError(f"Compression.powersgd(rank={rank!r}): expected a "
                              "positive integer")
         self.rank = rank
-        self._tensors: Dict[str, _LowRank] = {}
+        self._tensors: dict[str, _LowRank] = {}
 
     def named(self, name: Optional[str]) -> "_LowRank":
         """The compressor of the tensor of this name."""
@@ -115,7 +115,7 @@ class _LowRank:
         self._has_q = True
 
     @torch.no_grad()
-    def compress(self, tensor: torch.Tensor) -> Tuple[torch.Tensor, Any]:
+    def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
         """See Compressor."""
         rows = tensor.shape[0] if tensor.dim() > 1 else 0
         columns = tensor.numel() // rows if rows else 0
@@ -179,4 +179,4 @@ class Compression:
 
 
 # What `compression=` may be.
-CompressorLike = Union[Type[Compressor], PowerSGD]
+CompressorLike = Union[type[Compressor], PowerSGD]

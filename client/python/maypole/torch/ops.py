@@ -5,7 +5,8 @@ other libraries, CUDA streams, errors and thread contract are as in async_ops;
 these functions also raise the errors of synchronize().
 """
 
-from typing import Any, List, Optional, Sequence, Tuple, Union
+from collections.abc import Sequence
+from typing import Any, Optional, Union
 
 import torch
 
@@ -90,7 +91,7 @@ def grouped_allreduce(
         op: Optional[ReduceOp] = None,
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,
-        process_set: ProcessSet = global_process_set) -> List[torch.Tensor]:
+        process_set: ProcessSet = global_process_set) -> list[torch.Tensor]:
     """Reduces each of `tensors`; returns the list of results.
 
     Arguments are those of allreduce. Members are named `<name>.<i>of<n>`; all or none are submitted.
@@ -106,7 +107,7 @@ def grouped_allreduce(
 
 def _compressed(tensors: Sequence[torch.Tensor],
                 names: Sequence[Optional[str]], compression: CompressorLike,
-                function: Any) -> List[torch.Tensor]:
+                function: Any) -> list[torch.Tensor]:
     """Calls `function` with the compressed tensors; decompresses its results."""
     compressors = [compressor_of(compression, name) for name in names]
     compressed = [
@@ -131,7 +132,7 @@ def grouped_allreduce_(
         op: Optional[ReduceOp] = None,
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,
-        process_set: ProcessSet = global_process_set) -> List[torch.Tensor]:
+        process_set: ProcessSet = global_process_set) -> list[torch.Tensor]:
     """grouped_allreduce in place: results are written to `tensors`."""
     return synchronize(
         grouped_allreduce_async_(tensors, average, name, op, prescale_factor,
@@ -171,7 +172,7 @@ def allgather(tensor: torch.Tensor,
 def grouped_allgather(
         tensors: Sequence[torch.Tensor],
         name: Optional[str] = None,
-        process_set: ProcessSet = global_process_set) -> List[torch.Tensor]:
+        process_set: ProcessSet = global_process_set) -> list[torch.Tensor]:
     """Gathers each of `tensors`; returns the list of results.
 
     Members are named `<name>.<i>of<n>`; all or none are submitted. Differentiable.
@@ -230,7 +231,7 @@ def alltoall(
     splits: Any = None,
     name: Optional[str] = None,
     process_set: ProcessSet = global_process_set
-) -> Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]:
+) -> Union[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
     """Sends each rank some rows of `tensor`; returns the rows received.
 
     Args:
@@ -303,7 +304,7 @@ def grouped_reducescatter(
         op: ReduceOp = Average,
         process_set: ProcessSet = global_process_set,
         prescale_factor: float = 1.0,
-        postscale_factor: float = 1.0) -> List[torch.Tensor]:
+        postscale_factor: float = 1.0) -> list[torch.Tensor]:
     """A reducescatter of each of `tensors`; returns the list of results.
 
     Arguments are those of reducescatter. Members are named `<name>.<i>of<n>`; all or none are submitted.

@@ -1,6 +1,6 @@
 """Where an estimator trains: in a job of Spark's executors, or wherever a Backend of your own runs functions."""
 
-from typing import Any, Dict, List, Optional
+from typing import Any, Optional
 
 from maypole.spark import requirements, runner
 
@@ -14,7 +14,7 @@ class Backend:
     """Runs a function in all ranks of a job."""
 
     def run(self, fn: Any, args: Any = (), kwargs: Any = runner.NO_KWARGS,
-            env: Optional[Dict[str, str]] = None) -> List[Any]:
+            env: Optional[dict[str, str]] = None) -> list[Any]:
         """The results of fn(*args, **kwargs) by rank.
 
         Args:
@@ -39,13 +39,13 @@ class SparkBackend(Backend):
         **kwargs: its other parameters.
     """
 
-    def __init__(self, num_proc: Optional[int] = None, env: Optional[Dict[str, str]] = None, **kwargs: Any):
+    def __init__(self, num_proc: Optional[int] = None, env: Optional[dict[str, str]] = None, **kwargs: Any):
         self._num_proc = num_proc or default_num_proc()
         self._env = env
         self._kwargs = kwargs
 
     def run(self, fn: Any, args: Any = (), kwargs: Any = runner.NO_KWARGS,
-            env: Optional[Dict[str, str]] = None) -> List[Any]:
+            env: Optional[dict[str, str]] = None) -> list[Any]:
         """The results of fn(*args, **kwargs) by rank, each in a Spark task.
 
         Args:

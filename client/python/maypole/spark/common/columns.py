@@ -4,7 +4,8 @@ A column is a number, an array of numbers, or a Vector of pyspark.ml, which is w
 have the same length; nothing may be null.
 """
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Optional
 
 import numpy
 
@@ -33,7 +34,7 @@ class Column(NamedTuple):
     length: Optional[int] = None
 
 
-def of_schema(schema: Any, names: Sequence[str]) -> Dict[str, Column]:
+def of_schema(schema: Any, names: Sequence[str]) -> dict[str, Column]:
     """The columns. Raises ValueError that lists what is missing, TypeError for a type that cannot be an array."""
     there = {field.name: field.dataType for field in schema.fields}
     missing = [name for name in names if name not in there]
@@ -54,7 +55,7 @@ def _of_type(name: str, data_type: Any) -> Column:
                     "vectors; index or assemble it first (pyspark.ml.feature)")
 
 
-def plain(df: Any, columns: Dict[str, Column], more: Sequence[str] = ()) -> Any:
+def plain(df: Any, columns: dict[str, Column], more: Sequence[str] = ()) -> Any:
     """The DataFrame with these columns only (and `more`), vectors as arrays and decimals as doubles."""
     from pyspark.ml.functions import vector_to_array
     from pyspark.sql.functions import col
@@ -106,7 +107,7 @@ def _uniform(column: Any, length: int) -> bool:
     return bool((numpy.diff(column.offsets.to_numpy()) == length).all())
 
 
-def of_rows(rows: List[Any], name: str) -> numpy.ndarray:
+def of_rows(rows: list[Any], name: str) -> numpy.ndarray:
     """The same of pyspark's Rows, for predictions."""
     first = rows[0][name]
     if hasattr(first, "toArray"):  # DenseVector, SparseVector

@@ -6,7 +6,8 @@ one whose range is a row shorter takes one row twice.
 """
 
 import posixpath
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Optional
 
 import numpy
 
@@ -14,7 +15,7 @@ from maypole.spark import requirements
 from maypole.spark.common import columns
 
 _SHUFFLE_ROWS = 1 << 17  # how many rows are mixed at a time unless the user says so
-Batch = Dict[str, numpy.ndarray]
+Batch = dict[str, numpy.ndarray]
 
 
 class RowGroup(NamedTuple):
@@ -33,11 +34,11 @@ class Piece(NamedTuple):
     end: int
 
 
-def divide(groups: Sequence[RowGroup], size: int) -> List[List[Piece]]:
+def divide(groups: Sequence[RowGroup], size: int) -> list[list[Piece]]:
     """The pieces of each of `size` ranks; the ranks' numbers of rows differ by at most one. Pure."""
     total = sum(group.rows for group in groups)
     shorter, longer_ones = divmod(total, size)
-    out: List[List[Piece]] = []
+    out: list[list[Piece]] = []
     begin = 0
     for rank in range(size):
         end = begin + shorter + (rank < longer_ones)
@@ -58,7 +59,7 @@ def steps(total: int, size: int, batch_size: int) -> int:
     return -(-rows // batch_size)
 
 
-def row_groups(store: Any, path: str) -> List[RowGroup]:
+def row_groups(store: Any, path: str) -> list[RowGroup]:
     """Of all files below the path. Raises ValueError if there are no rows."""
     fs = requirements.need("pyarrow.fs")
     parquet = requirements.need("pyarrow.parquet")
@@ -92,7 +93,7 @@ class Reader:
         self._store = store
         self._pieces = list(pieces)
         self._names = list(names)
-        self._cache: Optional[Dict[Piece, Batch]] = {} if cache else None
+        self._cache: Optional[dict[Piece, Batch]] = {} if cache else None
         rows = sum(piece.end - piece.begin for piece in pieces)
         self._padding = max(0, (rows if padded_rows is None else padded_rows) - rows)
 
@@ -120,7 +121,7 @@ class Reader:
         random = numpy.random.default_rng(seed)
         order = range(len(self._pieces)) if seed is None else random.permutation(len(self._pieces))
         first: Optional[Batch] = None
-        parts: List[Batch] = []
+        parts: list[Batch] = []
         for i in order:
             parts.append(self._read(self._pieces[i]))
             first = first or {name: value[:1] for name, value in parts[0].items()}
@@ -163,7 +164,7 @@ def _batches(parts: Iterator[Batch], batch_size: int) -> Iterator[Batch]:
         yield rest
 
 
-def _mixed(parts: List[Batch], random: Any) -> Batch:
+def _mixed(parts: list[Batch], random: Any) -> Batch:
     whole = {name: numpy.concatenate([part[name] for part in parts]) for name in parts[0]}
     order = random.permutation(_length(whole))
     return {name: value[order] for name, value in whole.items()}
@@ -173,8 +174,8 @@ class Data(NamedTuple):
     """A training or validation set as the driver describes it to the ranks."""
 
     store: Any
-    groups: List[RowGroup]
-    names: List[str]
+    groups: list[RowGroup]
+    names: list[str]
 
     @property
     def total(self) -> int:
@@ -186,7 +187,7 @@ class Data(NamedTuple):
         return Reader(self.store, divide(self.groups, size)[rank], self.names, cache, -(-self.total // size))
 
 
-def lengths(data: Data) -> Dict[str, Tuple[int, ...]]:
+def lengths(data: Data) -> dict[str, tuple[int, ...]]:
     """The shape of a row of each column, from the first rows."""
     first = data.groups[0]
     piece = Piece(first, 0, min(first.rows, 8))

@@ -1,7 +1,7 @@
 """fit() and transform(), for models of any framework."""
 
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple, Optional
 
 import numpy
 
@@ -26,10 +26,10 @@ class Work(NamedTuple):
     validation: Optional[dataset.Data]
     store: Any
     run_id: str
-    feature_cols: List[str]
-    label_cols: List[str]
+    feature_cols: list[str]
+    label_cols: list[str]
     sample_weight_col: Optional[str]
-    lengths: Dict[str, Tuple[int, ...]]
+    lengths: dict[str, tuple[int, ...]]
     batch_size: int
     val_batch_size: int
     epochs: int
@@ -105,7 +105,7 @@ class HorovodEstimator(Estimator, EstimatorParams, Saved):
                                seed=self.getRandomSeed()) as index:
             return self._train(index, bool(self.getValidation()), metadata, backend)
 
-    def _names(self) -> List[str]:
+    def _names(self) -> list[str]:
         return util.names(self.getFeatureCols(), self.getLabelCols(), self.getSampleWeightCol())
 
     def _backend(self) -> Backend:
@@ -168,7 +168,7 @@ class HorovodEstimator(Estimator, EstimatorParams, Saved):
         raise NotImplementedError()
 
 
-def _metadata_of(work: Work) -> Dict[str, columns.Column]:
+def _metadata_of(work: Work) -> dict[str, columns.Column]:
     """Of Parquet that Spark has not described to us."""
     import pyarrow.parquet
     with work.store.fs.open_input_file(work.train.groups[0].path) as f:

@@ -1,6 +1,6 @@
 """The estimators' and models' parameters: Horovod's, each with a setter and a getter, as pyspark.ml's have."""
 
-from typing import Any, Dict
+from typing import Any
 
 from maypole.spark import requirements
 
@@ -172,5 +172,5 @@ class ModelParams(HasOutputCols):
         """Names of the columns with predictions; by default the labels' names and __output."""
         return self._set(outputCols=value)
 
-    def _get_metadata(self) -> Dict[str, Any]:
+    def _get_metadata(self) -> dict[str, Any]:
         return self.getOrDefault(self._metadata)

@@ -1,6 +1,7 @@
 """Adds columns with a model's predictions to a DataFrame, in the executors."""
 
-from typing import Any, Iterator, List, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy
 
@@ -44,11 +45,11 @@ def add(df: Any, make_predictor: Any, features: Sequence[str], outputs: Sequence
 
 
 def _are_scalar(df: Any, make_predictor: Any, features: Sequence[str], outputs: Sequence[str],
-                labels: Sequence[columns.Column]) -> List[bool]:
+                labels: Sequence[columns.Column]) -> list[bool]:
     """Of each output: whether its predictions are numbers of the label's type. Runs the model on the first row."""
     features = list(features)
 
-    def sizes(rows: Iterator[Any]) -> Iterator[List[int]]:
+    def sizes(rows: Iterator[Any]) -> Iterator[list[int]]:
         batch = list(rows)
         if batch:
             yield [int(result[0].size) for result in _results(make_predictor(), batch, features)]
@@ -62,11 +63,11 @@ def _are_scalar(df: Any, make_predictor: Any, features: Sequence[str], outputs: 
     return [label.kind == "scalar" and size == 1 for label, size in zip(labels, found)]
 
 
-def _results(predictor: Any, batch: List[Any], features: Sequence[str]) -> List[numpy.ndarray]:
+def _results(predictor: Any, batch: list[Any], features: Sequence[str]) -> list[numpy.ndarray]:
     return predictor([columns.of_rows(batch, name) for name in features])
 
 
-def _batches(rows: Iterator[Any]) -> Iterator[List[Any]]:
+def _batches(rows: Iterator[Any]) -> Iterator[list[Any]]:
     batch = []
     for row in rows:
         batch.append(row)

@@ -7,7 +7,7 @@ they describe one place and time. Loading unpickles: load only what you trust.
 import base64
 import json
 import time
-from typing import Any, Dict
+from typing import Any
 
 from maypole.common import objects
 from maypole.spark import requirements
@@ -73,8 +73,8 @@ class Saved(MLReadable, MLWritable):
         """A reader of this class."""
         return _Reader(cls)
 
-    def _pack(self, values: Dict[str, Any]) -> Dict[str, Any]:
+    def _pack(self, values: dict[str, Any]) -> dict[str, Any]:
         return values
 
-    def _unpack(self, values: Dict[str, Any]) -> Dict[str, Any]:
+    def _unpack(self, values: dict[str, Any]) -> dict[str, Any]:
         return values

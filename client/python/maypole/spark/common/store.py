@@ -9,7 +9,8 @@ import contextlib
 import os
 import posixpath
 import tempfile
-from typing import Any, Callable, Iterator, List, Optional
+from collections.abc import Iterator
+from typing import Any, Callable, Optional
 
 from maypole.spark import requirements
 
@@ -136,7 +137,7 @@ class AbstractFilesystemStore(Store):
         """The directory with the run's checkpoint; None without runs."""
         return self.get_run_path(run_id) if self._save_runs else None
 
-    def get_checkpoints(self, run_id: str, suffix: str = ".ckpt") -> List[str]:
+    def get_checkpoints(self, run_id: str, suffix: str = ".ckpt") -> list[str]:
         """Files of the run that end so, localized, sorted."""
         selector = requirements.need("pyarrow.fs").FileSelector(self.get_localized_path(self.get_run_path(run_id)))
         return sorted(info.path for info in self.fs.get_file_info(selector) if info.path.endswith(suffix))
@@ -180,7 +181,7 @@ class AbstractFilesystemStore(Store):
         """Whether Parquet can be read there."""
         try:
             return self.get_parquet_dataset(path) is not None
-        except Exception:  # pylint: disable=broad-except  # whatever is wrong with it
+        except Exception:  # whatever is wrong with it
             return False
 
     def get_parquet_dataset(self, path: str) -> Any:

@@ -2,12 +2,13 @@
 
 import contextlib
 import threading
-from typing import Any, Iterator, List, Optional, Sequence, Set
+from collections.abc import Iterator, Sequence
+from typing import Any, Optional
 
 from maypole.spark.common import columns, params
 
 _lock = threading.Lock()
-_in_use: Set[int] = set()
+_in_use: set[int] = set()
 
 
 def _free_index() -> int:
@@ -46,7 +47,7 @@ def prepare_data(num_processes: int,
             _in_use.discard(index)
 
 
-def names(feature_columns: Sequence[str], label_columns: Sequence[str], sample_weight_col: Optional[str]) -> List[str]:
+def names(feature_columns: Sequence[str], label_columns: Sequence[str], sample_weight_col: Optional[str]) -> list[str]:
     """The columns that training reads, each once."""
     return list(dict.fromkeys([*feature_columns, *label_columns, *([sample_weight_col] if sample_weight_col else [])]))
 

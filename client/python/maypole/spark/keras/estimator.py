@@ -1,6 +1,6 @@
 """KerasEstimator: trains a Keras model on a DataFrame with maypole.keras; KerasModel: predicts with it."""
 
-from typing import Any, Dict, List
+from typing import Any
 
 import keras
 import numpy
@@ -134,14 +134,14 @@ class KerasEstimator(HorovodEstimator):
         """What fit() returns."""
         return KerasModel
 
-    def _pack(self, values: Dict[str, Any]) -> Dict[str, Any]:
+    def _pack(self, values: dict[str, Any]) -> dict[str, Any]:
         return _packed(values)
 
-    def _unpack(self, values: Dict[str, Any]) -> Dict[str, Any]:
+    def _unpack(self, values: dict[str, Any]) -> dict[str, Any]:
         return _unpacked(values)
 
 
-def _serialized(metrics: Any) -> List[Any]:
+def _serialized(metrics: Any) -> list[Any]:
     """Metrics that are objects have variables, which cannot be pickled; their configurations can."""
 
     def one(metric: Any) -> Any:
@@ -150,7 +150,7 @@ def _serialized(metrics: Any) -> List[Any]:
     return [[one(m) for m in metric] if isinstance(metric, (list, tuple)) else one(metric) for metric in metrics]
 
 
-def _packed(values: Dict[str, Any]) -> Dict[str, Any]:
+def _packed(values: dict[str, Any]) -> dict[str, Any]:
     out = dict(values)
     if out.get("model") is not None:
         out["model"] = models.to_bytes(out["model"])
@@ -161,7 +161,7 @@ def _packed(values: Dict[str, Any]) -> Dict[str, Any]:
     return out
 
 
-def _unpacked(values: Dict[str, Any]) -> Dict[str, Any]:
+def _unpacked(values: dict[str, Any]) -> dict[str, Any]:
     out = dict(values)
     if out.get("model") is not None:
         out["model"] = models.from_bytes(out["model"], out.get("custom_objects"), compiled=True)
@@ -211,7 +211,7 @@ class KerasModel(HorovodModel):
             loaded = here.from_bytes(data, custom_objects, compiled=False)
             wanted = here.shapes(loaded.inputs)
 
-            def predict(arrays: List[numpy.ndarray]) -> List[numpy.ndarray]:
+            def predict(arrays: list[numpy.ndarray]) -> list[numpy.ndarray]:
                 outputs = loaded.predict_on_batch(here.inputs(arrays, wanted))
                 return [numpy.asarray(o) for o in (outputs if isinstance(outputs, (list, tuple)) else [outputs])]
 
@@ -219,8 +219,8 @@ class KerasModel(HorovodModel):
 
         return make
 
-    def _pack(self, values: Dict[str, Any]) -> Dict[str, Any]:
+    def _pack(self, values: dict[str, Any]) -> dict[str, Any]:
         return _packed(values)
 
-    def _unpack(self, values: Dict[str, Any]) -> Dict[str, Any]:
+    def _unpack(self, values: dict[str, Any]) -> dict[str, Any]:
         return _unpacked(values)

@@ -2,7 +2,8 @@
 
 import os
 import tempfile
-from typing import Any, List, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Optional
 
 import keras
 import numpy
@@ -30,7 +31,7 @@ def from_bytes(data: bytes, custom_objects: Any, compiled: bool, load: Any = Non
         return keras.models.load_model(path, custom_objects=custom_objects, compile=compiled)
 
 
-def shapes(tensors: Any) -> List[List[int]]:
+def shapes(tensors: Any) -> list[list[int]]:
     """Of a batch, -1 for its size (and for what else the model leaves open)."""
     return [[-1 if size is None else int(size) for size in tensor.shape] for tensor in tensors]
 

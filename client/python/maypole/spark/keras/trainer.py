@@ -2,7 +2,8 @@
 
 import json
 import os
-from typing import Any, Iterator, List, NamedTuple, Optional
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Optional
 
 import keras
 
@@ -24,7 +25,7 @@ class Training(NamedTuple):
     optimizer: Any
     rate: Optional[float]
     compile: bytearray
-    label_shapes: Optional[List[Any]]
+    label_shapes: Optional[list[Any]]
     compression: Any
     floatx: str
 
@@ -119,7 +120,7 @@ class _Report(keras.callbacks.Callback):
     def __init__(self, work: Any, directory: str):
         super().__init__()
         self._work, self._directory = work, directory
-        self._history: List[Any] = []
+        self._history: list[Any] = []
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """After the checkpoint was written."""

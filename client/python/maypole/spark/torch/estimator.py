@@ -2,7 +2,7 @@
 
 import copy
 import io
-from typing import Any, List
+from typing import Any
 
 import numpy
 import torch
@@ -147,7 +147,7 @@ class TorchEstimator(HorovodEstimator):
         return TorchModel
 
 
-def _list(value: Any) -> List[Any]:
+def _list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
@@ -202,7 +202,7 @@ class TorchModel(HorovodModel):
             model = objects.loads(data)
             model.eval()
 
-            def predict(inputs: List[numpy.ndarray]) -> List[numpy.ndarray]:
+            def predict(inputs: list[numpy.ndarray]) -> list[numpy.ndarray]:
                 tensors = trainer.inputs_of(inputs, shapes)
                 with framework.no_grad():
                     outputs = model(*tensors)

@@ -3,7 +3,8 @@
 import inspect
 import io
 import json
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Optional
 
 import numpy
 import torch
@@ -20,12 +21,12 @@ class Training(NamedTuple):
     model: bytearray
     optimizer_class: Any
     state: bytes
-    losses: List[Any]
+    losses: list[Any]
     are_constructors: bool
-    loss_weights: List[float]
-    metrics: List[Any]
-    input_shapes: List[Any]
-    label_shapes: Optional[List[Any]]
+    loss_weights: list[float]
+    metrics: list[Any]
+    input_shapes: list[Any]
+    label_shapes: Optional[list[Any]]
     compression: Any
     train_minibatch_fn: Any
 
@@ -43,7 +44,7 @@ def make_optimizer(kind: Any, model: Any, state: Any) -> Any:
 
 def inputs_of(arrays: Sequence[numpy.ndarray],
               shapes: Optional[Sequence[Any]],
-              device: Any = None) -> List[torch.Tensor]:
+              device: Any = None) -> list[torch.Tensor]:
     """The model's inputs, in float32. shapes: of a batch; None: rows as vectors."""
     out = []
     for i, array in enumerate(arrays):
@@ -52,14 +53,14 @@ def inputs_of(arrays: Sequence[numpy.ndarray],
     return out
 
 
-def labels_of(arrays: Sequence[numpy.ndarray], device: Any) -> List[torch.Tensor]:
+def labels_of(arrays: Sequence[numpy.ndarray], device: Any) -> list[torch.Tensor]:
     """Integers as int64, all else as float32."""
     tensors = [torch.tensor(array) for array in arrays]
     return [(t.float() if t.is_floating_point() or t.dtype == torch.bool else t.long()).to(device) for t in tensors]
 
 
-def fit_labels(outputs: Any, labels: List[torch.Tensor],
-               shapes: Optional[Sequence[Any]]) -> Tuple[List[Any], List[Any]]:
+def fit_labels(outputs: Any, labels: list[torch.Tensor],
+               shapes: Optional[Sequence[Any]]) -> tuple[list[Any], list[Any]]:
     """A label with as many elements as the output gets the output's shape and dtype, unless shapes are given."""
     outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
     if shapes:
@@ -85,8 +86,8 @@ def loss_of(loss: Any, output: Any, label: Any, weights: Any) -> Any:
     return (each.reshape(len(weights), -1).mean(dim=1) * weights).mean()
 
 
-def train_minibatch(model: Any, optimizer: Any, transform_outputs: Any, loss_fn: Any, inputs: List[Any],
-                    labels: List[Any], sample_weights: Any) -> Tuple[List[Any], Any]:
+def train_minibatch(model: Any, optimizer: Any, transform_outputs: Any, loss_fn: Any, inputs: list[Any],
+                    labels: list[Any], sample_weights: Any) -> tuple[list[Any], Any]:
     """One step; returns outputs and loss. train_minibatch_fn takes its place, with the same parameters."""
     optimizer.zero_grad()
     outputs, labels = transform_outputs(model(*inputs), labels)
@@ -99,14 +100,14 @@ def train_minibatch(model: Any, optimizer: Any, transform_outputs: Any, loss_fn:
 class _Means:
     """Sums of an epoch's losses and metrics, whose means over batches and ranks are the history's values."""
 
-    def __init__(self, metrics: List[Any], labels: List[str]):
+    def __init__(self, metrics: list[Any], labels: list[str]):
         # A list of lists: one group for each entry, whose functions are of the labels in turn.
         self._groups = [list(group) if isinstance(group, (list, tuple)) else [group] for group in metrics]
         self._labels = labels
         self._sums = [0.0] * (1 + len(self._groups) * len(labels))
         self._count = 0
 
-    def add(self, loss: Any, outputs: List[Any], labels: List[Any]) -> None:
+    def add(self, loss: Any, outputs: list[Any], labels: list[Any]) -> None:
         values = [loss]
         for group in self._groups:
             for i in range(len(self._labels)):
@@ -116,7 +117,7 @@ class _Means:
             self._sums[i] += float(value.detach() if hasattr(value, "detach") else value)
         self._count += 1
 
-    def of_all_ranks(self, hvd: Any, name: str) -> Dict[str, Any]:
+    def of_all_ranks(self, hvd: Any, name: str) -> dict[str, Any]:
         total = hvd.allreduce(torch.tensor(self._sums + [float(self._count)], dtype=torch.float64),
                               op=hvd.Sum,
                               name=name)
@@ -171,7 +172,7 @@ class _Run:
                 self._report(entry, history, steps)
         return (history, self._state()) if hvd.rank() == 0 else None
 
-    def _epoch(self, batches: Any, phase: str) -> Dict[str, Any]:
+    def _epoch(self, batches: Any, phase: str) -> dict[str, Any]:
         work, is_training = self._work, phase == "train"
         self._model.train(is_training)
         means = _Means(self._training.metrics, work.label_cols)
@@ -193,7 +194,7 @@ class _Run:
             means.add(loss, *fit(outputs, labels))
         return means.of_all_ranks(self._hvd, phase)
 
-    def _loss(self, outputs: List[Any], labels: List[Any], weights: Any) -> Any:
+    def _loss(self, outputs: list[Any], labels: list[Any], weights: Any) -> Any:
         parts = zip(self._losses, outputs, labels, self._training.loss_weights)
         return sum(loss_of(loss, output, label, weights) * share for loss, output, label, share in parts)
 
@@ -206,7 +207,7 @@ class _Run:
         torch.save({"model": model, "optimizer": dict(state, param_groups=groups)}, stream)
         return stream.getvalue()
 
-    def _report(self, entry: Dict[str, Any], history: List[Any], steps: int) -> None:
+    def _report(self, entry: dict[str, Any], history: list[Any], steps: int) -> None:
         work = self._work
         if work.verbose:
             print(json.dumps(dict(entry, steps=steps)), flush=True)

@@ -19,7 +19,8 @@ import dataclasses
 import json
 import os
 import time
-from typing import Any, Iterator, Mapping, Optional, Sequence, Tuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Optional
 
 import tensorflow as tf
 
@@ -44,7 +45,7 @@ class TfDataServiceConfig:
     dispatchers: int
     workers_per_dispatcher: int
     dispatcher_side: str
-    addresses: Mapping[str, Sequence[Tuple[str, int]]]
+    addresses: Mapping[str, Sequence[tuple[str, int]]]
     key: bytes
     timeout: int = 60
 
@@ -108,7 +109,7 @@ def _dispatcher(client: RegistryClient, number: int) -> Iterator[None]:
         client.register_dispatcher(number, f"grpc://{client.own_address()}:{port}")
         yield
     finally:
-        server._stop()  # pylint: disable=protected-access
+        server._stop()
 
 
 @contextlib.contextmanager
@@ -207,6 +208,6 @@ def compute_worker_fn(compute_config: TfDataServiceConfig) -> None:
                 worker_address=f"{client.own_address()}:%port%",
                 heartbeat_interval_ms=_HEARTBEAT_MS,
                 dispatcher_timeout_ms=int(compute_config.timeout * 1000)))
-        stack.callback(worker._stop)  # pylint: disable=protected-access
+        stack.callback(worker._stop)
         client.register_worker_for_dispatcher(number, rank)
         client.wait_for_shutdown()

@@ -7,7 +7,8 @@ As maypole.keras, whose functions have the same meaning, for the Keras that is t
 to TensorFlow 2.15, then Keras 3, or tf_keras where TF_USE_LEGACY_KERAS=1 asks for it.
 """
 
-from typing import Any, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Optional
 
 from tensorflow import keras as _keras_module
 
@@ -32,8 +33,7 @@ __all__ += _common.__all__
 Compression = backends.compression_of(_keras_module)
 
 
-# pylint: disable=too-many-arguments
-def DistributedOptimizer(  # pylint: disable=invalid-name
+def DistributedOptimizer(
         optimizer: Any,
         name: Optional[str] = None,
         device_dense: str = "",
@@ -56,7 +56,7 @@ def DistributedOptimizer(  # pylint: disable=invalid-name
         None, scale_local_gradients)
 
 
-def PartialDistributedOptimizer(  # pylint: disable=invalid-name
+def PartialDistributedOptimizer(
         optimizer: Any,
         name: Optional[str] = None,
         device_dense: str = "",

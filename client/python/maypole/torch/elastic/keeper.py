@@ -24,7 +24,7 @@ Thread contract: one thread.
 """
 
 import logging
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Optional
 
 import torch
 
@@ -46,7 +46,7 @@ _SLACK = 64 * 1024
 _LONGEST = 2**64 - 1
 
 # (offset in the half, bytes, digest) of a tensor.
-Span = Tuple[int, int, int]
+Span = tuple[int, int, int]
 
 
 class StateKeeper:
@@ -57,7 +57,7 @@ class StateKeeper:
     memory of dead processes, and what sync() has broadcast to or from it.
     """
 
-    def __init__(self, name: str, handlers: Dict[str, Any]):
+    def __init__(self, name: str, handlers: dict[str, Any]):
         self.name = name
         self.commit: Optional[Commit] = None  # the last one saved or loaded
         self.restored_bytes = 0
@@ -71,7 +71,7 @@ class StateKeeper:
         self._held_in: Optional[int] = None
         self._refused = False
         self._found: Optional[CommitMemory] = None
-        self._loaded: Dict[str, List[int]] = {}  # digests, by handler
+        self._loaded: dict[str, list[int]] = {}  # digests, by handler
 
     # --- Commits --------------------------------------------------------------
 
@@ -135,10 +135,10 @@ class StateKeeper:
 
     def _write(self, commit: Commit, rest: Any) -> CommitMemory:
         taken = {}
-        spans: Dict[str, List[Span]] = {}
+        spans: dict[str, list[Span]] = {}
         at = 0
         for name, handler in self._handlers.items():
-            tensors: List[torch.Tensor] = []
+            tensors: list[torch.Tensor] = []
             taken[name] = (take_out(handler.contents(), tensors), tensors)
             spans[name] = []
             for tensor in tensors:
@@ -166,7 +166,7 @@ class StateKeeper:
         return self._generation > 0
 
     @staticmethod
-    def _described(taken: Dict[str, Any], spans: Dict[str, List[Span]],
+    def _described(taken: dict[str, Any], spans: dict[str, list[Span]],
                    rest: Any) -> bytearray:
         return objects.dumps(
             ({name: (skeleton, spans[name])
@@ -233,7 +233,7 @@ class StateKeeper:
         return rest
 
     def _read(self, memory: CommitMemory,
-              half: int) -> Tuple[Dict[str, List[Span]], Any]:
+              half: int) -> tuple[dict[str, list[Span]], Any]:
         """Returns (the handlers' spans, rest)."""
         found = {}
         try:
@@ -291,18 +291,18 @@ class StateKeeper:
         return f"maypole.elastic.{self.name}.{what}"
 
     def _described_now(self, handler: Any, compare: bool) -> Any:
-        tensors: List[torch.Tensor] = []
+        tensors: list[torch.Tensor] = []
         skeleton = take_out(handler.contents(), tensors)
         return skeleton, [_digest(t) for t in tensors] if compare else None
 
     def _digests(self, name: str,
-                 tensors: List[torch.Tensor]) -> List[Optional[int]]:
+                 tensors: list[torch.Tensor]) -> list[Optional[int]]:
         if self.started:
             return [_digest(tensor) for tensor in tensors]
         # Without a load the values are the initial ones, of no use.
         return [*self._loaded.get(name, [])] or [None] * len(tensors)
 
-    def _missing_anywhere(self, have: List[bool], compare: bool) -> List[int]:
+    def _missing_anywhere(self, have: list[bool], compare: bool) -> list[int]:
         """The numbers of the tensors that a rank does not have."""
         if basics.size() == 1 or not have:
             return []
@@ -319,13 +319,13 @@ class _Damaged(RuntimeError):
 
 
 def _targets(name: str, handler: Any,
-             wanted: Any) -> Tuple[List[torch.Tensor], bool, bool]:
+             wanted: Any) -> tuple[list[torch.Tensor], bool, bool]:
     """Returns where to load the values of `wanted`.
 
     Tensors to write them to, whether they are those of the handler's value, and
     whether nothing else is to be loaded then.
     """
-    tensors: List[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     own = take_out(handler.contents(), tensors)
     mine, others = list(places(own)), list(places(wanted))
     if mine == others:
@@ -346,7 +346,7 @@ def _equal(own: Any, wanted: Any) -> bool:
         return False
 
 
-def _difference(mine: List[Any], others: List[Any]) -> str:
+def _difference(mine: list[Any], others: list[Any]) -> str:
     for number in range(max(len(mine), len(others))):
         a = mine[number] if number < len(mine) else None
         b = others[number] if number < len(others) else None

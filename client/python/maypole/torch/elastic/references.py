@@ -13,7 +13,8 @@ Thread contract: pure functions of the objects.
 """
 
 import copy
-from typing import Any, Dict, Iterator, Tuple
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -28,8 +29,8 @@ class References:
     values: what is referred to, by a name that is the same on all ranks.
     """
 
-    def __init__(self, values: Dict[str, Any]):
-        self._named: Dict[str, Any] = {}
+    def __init__(self, values: dict[str, Any]):
+        self._named: dict[str, Any] = {}
         for name, value in values.items():
             for part, found in _parts(value):
                 self._named[f"{name}{part}"] = found
@@ -47,7 +48,7 @@ class References:
         return objects.loads(data, self._named)
 
 
-def _parts(value: Any) -> Iterator[Tuple[str, Any]]:
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     yield "", value
     if isinstance(value, torch.nn.Module):
         for kind in ("modules", "parameters", "buffers"):

@@ -20,7 +20,8 @@ Thread contract: one thread.
 
 import math
 import random
-from typing import Any, Dict, Iterable, Iterator, List, Sequence, Set, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from typing import Any
 
 import torch
 
@@ -38,14 +39,13 @@ class ElasticSampler(torch.utils.data.Sampler):
         seed: of the order, the same on all ranks.
     """
 
-    # pylint: disable=super-init-not-called
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0):
         self.dataset = dataset
         self.shuffle = shuffle
         self.seed = seed
         self.epoch = 0
         self.processed_num = 0
-        self.processed_indices: Set[int] = set()
+        self.processed_indices: set[int] = set()
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
@@ -81,11 +81,11 @@ class ElasticSampler(torch.utils.data.Sampler):
         """This rank has processed these samples."""
         self.processed_indices.update(int(i) for i in indices)
 
-    def get_indices(self, batch_idx: int, batch_size: int) -> List[int]:
+    def get_indices(self, batch_idx: int, batch_size: int) -> list[int]:
         """The samples of this rank's batch."""
         return self.indices[batch_idx * batch_size:(batch_idx + 1) * batch_size]
 
-    def state_dict(self) -> Dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """What load_state_dict() takes: the epoch and what has been processed in it."""
         return {
             "epoch": self.epoch,
@@ -93,7 +93,7 @@ class ElasticSampler(torch.utils.data.Sampler):
             "processed_indices": set(self.processed_indices),
         }
 
-    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loads the state of a sampler, also of Horovod's.
 
         Some of those have only processed_num, others only processed_indices.

@@ -8,7 +8,7 @@ Thread contract: one thread.
 import copy
 import os
 import weakref
-from typing import Any, Callable, Dict, List, Optional, Tuple, Type, Union
+from typing import Any, Callable, Optional, Union
 
 import torch
 
@@ -92,7 +92,7 @@ class TensorsHandler(StateHandler):
     def begin(self) -> None:
         """The value is about to be overwritten."""
 
-    def new_tensors(self, specs: List[TensorAt]) -> List[torch.Tensor]:
+    def new_tensors(self, specs: list[TensorAt]) -> list[torch.Tensor]:
         """If it is not fixed: tensors to load() another state from."""
         raise NotImplementedError()
 
@@ -131,7 +131,7 @@ class OptimizerStateHandler(TensorsHandler):
             self.value.abandon()
         self.value.zero_grad()
 
-    def new_tensors(self, specs: List[TensorAt]) -> List[torch.Tensor]:
+    def new_tensors(self, specs: list[TensorAt]) -> list[torch.Tensor]:
         """Tensors for the optimizer's state, beside its parameters."""
         return tensors_for(specs, self.value)
 
@@ -206,7 +206,7 @@ class StateDictHandler(StateHandler):
         """As of every handler. root_rank: as of SamplerStateHandler."""
         references = self._references()
         is_root = basics.rank() == root_rank
-        tensors: List[torch.Tensor] = []
+        tensors: list[torch.Tensor] = []
         data = None
         if is_root:
             data = references.dumps(take_out(self.value.state_dict(), tensors))
@@ -220,20 +220,20 @@ class StateDictHandler(StateHandler):
             self.value.load_state_dict(put_back(skeleton, tensors))
 
 
-_registry: List[Tuple[type, Type[StateHandler]]] = [
+_registry: list[tuple[type, type[StateHandler]]] = [
     (torch.nn.Module, ModelStateHandler),
     (torch.optim.Optimizer, OptimizerStateHandler),
     (ElasticSampler, SamplerStateHandler),
 ]
 
 
-def get_handler_registry() -> List[Tuple[type, Type[StateHandler]]]:
+def get_handler_registry() -> list[tuple[type, type[StateHandler]]]:
     """The (class of values, class of handlers) that TorchState looks through, in order."""
     return list(_registry)
 
 
 def set_handler_registry(
-        registry: List[Tuple[type, Type[StateHandler]]]) -> None:
+        registry: list[tuple[type, type[StateHandler]]]) -> None:
     """Replaces the registry, for states that are made from now on."""
     _registry[:] = registry
 
@@ -273,7 +273,7 @@ class TorchState(ObjectState):
                  *,
                  keep: Union[bool, str, None] = None,
                  **kwargs: Any):
-        self._handlers: Dict[str, StateHandler] = {}
+        self._handlers: dict[str, StateHandler] = {}
         self._keeper: Optional[StateKeeper] = None
         values = dict(kwargs, model=model, optimizer=optimizer)
         # Those of the registry first: the others' states may refer to them.
@@ -307,7 +307,7 @@ class TorchState(ObjectState):
         return References({name: handler.value
                            for name, handler in self._handlers.items()})
 
-    def _copies(self, values: Dict[str, Any]) -> Dict[str, Any]:
+    def _copies(self, values: dict[str, Any]) -> dict[str, Any]:
         if all(is_plain(value) for value in values.values()):
             return copy.deepcopy(values)
         return self._references().copy(values)
@@ -320,7 +320,7 @@ class TorchState(ObjectState):
             data = references.dumps(values)
         return references.loads(broadcast_object(data, root_rank))
 
-    def _ordered(self) -> List[Tuple[str, StateHandler]]:
+    def _ordered(self) -> list[tuple[str, StateHandler]]:
         """The same order on all ranks; what may refer to others comes last."""
         return sorted(self._handlers.items(), key=lambda item: (isinstance(
             item[1], StateDictHandler), item[0]))
@@ -395,7 +395,7 @@ class TorchState(ObjectState):
         keeper.start(plan)
         self.save()
 
-    def _objects(self) -> Dict[str, Any]:
+    def _objects(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self._saved_state}
 
     def _rest(self) -> Any:
@@ -414,7 +414,7 @@ class TorchState(ObjectState):
             for name, handler in self._of_kind(kind):
                 handler.value.load_state_dict(states[name])
 
-    def _of_kind(self, kind: type) -> List[Tuple[str, Any]]:
+    def _of_kind(self, kind: type) -> list[tuple[str, Any]]:
         return [(name, self._handlers[name])
                 for name in sorted(self._handlers)
                 if isinstance(self._handlers[name], kind)]
