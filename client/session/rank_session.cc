@@ -253,13 +253,6 @@ RankOptions RankSession::Placed(RankOptions options) const {
   return options;
 }
 
-void RankSession::SayGoodbye(uint32_t pending, bool returns) {
-  auto m = session::Make<session::Goodbye>();
-  m.pending = pending;
-  m.returns = returns ? 1 : 0;
-  SendSoon(&m, sizeof(m));
-}
-
 void RankSession::SayFinished(bool finished) {
   if (version_ < kFinished) return;
   auto m = session::Make<session::Finished>();

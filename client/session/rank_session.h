@@ -31,6 +31,7 @@ class RankSession {
   static void AbandonJoinInChild();
 
   const Board& board() const { return *board_; }
+  uint32_t version() const { return version_; }
   // Results are compared by their checksums.
   bool checksums() const { return checksums_; }
 
@@ -39,9 +40,6 @@ class RankSession {
   Status Send(const void* message, size_t bytes, int fd = -1);
   // Returns `options` with the agent and with this rank's places in the epoch.
   RankOptions Placed(RankOptions options) const;
-  // pending: operations that this rank leaves unfinished. returns: the process
-  // continues and may join the job's next epoch.
-  void SayGoodbye(uint32_t pending, bool returns);
   // This rank has trained to the end, or goes on. To an executor that does not
   // know the message nothing is sent.
   void SayFinished(bool finished);

@@ -353,7 +353,7 @@ TEST_F(AgentTest, OtherVersionIsToldBoth) {
   const auto refused = r.Expect<session::Refused>();
   EXPECT_EQ(refused.header.version, 77u) << "a client of 77 can read it";
   EXPECT_EQ(std::string(refused.text),
-            "maypole-worker on node n0 speaks protocol versions 10 to 15, but "
+            "maypole-worker on node n0 speaks protocol versions 10 to 16, but "
             "libmaypole of rank 0 speaks protocol version 77; upgrade "
             "maypole-worker on node n0");
 }

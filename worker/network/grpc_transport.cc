@@ -111,14 +111,17 @@ GrpcTransport::~GrpcTransport() {
 
 uint64_t GrpcTransport::Send(proto::ExecutorMessage message) {
   std::lock_guard lock(mutex_);
-  const proto::ExecutorMessage* numbered = session_.Push(std::move(message));
-  if (numbered == nullptr) {
-    if (session_.overflowed() && context_ != nullptr) context_->TryCancel();
-    return 0;
-  }
-  const uint64_t sequence = numbered->sequence();
-  ack_due_since_.reset();
-  if (up_) {
+  uint64_t sequence = 0;
+  for (proto::ExecutorMessage& part : session_.PartsOf(std::move(message))) {
+    const proto::ExecutorMessage* numbered = session_.Push(std::move(part));
+    if (numbered == nullptr) {
+      const bool lost = session_.overflowed() || session_.too_long() > 0;
+      if (lost && context_ != nullptr) context_->TryCancel();
+      return 0;
+    }
+    sequence = numbered->sequence();
+    ack_due_since_.reset();
+    if (!up_) continue;
     outgoing_.push_back(*numbered);
     Write();
   }
@@ -134,6 +137,21 @@ absl::Status GrpcTransport::UnreachableStatus(const absl::Status& last) const {
       options_.connect_timeout.count() / 1000.0, " s)"));
 }
 
+absl::Status GrpcTransport::Fault() const {
+  if (session_.overflowed()) {
+    return absl::UnavailableError(absl::StrCat(
+        "coordinator ", choice_.address(), " lost: it has not acknowledged ",
+        kMaxUnacknowledged, " messages"));
+  }
+  if (session_.too_long() > 0) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "coordinator ", choice_.address(), " lost: a message to it would have ",
+        session_.too_long(), " bytes; it takes at most ",
+        kMaxExecutorMessageBytes));
+  }
+  return absl::OkStatus();
+}
+
 void GrpcTransport::Main() {
   Clock::time_point deadline = Clock::now() + options_.connect_timeout;
   std::chrono::milliseconds pause(kReconnectFirstMs);
@@ -144,12 +162,8 @@ void GrpcTransport::Main() {
     if (end.welcomed) pause = std::chrono::milliseconds(kReconnectFirstMs);
     std::unique_lock lock(mutex_);
     if (closing_) break;
-    if (session_.overflowed()) {
-      lost = absl::UnavailableError(absl::StrCat(
-          "coordinator ", choice_.address(), " lost: it has not acknowledged ",
-          kMaxUnacknowledged, " messages"));
-      break;
-    }
+    lost = Fault();
+    if (!lost.ok()) break;
     if (end.final) {
       lost = end.status;
       break;

@@ -96,6 +96,8 @@ class GrpcTransport : public Transport {
   // The coordinator was never reached. Takes up to kDiagnosisTime, so do not
   // hold the mutex.
   absl::Status UnreachableStatus(const absl::Status& last) const;
+  // Why the session cannot go on, if it cannot.
+  absl::Status Fault() const;
 
   const GrpcTransportOptions options_;
   const TransportCallbacks callbacks_;
