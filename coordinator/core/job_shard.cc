@@ -129,7 +129,12 @@ absl::Status JobShard::CheckOpen(const proto::ExecutorHello& hello) const {
     if (session.stream == 0) return absl::OkStatus();
     return absl::AlreadyExistsError(absl::StrCat(
         "node '", hello.node(), "' is in job '", id_, "' already (from host ",
-        session.host, "); give every worker its own --node"));
+        session.host, "); ",
+        session.host == hello.host()
+            ? "if its agent has just been restarted, try again when the "
+              "executor of the one before has ended, else "
+            : "",
+        "give every worker its own --node"));
   }
   if (sessions_.size() >= kMaxNodes) {
     return absl::ResourceExhaustedError(

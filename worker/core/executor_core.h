@@ -187,6 +187,8 @@ class ExecutorCore {
 
   // The executor has been asked to end (SIGTERM).
   void OnStop(const std::string& text);
+  // The agent has ended: no other client can come to this executor.
+  void OnSupervisorGone();
 
   // Of the epoch that starts or runs, by index.
   std::vector<std::string> NodeNames() const;

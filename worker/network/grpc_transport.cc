@@ -156,9 +156,13 @@ void GrpcTransport::Main() {
   Clock::time_point deadline = Clock::now() + options_.connect_timeout;
   std::chrono::milliseconds pause(kReconnectFirstMs);
   absl::Status lost;
+  // Why it was not reached: the last that was heard, not that the last try was
+  // short.
+  absl::Status unreachable;
   for (;;) {
     const End end =
         OneStream(std::min(deadline, Clock::now() + Share(options_)));
+    if (!end.timed_out || unreachable.ok()) unreachable = end.status;
     if (end.welcomed) pause = std::chrono::milliseconds(kReconnectFirstMs);
     std::unique_lock lock(mutex_);
     if (closing_) break;
@@ -178,7 +182,7 @@ void GrpcTransport::Main() {
       }
       deadline = Clock::now() + options_.connect_timeout;
     } else if (Clock::now() >= deadline) {
-      lost = UnreachableStatus(end.status);
+      lost = UnreachableStatus(unreachable);
       break;
     }
     // After a stream that worked, the same coordinator is tried first.
@@ -220,13 +224,25 @@ GrpcTransport::End GrpcTransport::OneStream(Clock::time_point deadline) {
   context_ = nullptr;
   if (end.final || !end.status.ok()) return end;
   const grpc::Status& status = call.status;
+  end.timed_out =
+      call.cancelled && status.error_code() == grpc::StatusCode::CANCELLED;
+  if (end.timed_out) {
+    end.status = absl::UnavailableError("it does not answer");
+    return end;
+  }
   end.final = IsRefusal(static_cast<absl::StatusCode>(status.error_code()));
-  const std::string text = status.error_message();
+  const std::string text =
+      !status.error_message().empty() ? status.error_message()
+      : status.ok()
+          ? "it has ended the stream"
+          : absl::StrCat("it has ended the stream with ",
+                         absl::StatusCodeToString(
+                             static_cast<absl::StatusCode>(status.error_code())));
   end.status = absl::Status(
       status.ok() ? absl::StatusCode::kUnavailable
                   : static_cast<absl::StatusCode>(status.error_code()),
       end.final ? absl::StrCat("coordinator ", choice_.address(), ": ", text)
-                : (text.empty() ? "it has ended the stream" : text));
+                : text);
   return end;
 }
 

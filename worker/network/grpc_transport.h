@@ -65,6 +65,9 @@ class GrpcTransport : public Transport {
   struct End {
     bool final = false;     // a new stream would fail, too
     bool welcomed = false;  // the coordinator had sent Welcome
+    // We have ended it, because nothing had come of it in time: the status says
+    // nothing about the coordinator.
+    bool timed_out = false;
     absl::Status status;
   };
   struct Call;  // an open stream; used by main_

@@ -312,6 +312,33 @@ TEST(GrpcTransport, NobodyWaitsForTheDiagnosis) {
       << *heard.lost;
 }
 
+// The last try may be too short to hear anything.
+TEST(GrpcTransport, AnUnreachableCoordinatorIsNamedWithTheReason) {
+  int port = 0;
+  { port = FakeCoordinator().port(); }
+  for (const int ms : {60, 130, 170, 240, 310, 420}) {
+    Heard heard;
+    GrpcTransportOptions options = Options("127.0.0.1:" + std::to_string(port));
+    options.connect_timeout = std::chrono::milliseconds(ms);
+    GrpcTransport transport(options, heard.callbacks());
+    ASSERT_TRUE(heard.Await([&] { return heard.lost.has_value(); }));
+    const std::string text(heard.lost->message());
+    EXPECT_NE(text.find("onnection refused"), std::string::npos) << text;
+    EXPECT_EQ(text.find("CANCELLED"), std::string::npos) << text;
+  }
+}
+
+TEST(GrpcTransport, ACoordinatorThatDoesNotAnswerIsSaidNotTo) {
+  FakeListener silent([](FakeListener::Caller& c) { c.Wait(); });
+  Heard heard;
+  GrpcTransportOptions options = Options(silent.address());
+  options.connect_timeout = std::chrono::milliseconds(300);
+  GrpcTransport transport(options, heard.callbacks());
+  ASSERT_TRUE(heard.Await([&] { return heard.lost.has_value(); }));
+  const std::string text(heard.lost->message());
+  EXPECT_EQ(text.find("CANCELLED"), std::string::npos) << text;
+}
+
 // TLS has worked before, so it is not the cause of the failure.
 TEST(GrpcTransport, ACoordinatorThatWasThereIsNotAskedForTls) {
   auto coordinator = std::make_unique<FakeCoordinator>();

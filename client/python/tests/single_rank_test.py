@@ -2,8 +2,10 @@
 
 import gc
 import os
+import socket
 import subprocess
 import sys
+import tempfile
 import unittest
 from unittest import mock
 
@@ -246,6 +248,21 @@ class SingleRankTest(unittest.TestCase):
         for factor in (2, True, torch.tensor(2.0)):  # numbers
             self.assertEqual(hvd.allreduce(x, name="\u00e9", prescale_factor=factor).tolist(), [float(factor)] * 2)
 
+    def test_a_timeline_into_a_fifo(self):
+        with tempfile.TemporaryDirectory() as directory:
+            path = os.path.join(directory, "fifo")
+            os.mkfifo(path)
+            with self.assertRaisesRegex(ValueError, "/fifo' cannot be opened: it is a FIFO that no process reads"):
+                hvd.start_timeline(path)
+            reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+            try:
+                hvd.start_timeline(path)
+                hvd.allreduce(torch.ones(1), name="x")
+                hvd.stop_timeline()
+                self.assertIn(b"ALLREDUCE", os.read(reader, 1 << 20))
+            finally:
+                os.close(reader)
+
     def test_a_timelines_path_with_a_nul(self):
         with self.assertRaisesRegex(ValueError, r"file_path='a\\x00b' contains a NUL"):
             hvd.start_timeline("a\0b")
@@ -350,6 +367,54 @@ class SingleRankTest(unittest.TestCase):
         self.assertIn(f"maypole: {maypole.__version__}\n", output)
         self.assertIn("gloo: yes\n", output)
         self.assertIn("cuda: yes\n", output)
+
+
+class StartTimeoutTest(unittest.TestCase):
+    """MAYPOLE_START_TIMEOUT is kept, whoever does not move."""
+
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory(prefix="mp", dir="/tmp")
+        self.addCleanup(directory.cleanup)
+        self.dir = directory.name
+
+    def error(self, **variables):
+        """What init() says in a process with these variables."""
+        env = {k: v for k, v in os.environ.items() if not k.startswith("MAYPOLE_") or k == "MAYPOLE_LIBRARY"}
+        env.update({"MAYPOLE_RANK": "0", "MAYPOLE_SIZE": "2", "MAYPOLE_LOCAL_RANK": "0", "MAYPOLE_LOCAL_SIZE": "2",
+                    "MAYPOLE_CROSS_RANK": "0", "MAYPOLE_CROSS_SIZE": "1", "MAYPOLE_JOB": "j", "MAYPOLE_TOKEN": "t",
+                    "MAYPOLE_START_TIMEOUT": "1"}, **variables)
+        rank = subprocess.run([sys.executable, "-c", "from maypole.common import basics; basics.init()"], env=env,
+                              timeout=30, stderr=subprocess.PIPE, text=True, check=False)
+        self.assertNotEqual(rank.returncode, 0)
+        return rank.stderr
+
+    def listener(self):
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.addCleanup(listener.close)
+        listener.bind(os.path.join(self.dir, "agent.sock"))
+        listener.listen(0)
+        return listener
+
+    def test_an_agent_that_reads_nothing_is_named(self):
+        path = self.listener().getsockname()
+        self.assertIn("rank 0 waited 1 s for the agent at %s (pid %d), which does not read what this rank has sent" %
+                      (path, os.getpid()), self.error(MAYPOLE_AGENT=path))
+
+    def test_an_agent_whose_queue_is_full(self):
+        path = self.listener().getsockname()
+        waiting = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.addCleanup(waiting.close)
+        waiting.connect(path)
+        self.assertIn("no agent answers at %s within 1 s (MAYPOLE_START_TIMEOUT)" % path, self.error(MAYPOLE_AGENT=path))
+
+    def test_a_node_service_that_is_never_ready(self):
+        program = os.path.join(self.dir, "maypolerun")
+        with open(program, "w") as f:
+            f.write("#!/bin/sh\nexec sleep 60\n")
+        os.chmod(program, 0o755)
+        self.assertRegex(self.error(MAYPOLE_BIN=self.dir, MAYPOLE_RUNTIME_DIR=self.dir),
+                         r"the node service in %s/\S+ \(%s --node-service\) is not ready within MAYPOLE_START_TIMEOUT; "
+                         r"see \S+/log" % (self.dir, program))
 
 
 if __name__ == "__main__":
