@@ -57,9 +57,10 @@ inline constexpr int kReservedDescriptors = 32;
 // has no call for kFirstCallTime.
 inline constexpr std::chrono::seconds kHandshakeTime(5);
 inline constexpr std::chrono::seconds kFirstCallTime(30);
-// 4,096 first requests take 32 MB at most; a handshake in gRPC takes 60 KB.
+// 4,096 first requests take 32 MB at most; a TLS handshake in gRPC takes 100 to
+// 170 KB.
 inline constexpr size_t kMaxStrangers = 4096;
-inline constexpr size_t kMaxTlsStrangers = 512;
+inline constexpr size_t kMaxTlsStrangers = 256;
 // How long a refused caller has to read why.
 inline constexpr std::chrono::seconds kRefusalTime(2);
 
