@@ -143,7 +143,7 @@ int main(int argc, char** argv) {
       seed = std::strtoull(argv[i] + 6, nullptr, 10);
     } else if (a.rfind("-max_len=", 0) == 0) {
       max_len = std::strtoull(argv[i] + 9, nullptr, 10);
-    } else {
+    } else if (a.rfind('-', 0) != 0) {  // as libFuzzer, no unknown options
       Read(a, &corpus);
     }
   }
