@@ -151,6 +151,7 @@ void BoardCommunicator::InputFailed(const std::shared_ptr<Operation>& operation,
 }
 
 void BoardCommunicator::Want(const Operation& operation) {
+  NoteUser();
   core_.Want(operation);
   // Its caller was expected to drive it.
   if (operation.awaited) WakeThreads();

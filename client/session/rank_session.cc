@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -299,6 +300,8 @@ Status RankSession::NextMessage(std::vector<char>* message,
   *descriptors = std::move(r.fds);
   return s;
 }
+
+void RankSession::Close() { shutdown(socket_.get(), SHUT_RDWR); }
 
 void RankSession::Abandon() {
   socket_.Reset();
