@@ -288,7 +288,7 @@ TEST_F(ClientTest, ARankWhoseCallbackRunsIsNotBlockedForCertain) {
     Calls calls;
     const auto callback = [&](const Status& s) {
       const auto end =
-          Clock::now() + std::chrono::milliseconds(8 * kMaxBackoffMs);
+          Clock::now() + std::chrono::milliseconds(8 * kHeartbeatMs);
       while (Clock::now() < end && !said_blocked) {
         const auto& block = executor.board().rank(rank);
         if (block.blocked_count.load() % 2 != 0) said_blocked = true;
