@@ -120,12 +120,12 @@ std::unique_ptr<Backend> MakeBackend(const WorkerFlags& f,
                                      const PrepareBackend& prepare) {
   GlooOptions o;
   o.host = f.network;
-  if (o.host.empty()) {
-    // If this fails, listening on the empty address reports the error.
-    // The machines of several coordinators are in one network.
-    const std::string first = f.coordinator.substr(0, f.coordinator.find(','));
-    o.host = OwnAddress(first, prepare.node_addresses).value_or("");
-  }
+  // The machines of several coordinators are in one network.
+  o.find_host = [first = f.coordinator.substr(0, f.coordinator.find(',')),
+                 others = prepare.node_addresses](const auto& stopped) {
+    return FindUntil(stopped,
+                     [first, others] { return OwnAddress(first, others); });
+  };
   o.nonce =
       HashBytes(absl::StrCat(setup.token, "/", setup.job, "/", prepare.epoch));
   o.node_names = prepare.node_names;

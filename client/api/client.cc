@@ -49,7 +49,9 @@ Status Describe(const Tensor& tensor, Kind kind, Signature* s) {
 
 Client::Client(const RankOptions& options,
                std::unique_ptr<Communicator> communicator)
-    : options_(options), communicator_(std::move(communicator)) {}
+    : options_(options), communicator_(std::move(communicator)) {
+  communicator_->WatchCallbacks(callbacks_);
+}
 
 Client::~Client() { Leave(); }
 
@@ -460,7 +462,9 @@ Status Client::OpenCompletions(std::shared_ptr<CompletionThread>* out) {
   std::lock_guard open(open_mutex_);
   if (completions_ == nullptr) {
     std::shared_ptr<CompletionThread> started;
-    if (Status s = CompletionThread::Start(&started); !s.ok()) return s;
+    if (Status s = CompletionThread::Start(callbacks_, &started); !s.ok()) {
+      return s;
+    }
     std::lock_guard lock(mutex_);
     completions_ = std::move(started);
   }

@@ -277,6 +277,59 @@ TEST_F(ClientTest, ACallbackMaySubmitTheNextOperation) {
   });
 }
 
+// Each rank waits for what only the other's callback submits, which takes its
+// time: that is no deadlock.
+TEST_F(ClientTest, ARankWhoseCallbackRunsIsNotBlockedForCertain) {
+  FakeExecutor executor("agent.sock", 2);
+  std::atomic<bool> said_blocked{false};
+  Run(2, [&](int rank, Client& client) {
+    std::vector<float> first(2, 1), own(2, 1), others(2, 1);
+    const std::string names[] = {"rank 0 waits", "rank 1 waits"};
+    Calls calls;
+    const auto callback = [&](const Status& s) {
+      const auto end =
+          Clock::now() + std::chrono::milliseconds(8 * kHeartbeatMs);
+      while (Clock::now() < end && !said_blocked) {
+        const auto& block = executor.board().rank(rank);
+        if (block.blocked_count.load() % 2 != 0) said_blocked = true;
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      int64_t handle;
+      ASSERT_TRUE(
+          client.Allreduce(names[1 - rank], Floats(others), {}, &handle).ok());
+      EXPECT_TRUE(client.Wait(handle, -1).ok());
+      calls.Add()(s);
+    };
+    int64_t handle;
+    ASSERT_TRUE(client.Allreduce("first", Floats(first), {}, &handle).ok());
+    ASSERT_TRUE(client.OnDone(handle, callback).ok());
+    ASSERT_TRUE(client.Allreduce(names[rank], Floats(own), {}, &handle).ok());
+    EXPECT_TRUE(client.Wait(handle, -1).ok());
+    EXPECT_EQ(calls.Await(1), std::vector<Code>{Code::kOk});
+  });
+  EXPECT_FALSE(said_blocked);
+}
+
+// ThreadSanitizer sees if one uses the socket that the other closes.
+TEST_F(ClientTest, LeavingWhileAnotherThreadSubmitsIsSafe) {
+  FakeExecutor executor("agent.sock", 1);
+  Run(1, [&](int, Client& client) {
+    std::vector<float> x(2, 1);
+    std::atomic<int> submitted{0};
+    std::thread other([&] {
+      Status s;
+      while (s.ok()) {
+        int64_t handle;
+        s = client.Allreduce("t" + std::to_string(submitted++), Floats(x), {},
+                             &handle);
+      }
+    });
+    while (submitted < 50) std::this_thread::yield();
+    client.Leave();
+    other.join();
+  });
+}
+
 TEST_F(ClientTest, LeavingReturnsAfterTheCallbacksOfAllOperations) {
   FakeExecutor executor("agent.sock", 2);
   Run(2, [](int rank, Client& client) {

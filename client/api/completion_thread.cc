@@ -11,6 +11,7 @@
 namespace maypole {
 
 struct CompletionThread::Queue {
+  std::shared_ptr<std::atomic<int>> unfinished;
   std::mutex mutex;
   std::condition_variable pushed;
   std::condition_variable ran;
@@ -20,10 +21,15 @@ struct CompletionThread::Queue {
   bool stopped = false;
 };
 
-CompletionThread::CompletionThread() : queue_(std::make_shared<Queue>()) {}
+CompletionThread::CompletionThread(std::shared_ptr<std::atomic<int>> unfinished)
+    : queue_(std::make_shared<Queue>()) {
+  queue_->unfinished = std::move(unfinished);
+}
 
-Status CompletionThread::Start(std::shared_ptr<CompletionThread>* out) {
-  std::shared_ptr<CompletionThread> self(new CompletionThread);
+Status CompletionThread::Start(std::shared_ptr<std::atomic<int>> unfinished,
+                               std::shared_ptr<CompletionThread>* out) {
+  std::shared_ptr<CompletionThread> self(
+      new CompletionThread(std::move(unfinished)));
   Status s =
       StartThread([queue = self->queue_] { Run(queue.get()); }, &self->thread_);
   if (s.ok()) *out = std::move(self);
@@ -45,6 +51,7 @@ CompletionThread::~CompletionThread() {
 }
 
 void CompletionThread::Push(std::unique_ptr<Completion> completion) {
+  queue_->unfinished->fetch_add(1);
   std::lock_guard lock(queue_->mutex);
   queue_->waiting.push_back(std::move(completion));
   ++queue_->pushes;
@@ -69,6 +76,7 @@ void CompletionThread::Run(Queue* queue) {
     for (std::unique_ptr<Completion>& completion : batch) {
       completion->call(*completion->operation);
       completion.reset();
+      queue->unfinished->fetch_sub(1);
     }
     lock.lock();
     queue->runs += batch.size();

@@ -12,6 +12,7 @@
 #ifndef MAYPOLE_CLIENT_API_COMPLETION_THREAD_H_
 #define MAYPOLE_CLIENT_API_COMPLETION_THREAD_H_
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <thread>
@@ -23,7 +24,9 @@ namespace maypole {
 
 class CompletionThread : public CompletionQueue {
  public:
-  static Status Start(std::shared_ptr<CompletionThread>* out);
+  // *unfinished: how many callbacks were pushed and have not returned.
+  static Status Start(std::shared_ptr<std::atomic<int>> unfinished,
+                      std::shared_ptr<CompletionThread>* out);
   ~CompletionThread() override;
 
   void Push(std::unique_ptr<Completion> completion) override;
@@ -33,7 +36,7 @@ class CompletionThread : public CompletionQueue {
 
  private:
   struct Queue;  // outlives this object while the thread runs
-  CompletionThread();
+  explicit CompletionThread(std::shared_ptr<std::atomic<int>> unfinished);
   static void Run(Queue* queue);
   bool OnThread() const {
     return std::this_thread::get_id() == thread_.get_id();

@@ -65,10 +65,13 @@ void FailIfLeft(const Board& board, const Operation& op) {
   }
 }
 
-void WakeOthers(const Board& board, uint32_t me, const Operation& op) {
+void WakeMembers(const Board& board, uint32_t me, const Operation& op,
+                 bool wake_me) {
+  uint64_t members = wake_me ? uint64_t{1} << me : 0;
   for (const uint32_t i : op.set->locals) {
-    if (i != me) board.WakeRank(i);
+    if (i != me) members |= uint64_t{1} << i;
   }
+  board.WakeRanks(members);
 }
 
 // Places the operation's ticket and wakes the ranks that wait for it.
@@ -81,8 +84,7 @@ ArriveResult PutTicket(const Board& board, uint32_t me, uint64_t cursor,
     return a;
   }
   MAYPOLE_KILL_POINT("arrival.placed");
-  WakeOthers(board, me, op);
-  if (wake_me) board.WakeRank(me);
+  WakeMembers(board, me, op, wake_me);
   return a;
 }
 

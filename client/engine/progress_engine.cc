@@ -575,9 +575,11 @@ void ProgressEngine::Publish(std::atomic<uint64_t>& word, const Run& run,
                              uint32_t count, bool for_network) {
   word.store(Tagged(run.generation, count), std::memory_order_release);
   MAYPOLE_KILL_POINT("publish.stored");
+  uint64_t others = 0;
   for (const uint32_t j : run.set->locals) {
-    if (j != me_) board_->WakeRank(j);
+    if (j != me_) others |= uint64_t{1} << j;
   }
+  board_->WakeRanks(others);
   if (run.negotiated && for_network) board_->WakeNetwork();
 }
 

@@ -30,4 +30,20 @@ std::string Find(const char* path, Functions* functions) {
          ": it is a libmaypole of another version than this library's";
 }
 
+maypole_status AwaitEnd(const Functions& functions, int64_t handle) {
+  // The status of a wait does not say whether the operation has ended: each
+  // may also be an operation's outcome.
+  int ended = 0;
+  while (functions.poll(handle, &ended) == MAYPOLE_OK && ended == 0) {
+    functions.wait(handle, MAYPOLE_WAIT_FOREVER);
+  }
+  return functions.wait(handle, 0);
+}
+
+void CallWhenDone(const Functions& functions, int64_t handle, maypole_done done,
+                  void* context) {
+  if (functions.on_done(handle, done, context) == MAYPOLE_OK) return;
+  done(context, handle, AwaitEnd(functions, handle));
+}
+
 }  // namespace maypole::frameworks

@@ -5,7 +5,7 @@
 //   if (const std::string error = Find("/.../libmaypole.so", &maypole);
 //       !error.empty()) ...
 //   maypole.submit(&operation, &handle);
-//   maypole.on_done(handle, &Done, context);
+//   CallWhenDone(maypole, handle, &Done, context);
 //
 // A framework loads its library with a path of its own choice. So Python, which
 // has loaded libmaypole, names it, and both use the same one: a process has one
@@ -42,6 +42,15 @@ struct Functions {
 // Finds the functions in the library at `path`, which the process must have
 // loaded. Returns an error's text; empty if all are there.
 std::string Find(const char* path, Functions* functions);
+
+// Waits until the operation has ended, whatever interrupts the wait: until then
+// it uses its buffers. Returns its outcome, which last_error() explains.
+maypole_status AwaitEnd(const Functions& functions, int64_t handle);
+
+// As on_done(), but never fails: without a completion thread (there is no
+// memory or no thread for one) waits, and calls `done` on this thread.
+void CallWhenDone(const Functions& functions, int64_t handle, maypole_done done,
+                  void* context);
 
 }  // namespace maypole::frameworks
 

@@ -10,6 +10,8 @@
 #include <cstring>
 #include <new>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "common/system/memory.h"
 
@@ -165,14 +167,26 @@ Status Arena::Detach(const std::byte* begin, uint64_t bytes) {
     munmap(copy, size);
     return s;
   }
+  uint64_t& copied = copies_[from];
+  copied = std::max(copied, size);
   return Status();
 }
 
 void Arena::BecomePrivate() {
   detached_ = true;
-  (void)mmap(mapping_.data(), mapping_.size(), PROT_READ | PROT_WRITE,
-             MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED, memory_.get(),
-             static_cast<off_t>(file_offset_));
+  if (std::exchange(private_, true)) return;
+  uint64_t begin = 0;
+  const auto map_until = [&](uint64_t end) {
+    if (end <= begin) return;
+    (void)mmap(mapping_.data() + begin, end - begin, PROT_READ | PROT_WRITE,
+               MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED, memory_.get(),
+               static_cast<off_t>(file_offset_ + begin));
+  };
+  for (const auto& [from, size] : copies_) {
+    map_until(from);
+    begin = std::max(begin, from + size);
+  }
+  map_until(mapping_.size());
 }
 
 // --- Memory of the user ------------------------------------------------------
@@ -182,6 +196,7 @@ namespace {
 struct Registry {
   std::mutex mutex;
   std::map<void*, std::shared_ptr<Arena>> held;
+  std::vector<Arena*> forking;  // those held, from BeforeFork() on
 };
 
 Registry& registry() {
@@ -189,16 +204,28 @@ Registry& registry() {
   return r;
 }
 
-void BeforeFork() { registry().mutex.lock(); }
-void AfterForkInParent() { registry().mutex.unlock(); }
+void BeforeFork() {
+  Registry& r = registry();
+  r.mutex.lock();
+  for (auto& [memory, arena] : r.held) {
+    if (arena == nullptr) continue;
+    if (!r.forking.empty() && r.forking.back() == arena.get()) continue;
+    r.forking.push_back(arena.get());
+    arena->BeforeFork();
+  }
+}
+
+void AfterForkInParent() {
+  Registry& r = registry();
+  for (Arena* const arena : r.forking) arena->AfterFork();
+  r.forking.clear();
+  r.mutex.unlock();
+}
+
 void AfterForkInChild() {
   // If the child wrote to shared pages, it would change the rank's tensors.
-  Arena* last = nullptr;
-  for (auto& [memory, arena] : registry().held) {
-    if (arena != nullptr && arena.get() != last) arena->BecomePrivate();
-    last = arena.get();
-  }
-  registry().mutex.unlock();
+  for (Arena* const arena : registry().forking) arena->BecomePrivate();
+  AfterForkInParent();
 }
 
 }  // namespace

@@ -61,8 +61,13 @@ class Arena {
   // The epoch is over, but nothing need be kept: as Detach() without copies.
   void EndSharing() { detached_.store(true); }
 
-  // For a forked child: from now on its writes are private. Pages that it has
-  // not written to still show what the parent writes.
+  // Around a fork(), so that the child finds the arena as it was between two
+  // calls.
+  void BeforeFork() { mutex_.lock(); }
+  void AfterFork() { mutex_.unlock(); }
+  // For a forked child, before AfterFork(): from now on its writes are private.
+  // Pages that it has not written to still show what the parent writes; what is
+  // private already (copies, or the whole arena of a child that forks) is kept.
   void BecomePrivate();
 
   bool detached() const { return detached_.load(); }
@@ -86,6 +91,8 @@ class Arena {
   std::mutex mutex_;
   std::map<uint64_t, uint64_t> free_;  // offset -> bytes, never adjacent
   std::map<uint64_t, uint64_t> used_;
+  std::map<uint64_t, uint64_t> copies_;  // by Detach(), may overlap
+  bool private_ = false;                 // by BecomePrivate()
 };
 
 // Allocates memory for the user: from the arena, or ordinary memory if `arena`

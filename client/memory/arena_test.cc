@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -180,6 +181,59 @@ TEST_P(ArenaTest, AForkedChildChangesOnlyItsOwn) {
   EXPECT_TRUE(ReleaseMemory(memory).ok());
   EXPECT_EQ(AllocatedInArenas(), 0u);
   EXPECT_EQ(ReleaseMemory(memory).code(), Code::kInvalidArgument);
+}
+
+// Runs `child` in a forked process; returns its exit status.
+int InChild(const std::function<int()>& child) {
+  const pid_t pid = fork();
+  if (pid == 0) _exit(child());
+  int status = -1;
+  EXPECT_EQ(waitpid(pid, &status, 0), pid);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST_P(ArenaTest, AGrandchildSeesWhatItsParentHasWritten) {
+  void* memory = nullptr;
+  ASSERT_TRUE(AllocateMemory(arena_, 100, &memory).ok());
+  auto* const text = static_cast<char*>(memory);
+  std::strcpy(text, "rank");
+  EXPECT_EQ(InChild([&] {
+              std::strcpy(text, "child");
+              return InChild([&] { return std::strcmp(text, "child"); });
+            }),
+            0);
+  EXPECT_STREQ(text, "rank");
+  EXPECT_TRUE(ReleaseMemory(memory).ok());
+}
+
+TEST_P(ArenaTest, AForkedChildSeesTheCopiesOfAnEpochThatIsOver) {
+  void* memory = nullptr;
+  ASSERT_TRUE(AllocateMemory(arena_, 4 * page_, &memory).ok());
+  auto* const begin = static_cast<std::byte*>(memory);
+  const auto text = [&](uint64_t page) {
+    return reinterpret_cast<char*>(begin + page * page_);
+  };
+  uint64_t offset = 0;
+  ASSERT_TRUE(arena_->Find(begin, 100, &offset));
+  for (uint64_t page = 0; page < 4; ++page) std::strcpy(text(page), "mine");
+  ASSERT_TRUE(arena_->Detach(begin + page_, 2 * page_).ok());
+  ASSERT_TRUE(arena_->Detach(begin + page_, 100).ok());  // once more a part
+  for (uint64_t page = 0; page < 4; ++page) {
+    std::strcpy(
+        reinterpret_cast<char*>(board_->arena(1) + offset + page * page_),
+        "late");
+  }
+  EXPECT_EQ(InChild([&] {
+              if (std::strcmp(text(0), "late") != 0) return 1;
+              if (std::strcmp(text(1), "mine") != 0) return 2;
+              if (std::strcmp(text(2), "mine") != 0) return 3;
+              if (std::strcmp(text(3), "late") != 0) return 4;
+              std::strcpy(text(3), "child");
+              return 0;
+            }),
+            0);
+  EXPECT_STREQ(text(3), "late");
+  EXPECT_TRUE(ReleaseMemory(memory).ok());
 }
 
 TEST_P(ArenaTest, WithoutArenaMemoryIsOrdinary) {

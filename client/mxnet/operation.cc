@@ -40,11 +40,7 @@ class Operation {
   std::string RunNow() {
     int64_t handle = 0;
     if (std::string error = Submit(&handle); !error.empty()) return error;
-    maypole_status status;
-    do {
-      status = maypole().wait(handle, MAYPOLE_WAIT_FOREVER);
-    } while (status == MAYPOLE_CANCELLED);
-    std::string error = ErrorOf(status);
+    std::string error = ErrorOf(frameworks::AwaitEnd(maypole(), handle));
     maypole().release(handle);
     return error;
   }
@@ -86,11 +82,7 @@ class Operation {
     if (const std::string error = Submit(&handle); !error.empty()) {
       return Complete(completion_, error);
     }
-    const maypole_status status = maypole().on_done(handle, &Done, this);
-    // There is no completion thread, for lack of memory.
-    if (status != MAYPOLE_OK) {
-      Done(this, handle, maypole().wait(handle, MAYPOLE_WAIT_FOREVER));
-    }
+    frameworks::CallWhenDone(maypole(), handle, &Done, this);
   }
 
   // The arrays are ready. Returns an error's text.

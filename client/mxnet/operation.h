@@ -2,7 +2,8 @@
 //
 // Invariants: the operation holds handles of its own on its arrays, because the
 // program may drop its handles before the engine runs it. The engine's thread
-// submits and never waits; libmaypole's completion thread ends the operation.
+// submits and does not wait (CallWhenDone()); libmaypole's completion thread
+// ends the operation.
 //
 // Thread contract: Push() from any thread.
 #ifndef MAYPOLE_CLIENT_MXNET_OPERATION_H_

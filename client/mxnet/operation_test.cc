@@ -16,6 +16,7 @@ struct Fake {
   maypole_status submit_status = MAYPOLE_OK;
   maypole_status on_done_status = MAYPOLE_OK;
   maypole_status wait_status = MAYPOLE_ABORTED;
+  int interruptions = 0;  // of waits, before the operation ends
   bool push_fails = false;
   std::vector<std::string> asked;
   // What the engine keeps of the operation that was pushed.
@@ -84,7 +85,15 @@ maypole_status OnDone(int64_t, maypole_done done, void* context) {
   fake->context = context;
   return MAYPOLE_OK;
 }
-maypole_status Wait(int64_t, int) { return fake->wait_status; }
+maypole_status Wait(int64_t, int) {
+  if (fake->interruptions == 0) return fake->wait_status;
+  --fake->interruptions;
+  return MAYPOLE_CANCELLED;
+}
+maypole_status Poll(int64_t, int* done) {
+  *done = fake->interruptions == 0 ? 1 : 0;
+  return MAYPOLE_OK;
+}
 maypole_status Release(int64_t handle) {
   fake->asked.push_back("release " + std::to_string(handle));
   return MAYPOLE_OK;
@@ -106,6 +115,7 @@ class OperationTest : public testing::Test {
     environment_.maypole.submit = &Submit;
     environment_.maypole.on_done = &OnDone;
     environment_.maypole.wait = &Wait;
+    environment_.maypole.poll = &Poll;
     environment_.maypole.release = &Release;
     environment_.maypole.last_error = &LastError;
     environment_.engine = {&PushAsync, &GetData,         &ShallowCopy,
@@ -180,6 +190,7 @@ TEST_F(OperationTest, AnOperationWithoutACallbackIsAwaited) {
   for (const maypole_status end : {MAYPOLE_OK, MAYPOLE_ABORTED}) {
     fake_.on_done_status = MAYPOLE_RESOURCE_EXHAUSTED;
     fake_.wait_status = end;
+    fake_.interruptions = 2;
     PushOne(1, 2);
     RunIt();
     EXPECT_EQ(fake_.ended_with,

@@ -162,6 +162,7 @@ Status BoardCommunicator::InputFailure() {
 }
 
 void BoardCommunicator::Want(const Operation& operation) {
+  NoteUser();
   core_.Want(operation);
   // Its caller was expected to drive it.
   if (operation.awaited) WakeThreads();

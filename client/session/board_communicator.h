@@ -68,6 +68,10 @@ class BoardCommunicator : public Communicator, private RankShell {
     return core_.FindSet(id);
   }
   void Want(const Operation& operation) override;
+  void WatchCallbacks(
+      std::shared_ptr<const std::atomic<int>> callbacks) override {
+    callbacks_ = std::move(callbacks);
+  }
   void Progress(const Operation& operation) override;
   Status Await(const Operation& operation, int timeout_ms) override;
   Status StartTimeline(const std::string& path, bool mark_cycles) override {
@@ -223,6 +227,7 @@ class BoardCommunicator : public Communicator, private RankShell {
   // The thread that uses this object; whether several threads use it.
   std::atomic<const void*> user_{nullptr};
   std::atomic<bool> several_users_{false};
+  std::shared_ptr<const std::atomic<int>> callbacks_;  // null: there are none
 
   std::atomic<bool> stop_{false};
   std::thread progress_;

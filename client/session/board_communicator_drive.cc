@@ -334,9 +334,11 @@ void BoardCommunicator::NoteUser() {
 }
 
 // True if nothing can move on this rank until another rank does something,
-// because no other thread of this rank is known to use Maypole.
+// because no other thread of this rank is known to use Maypole, and no callback
+// runs that may do so.
 bool BoardCommunicator::IsCertainlyBlocked(const Operation& op) {
   return options_.deadlock_check && !several_users_.load() &&
+         (callbacks_ == nullptr || callbacks_->load() == 0) &&
          core_.SetBlocked(op);
 }
 

@@ -50,6 +50,13 @@ class Communicator {
     static_cast<void>(operation);
   }
 
+  // So many callbacks for operations that have ended are still to be called, or
+  // run: each may start an operation. Called once, before any operation.
+  virtual void WatchCallbacks(
+      std::shared_ptr<const std::atomic<int>> callbacks) {
+    static_cast<void>(callbacks);
+  }
+
   // Moves data without waiting. The caller polls the operation.
   virtual void Progress(const Operation& operation) = 0;
 

@@ -4,6 +4,7 @@
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -343,6 +344,8 @@ Status RankSession::NextMessage(std::vector<char>* message,
   *descriptors = std::move(r.fds);
   return s;
 }
+
+void RankSession::Close() { shutdown(socket_.get(), SHUT_RDWR); }
 
 void RankSession::Abandon() {
   socket_.Reset();

@@ -1,8 +1,8 @@
 // RankSession: the rank's end of the connection to its node's executor.
 //
-// Thread contract: one thread calls Join(); after that, any thread may call the
-// sending functions, and one thread at a time NextMessage(). Only Join()
-// blocks.
+// Thread contract: one thread calls Join(); after that, any thread may call
+// Close() and the sending functions, and one thread at a time NextMessage().
+// Only Join() blocks.
 #ifndef MAYPOLE_CLIENT_SESSION_RANK_SESSION_H_
 #define MAYPOLE_CLIENT_SESSION_RANK_SESSION_H_
 
@@ -46,8 +46,10 @@ class RankSession {
   // know the message nothing is sent.
   void SayFinished(bool finished);
   void WakeExecutor();
-  // Closes the socket; the board stays mapped.
-  void Close() { socket_.Reset(); }
+  // Ends the connection, even if other threads are sending: what they send is
+  // lost. The descriptor, whose number no other file gets, and the board stay
+  // until the destructor.
+  void Close();
 
   // Reads the executor's next message, with the descriptors that came with it,
   // and checks its header. *message is empty if there is none. kUnavailable:

@@ -212,11 +212,8 @@ void Collective::Submit(Status& status) {
   left_ = count;
   Member* const first = members_.data();
   for (int i = 0; i < count; ++i) {
-    if (library.on_done(handles[i], &Collective::OnDone, first + i) !=
-        MAYPOLE_OK) {  // there is no completion thread, for lack of memory
-      OnDone(first + i, handles[i],
-             library.wait(handles[i], MAYPOLE_WAIT_FOREVER));
-    }
+    frameworks::CallWhenDone(library, handles[i], &Collective::OnDone,
+                             first + i);
   }
 }
 

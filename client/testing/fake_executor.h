@@ -45,6 +45,9 @@ class FakeExecutor {
   // text, what the file of the descriptor contains.
   void AnswerGpuMemory() { answers_gpu_memory_.store(true); }
 
+  // Once a client has joined.
+  const Board& board() const { return *board_; }
+
   // Reads nothing until Hold(false).
   void Hold(bool hold) { holds_.store(hold); }
 

@@ -193,16 +193,12 @@ void Call::Submit(std::unique_ptr<Call> call, ffi::Future* future) {
     self->End(count);
     return;
   }
-  // Before the last member has ended, `self` lives.
+  // Until the last member has ended, which may be in its turn here, `self`
+  // lives.
+  const Functions& functions = self->maypole_;
   for (int32_t i = 0; i < count; ++i) {
-    if (const maypole_status status = self->maypole_.on_done(
-            handles[i], &Call::OnDone, &self->members_[i]);
-        status != MAYPOLE_OK) {
-      // There is no completion thread, for lack of memory. The operation goes
-      // on, so its buffers are needed.
-      OnDone(&self->members_[i], handles[i],
-             self->maypole_.wait(handles[i], MAYPOLE_WAIT_FOREVER));
-    }
+    frameworks::CallWhenDone(functions, handles[i], &Call::OnDone,
+                             &self->members_[i]);
   }
 }
 

@@ -23,11 +23,16 @@ struct Library {
   std::vector<Submitted> operations;  // the handle is the index
   maypole_status refusal = MAYPOLE_OK;
   maypole_status on_done_status = MAYPOLE_OK;
+  // An operation without a callback ends in so many waits.
+  int waits_needed = 1;
+  maypole_status wait_status = MAYPOLE_OK;  // of those before its end
   int waits = 0;
   std::string error;
   std::string result;
   int released = 0;
+  int released_early = 0;
 
+  bool Ended() const { return waits >= waits_needed; }
   void End(int64_t handle, maypole_status status) {
     operations[handle].done(operations[handle].context, handle, status);
   }
@@ -52,8 +57,14 @@ maypole_status OnDone(int64_t handle, maypole_done done, void* context) {
   return MAYPOLE_OK;
 }
 
-maypole_status Wait(int64_t, int) {
-  ++library->waits;
+maypole_status Wait(int64_t, int timeout_ms) {
+  if (library->Ended()) return MAYPOLE_OK;
+  if (timeout_ms != 0) ++library->waits;
+  return library->Ended() ? MAYPOLE_OK : library->wait_status;
+}
+
+maypole_status Poll(int64_t, int* done) {
+  *done = library->Ended() ? 1 : 0;
   return MAYPOLE_OK;
 }
 
@@ -66,6 +77,7 @@ maypole_status Result(int64_t, void** data, int64_t* bytes, int64_t* rows) {
 
 maypole_status Release(int64_t) {
   ++library->released;
+  library->released_early += library->Ended() ? 0 : 1;
   return MAYPOLE_OK;
 }
 
@@ -201,6 +213,7 @@ class Frame {
   frameworks::Functions functions_ = {.submit_group = &SubmitGroup,
                                       .on_done = &OnDone,
                                       .wait = &Wait,
+                                      .poll = &Poll,
                                       .result = &Result,
                                       .release = &Release,
                                       .last_error = &LastError};
@@ -294,9 +307,12 @@ TEST_F(CollectiveTest, ARefusalIsAnErrorOfTheFuture) {
 TEST_F(CollectiveTest, OperationsWithoutACallbackAreAwaited) {
   Frame call(MAYPOLE_ALLREDUCE, "a\nb", 2, 2);
   library_.on_done_status = MAYPOLE_RESOURCE_EXHAUSTED;
+  library_.waits_needed = 4;
+  library_.wait_status = MAYPOLE_CANCELLED;  // a signal ends each of them
   ASSERT_EQ(call.Run(), nullptr);
-  EXPECT_EQ(library_.waits, 2);
+  EXPECT_EQ(library_.waits, 4);
   EXPECT_EQ(library_.released, 2);
+  EXPECT_EQ(library_.released_early, 0);
   EXPECT_TRUE(made->available);
 }
 

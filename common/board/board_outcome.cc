@@ -213,14 +213,23 @@ Status Board::AbortStatus() const {
           : text);
 }
 
-void Board::WakeRank(uint32_t local) const {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  RankBlock& r = rank(local);
+namespace {
+
+// Requires a full fence between what was published and the call; one for all
+// ranks.
+void WakeIfAsleep(RankBlock& r) {
   if (r.sleeping.load(std::memory_order_relaxed) == 0) return;
   if (r.sleeping.exchange(0, std::memory_order_seq_cst) == 0) return;
   MAYPOLE_KILL_POINT("wake.claimed");
   r.wake.fetch_add(1, std::memory_order_seq_cst);
   FutexWakeAll(r.wake);
+}
+
+}  // namespace
+
+void Board::WakeRank(uint32_t local) const {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  WakeIfAsleep(rank(local));
 }
 
 void Board::TellOfRecall(uint32_t local) const {
@@ -241,16 +250,22 @@ void Board::SetTimeline(uint32_t word) const {
 }
 
 void Board::WakeRanks(uint64_t members) const {
+  if (members == 0) return;
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   for (uint32_t i = 0; i < config_.local_size; ++i) {
-    if ((members >> i & 1) != 0) WakeRank(i);
+    if ((members >> i & 1) != 0) WakeIfAsleep(rank(i));
   }
 }
 
 void Board::WakeAside() const {
   if (header().aside_count.load(std::memory_order_seq_cst) == 0) return;
+  uint64_t aside = 0;
   for (uint32_t i = 0; i < config_.local_size; ++i) {
-    if (rank(i).aside.load(std::memory_order_seq_cst) != 0) WakeRank(i);
+    if (rank(i).aside.load(std::memory_order_seq_cst) != 0) {
+      aside |= uint64_t{1} << i;
+    }
   }
+  WakeRanks(aside);
 }
 
 void Board::WakeNetwork() const {

@@ -1,5 +1,6 @@
 #include "common/system/event_loop.h"
 
+#include <cxxabi.h>
 #include <fcntl.h>
 
 #include <algorithm>
@@ -9,7 +10,10 @@
 #include <asio/post.hpp>
 #include <asio/steady_timer.hpp>
 #include <asio/system_error.hpp>
+#include <cstdio>
+#include <cstdlib>
 #include <mutex>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -17,6 +21,19 @@ namespace maypole {
 namespace {
 
 enum Direction { kRead = 0, kWrite = 1 };
+
+[[maybe_unused]] void PrintBlocked(const std::string& callback,
+                                   std::chrono::milliseconds time) {
+  std::fprintf(stderr, "an event loop was blocked for %d ms by %s\n",
+               static_cast<int>(time.count()), callback.c_str());
+}
+
+std::string NameOf(const std::type_info& type) {
+  int status = 0;
+  const std::unique_ptr<char, void (*)(void*)> name(
+      abi::__cxa_demangle(type.name(), nullptr, nullptr, &status), std::free);
+  return name == nullptr ? type.name() : name.get();
+}
 
 Status FromAsio(const asio::error_code& error, const char* what) {
   return ErrnoStatus(error.value(), what);
@@ -75,6 +92,7 @@ struct EventLoop::Impl {
             bool wanted);
   void Arm(const std::shared_ptr<LoopTimer::State>& state);
   bool SomethingToDo();
+  void Call(const std::function<void()>& callback) const;
   void Dispatch(const ReadyFd& event);
 
   asio::io_context context{1};  // one thread runs it
@@ -83,6 +101,11 @@ struct EventLoop::Impl {
       context.get_executor()};
   std::vector<ReadyFd> ready;
   std::vector<DueTimer> due;
+#ifdef NDEBUG
+  Blocked blocked;
+#else
+  Blocked blocked = PrintBlocked;
+#endif
   std::mutex mutex;
   std::vector<std::function<void()>> posted;  // under mutex
 };
@@ -127,12 +150,22 @@ bool EventLoop::Impl::SomethingToDo() {
   return !posted.empty();
 }
 
+void EventLoop::Impl::Call(const std::function<void()>& callback) const {
+  if (!blocked) return callback();
+  const std::type_info& type = callback.target_type();  // outlives `callback`
+  const auto begin = std::chrono::steady_clock::now();
+  callback();
+  const auto time = std::chrono::duration_cast<std::chrono::milliseconds>(
+      std::chrono::steady_clock::now() - begin);
+  if (time > kBlockedLimit) blocked(NameOf(type), time);
+}
+
 void EventLoop::Impl::Dispatch(const ReadyFd& event) {
   WatchedFd::State::Interest& interest =
       event.state->interests[event.direction];
   if (!interest.ready) return;
   interest.ready = false;
-  interest.callback();
+  Call(interest.callback);
   Arm(event.state, event.direction);
 }
 
@@ -180,6 +213,10 @@ void EventLoop::Post(std::function<void()> function) {
   asio::post(impl_->context, [] {});
 }
 
+void EventLoop::OnBlocked(Blocked blocked) {
+  if (impl_ != nullptr) impl_->blocked = std::move(blocked);
+}
+
 Status EventLoop::Wait(std::optional<Time> deadline) {
   if (!failure_.ok()) return failure_;
   while (!impl_->SomethingToDo()) {
@@ -207,11 +244,11 @@ void EventLoop::Dispatch() {
                    [](const auto& a, const auto& b) {
                      return a.state->turn < b.state->turn;
                    });
-  for (const auto& function : posted) function();
+  for (const auto& function : posted) impl_->Call(function);
   for (const Impl::DueTimer& timer : due) {
     if (timer.state->setting != timer.setting) continue;
     timer.state->pending = false;
-    timer.state->callback();
+    impl_->Call(timer.state->callback);
   }
   for (const Impl::ReadyFd& event : ready) impl_->Dispatch(event);
 }

@@ -50,6 +50,10 @@
 // * the loop must outlive its registrations and timers;
 // * the loop does not change a descriptor's flags (O_NONBLOCK).
 //
+// Callbacks must not block, nor ask the name service. One that takes longer than
+// kBlockedLimit is reported to OnBlocked(); in debug builds, by default, on
+// stderr.
+//
 // Built on standalone Asio, which only event_loop.cc includes. An event costs
 // about 1 us of CPU time more than with plain epoll (a wake-up and an answer
 // through eventfds: 3.5 instead of 2.6 us).
@@ -60,6 +64,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "common/status.h"
 #include "common/system/fd.h"
@@ -67,6 +72,8 @@
 namespace maypole {
 
 class EventLoop;
+
+inline constexpr std::chrono::milliseconds kBlockedLimit{50};
 
 // When in a round the callbacks of a descriptor are called.
 enum class Turn { kFirst = 0, kNormal = 1, kLast = 2 };
@@ -148,6 +155,12 @@ class EventLoop {
   // May be called by any thread. Wakes the loop, which calls `function` in its
   // next round.
   void Post(std::function<void()> function);
+
+  // Called in Dispatch() when a callback has blocked the loop for so long.
+  // callback: its type, a lambda's names the function that has made it.
+  using Blocked = std::function<void(const std::string& callback,
+                                     std::chrono::milliseconds time)>;
+  void OnBlocked(Blocked blocked);
 
   // Returns when there is something to dispatch, or at the deadline. Returns an
   // error if the loop could not be made because no descriptors were left.

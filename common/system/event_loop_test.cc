@@ -389,6 +389,23 @@ TEST_F(EventLoopTest, WhatIsPostedInACallbackRunsInTheNextRound) {
   EXPECT_EQ(called_, "12");
 }
 
+TEST_F(EventLoopTest, SaysWhoHasBlockedIt) {
+  std::string who;
+  milliseconds time{0};
+  loop_.OnBlocked([&](const std::string& callback, milliseconds t) {
+    who = callback;
+    time = t;
+  });
+  loop_.Post([] {});
+  Round(1000);
+  EXPECT_EQ(who, "");
+  LoopTimer timer(&loop_, [] { std::this_thread::sleep_for(kBlockedLimit * 2); });
+  timer.Set(In(0));
+  Round(1000);
+  EXPECT_NE(who.find("SaysWhoHasBlockedIt"), std::string::npos) << who;
+  EXPECT_GE(time, kBlockedLimit * 2);
+}
+
 TEST(EventLoop, WithoutDescriptorsItSaysSo) {
   rlimit before;
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);

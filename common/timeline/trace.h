@@ -47,6 +47,7 @@ class Trace {
            uint64_t dropped);
   void Finish();
   std::string TakeText() { return std::exchange(text_, {}); }
+  size_t text_bytes() const { return text_.size(); }
 
  private:
   // Where in the file a rank's or an executor's events are.

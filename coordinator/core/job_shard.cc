@@ -289,11 +289,12 @@ void JobShard::Payload(ExecutorSession* session,
   } else if (job_->recovering() && !message.has_node_state()) {
     // Bounded: an executor that has said its state waits for Recovered, a new
     // one only says which of its ranks wait.
-    if (held_.size() >= kMaxHeld) {
+    if (held_bytes_ + message.SpaceUsedLong() > kMaxHeldBytes) {
       status = absl::ResourceExhaustedError(
           "too many messages while the job recovers");
     } else {
       held_.emplace_back(id, message);
+      held_bytes_ += held_.back().second.SpaceUsedLong();
     }
   } else {
     JobOutput output;
@@ -337,6 +338,7 @@ void JobShard::HandleHeld(Actions* actions) {
   while (!job_->recovering() && !held_.empty()) {
     const auto [id, message] = std::move(held_.front());
     held_.pop_front();
+    held_bytes_ -= message.SpaceUsedLong();
     if (const auto it = sessions_.find(id); it != sessions_.end()) {
       Payload(&it->second, message, actions);
     }
@@ -367,6 +369,11 @@ void JobShard::Lose(SessionId id, const std::string& how,
                     const absl::Status& status, Actions* actions) {
   EndRelays("lost session", actions);
   const ExecutorSession session = std::move(sessions_.extract(id).mapped());
+  std::erase_if(held_, [&](const auto& held) {
+    if (held.first != id) return false;
+    held_bytes_ -= held.second.SpaceUsedLong();
+    return true;
+  });
   if (session.deadline) detached_.erase({*session.deadline, id});
   if (session.stream != 0) {
     streams_.erase(session.stream);
@@ -486,6 +493,7 @@ void JobShard::Stop(Actions* actions) {
   sessions_.clear();
   detached_.clear();
   held_.clear();
+  held_bytes_ = 0;
 }
 
 uint32_t JobShard::Abort(Time now, const std::string& message,

@@ -208,6 +208,7 @@ class JobShard {
   std::set<std::pair<Time, SessionId>> detached_;  // by deadline
   std::vector<std::string> freed_;
   std::deque<std::pair<SessionId, proto::ExecutorMessage>> held_;
+  size_t held_bytes_ = 0;  // of memory
   uint64_t last_decision_ = 0;  // that was delivered
   std::optional<Relays> relays_;
   Time now_{};  // of the last event

@@ -48,9 +48,9 @@ inline constexpr std::chrono::seconds kRelayPause(10);
 inline constexpr size_t kLeavesToldAtOnce = 16;
 inline constexpr std::chrono::milliseconds kLeavePause(20);
 
-// Messages of a job that wait until it has recovered what a coordinator before
-// this one knew.
-inline constexpr size_t kMaxHeld = 16384;
+// Memory of a job's messages that wait until it has recovered what a
+// coordinator before this one knew.
+inline constexpr size_t kMaxHeldBytes = size_t{64} << 20;
 
 // A job's stall check and stall shutdown: a year.
 inline constexpr int64_t kMaxStallMs = int64_t{1000} * 3600 * 24 * 365;

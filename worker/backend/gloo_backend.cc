@@ -52,6 +52,12 @@ absl::StatusOr<std::vector<std::string>> GlooBackend::Prepare(
         absl::StrCat("cannot listen for other nodes on address '",
                      options_.host, "' (set --network): ", why));
   };
+  if (options_.host.empty() && options_.find_host) {
+    absl::StatusOr<std::string> found =
+        options_.find_host([this] { return broken_.load(); });
+    if (!found.ok()) return cannot_listen(std::string(found.status().message()));
+    options_.host = *std::move(found);
+  }
   absl::StatusOr<std::unique_ptr<AuthenticatedListener>> listener =
       AuthenticatedListener::Open({.host = options_.host,
                                    .self = self_,

@@ -55,6 +55,11 @@ class TcpLoop;
 
 struct GlooOptions {
   std::string host;    // address to listen on
+  // Finds it if it is empty: called by Prepare, which may ask the name service.
+  // To return early when stopped() becomes true; after Abort() it is.
+  std::function<absl::StatusOr<std::string>(
+      const std::function<bool()>& stopped)>
+      find_host = {};
   uint64_t nonce = 0;  // of job and epoch, the same on all nodes
   // "node n1 (host b)" by node index, for messages.
   std::vector<std::string> node_names;
@@ -140,7 +145,7 @@ class GlooBackend : public Backend, private FlightHost {
   std::vector<std::byte> TakeInbox(uint64_t bytes);
   void Report(GlooFlight& flight);
 
-  const GlooOptions options_;
+  GlooOptions options_;
   uint32_t self_ = 0;
   uint32_t nodes_ = 1;
   std::function<void(const absl::Status&)> on_ended_;

@@ -447,6 +447,22 @@ TEST(GlooBackend, AddressThatIsNotOursIsAnError) {
       << addresses.status();
 }
 
+TEST(GlooBackend, FindsItsAddressWhenItPreparesAndUntilItIsAborted) {
+  GlooBackend found({.find_host = [](const auto&) { return "127.0.0.1"; }});
+  EXPECT_TRUE(found.Prepare(0, 2).ok());
+  GlooBackend hangs({.find_host = [](const auto& stopped)
+                         -> absl::StatusOr<std::string> {
+    while (!stopped()) std::this_thread::yield();
+    return absl::CancelledError("the look-up was stopped");
+  }});
+  absl::Status status;
+  std::thread t([&] { status = hangs.Prepare(0, 2).status(); });
+  hangs.Abort();
+  t.join();
+  EXPECT_NE(status.message().find("the look-up was stopped"), std::string::npos)
+      << status;
+}
+
 TEST(GlooBackend, AnotherNumberOfConnectionsIsAnError) {
   GlooBackend two({.host = "127.0.0.1", .connections = 2});
   GlooBackend one({.host = "127.0.0.1"});

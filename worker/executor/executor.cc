@@ -169,7 +169,8 @@ Executor::Executor(ExecutorOptions options, Fd control, SharedStats stats)
     : options_(std::move(options)),
       watchdog_([job = options_.core.job](const LoopWatchdog::Report& r) {
         spdlog::error("event=loop_stuck job={} seconds={} doing={}", job,
-                      r.stands.count() / 1000, LogValue(r.doing));
+                      static_cast<double>(r.stands.count() / 10) / 100,
+                      LogValue(r.doing));
       }),
       reporter_(options_.core.job, std::move(stats), &watchdog_),
       control_(std::move(control)),

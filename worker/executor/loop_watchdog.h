@@ -27,8 +27,13 @@
 namespace maypole::worker {
 
 // A turn is reported when it has lasted this long, and again after each further
-// period of this length.
+// period of this length. In debug builds whatever blocks the loop is reported,
+// as by EventLoop.
+#ifdef NDEBUG
 inline constexpr std::chrono::milliseconds kLongestTurn(10000);
+#else
+inline constexpr std::chrono::milliseconds kLongestTurn(50);
+#endif
 
 class LoopWatchdog {
  public:

@@ -4,6 +4,9 @@
 
 #include <cerrno>
 #include <cstring>
+#include <future>
+#include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/address.h"
@@ -56,6 +59,24 @@ absl::StatusOr<std::string> OwnAddress(const std::string& coordinator,
     if (towards.ok() && !IsLoopbackHost(*towards)) return towards;
   }
   return own;  // all nodes are on this machine
+}
+
+absl::StatusOr<std::string> FindUntil(const std::function<bool()>& stopped,
+                                      FindAddress find) {
+  std::promise<absl::StatusOr<std::string>> promise;
+  auto found = promise.get_future();
+  std::thread([find = std::move(find), promise = std::move(promise)]() mutable {
+    promise.set_value(find());
+  }).detach();
+  const auto deadline = std::chrono::steady_clock::now() + kLookUpLimit;
+  constexpr std::chrono::milliseconds kTurn(20);
+  while (found.wait_for(kTurn) != std::future_status::ready) {
+    if (stopped()) return absl::CancelledError("the look-up was stopped");
+    if (std::chrono::steady_clock::now() < deadline) continue;
+    return absl::DeadlineExceededError(absl::StrCat(
+        "the name service has not answered for ", kLookUpLimit.count(), " s"));
+  }
+  return found.get();
 }
 
 }  // namespace maypole::worker

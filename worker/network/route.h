@@ -4,10 +4,13 @@
 // Purpose: the routing table tells which local address is used towards another
 // machine; nodes near that machine can usually reach this one at that address.
 //
-// Thread contract: any thread; the functions block while they look up names.
+// Thread contract: any thread but one that runs an event loop: the functions
+// block while they look up names.
 #ifndef MAYPOLE_WORKER_NETWORK_ROUTE_H_
 #define MAYPOLE_WORKER_NETWORK_ROUTE_H_
 
+#include <chrono>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -25,6 +28,14 @@ absl::StatusOr<std::string> LocalAddressTowards(const std::string& peer);
 // for which it is not. `others` are addresses as the coordinator sees them.
 absl::StatusOr<std::string> OwnAddress(const std::string& coordinator,
                                        const std::vector<std::string>& others);
+
+// Calls `find`, one of the above, on another thread, because a look-up cannot be
+// cancelled; that thread may outlive the call. An error if stopped() becomes
+// true, or after kLookUpLimit.
+inline constexpr std::chrono::seconds kLookUpLimit{20};
+using FindAddress = std::function<absl::StatusOr<std::string>()>;
+absl::StatusOr<std::string> FindUntil(const std::function<bool()>& stopped,
+                                      FindAddress find);
 
 }  // namespace maypole::worker
 

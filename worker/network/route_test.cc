@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <future>
+
 namespace maypole::worker {
 namespace {
 
@@ -16,6 +19,23 @@ TEST(RouteTest, WithoutAnybodyElsewhereItIsTheRouteToTheCoordinator) {
   EXPECT_EQ(*OwnAddress("127.0.0.1:4001", {}), "127.0.0.1");
   EXPECT_EQ(*OwnAddress("127.0.1.1:4001", {"", "127.0.0.1", "::1"}),
             *LocalAddressTowards("127.0.1.1:4001"));
+}
+
+TEST(RouteTest, ALookUpThatHangsHoldsNobodyUp) {
+  std::promise<void> end;
+  const std::shared_future<void> ended = end.get_future().share();
+  std::atomic<int> asked{0};
+  const auto found = FindUntil([&] { return ++asked > 2; },
+                               [ended]() -> absl::StatusOr<std::string> {
+                                 ended.wait();
+                                 return "too late";
+                               });
+  EXPECT_EQ(found.status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(asked.load(), 3);
+  end.set_value();
+  EXPECT_EQ(*FindUntil([] { return false; },
+                       [] { return OwnAddress("127.0.0.1:4001", {}); }),
+            "127.0.0.1");
 }
 
 }  // namespace

@@ -1,17 +1,21 @@
 // ElasticJob: the hosts and processes of an elastic job, as maypolerun runs
 // them.
 //
-// Purpose: carries out what ElasticDriver decides: starts and stops nodes on
-// this machine (NodeSupervisor) and on others (RemoteNode), and processes on
-// them, and tells it what becomes of them. A part of JobLauncher, which has
-// the coordinator, the output and the signals.
+// Purpose: carries out what ElasticDriver decides: starts and stops nodes
+// (ElasticNode) and processes on them, and tells it what becomes of them. Pure:
+// JobLauncher has the nodes, the coordinator, the output and the signals; in a
+// simulation the world has them.
 //
 //   JobLauncher --- events ---> ElasticJob ---> ElasticDriver
 //        ^                          |  <--- actions ---'
 //        `------- Launcher ---------'
 //
-// Thread contract: one thread, the one that runs the loop. Actions are carried
-// out in Continue() only, which is not called by an event.
+// Processes are known by their numbers, which need not follow one another: a
+// process whose node is lost before it could start has a number, and is never
+// added.
+//
+// Thread contract: not synchronized. Actions are carried out in Continue()
+// only, which is not called by an event.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_ELASTIC_ELASTIC_JOB_H_
 #define MAYPOLE_CLIENT_LAUNCHER_ELASTIC_ELASTIC_JOB_H_
 
@@ -27,86 +31,90 @@
 
 #include "client/launcher/command/options.h"
 #include "client/launcher/elastic/elastic_driver.h"
-#include "client/launcher/elastic/host_discovery.h"
-#include "client/launcher/node/node_supervisor.h"
-#include "client/launcher/node/remote_node.h"
+#include "client/launcher/hosts/hosts.h"
+#include "common/status.h"
 
 namespace maypole::launcher {
+
+// A node of an elastic job, of this machine or of another. It is started when
+// it is made, and its loss is an event (ElasticJob::OnNodeLost).
+class ElasticNode {
+ public:
+  virtual ~ElasticNode() = default;
+
+  // Continues its start; true: processes may be started there.
+  virtual bool Ready() = 0;
+  // How a node that is not ready stands: "not ready".
+  virtual std::string Standing() const = 0;
+  // Its start takes too long: reports its loss, for this reason.
+  virtual void GiveUp(const std::string& why) = 0;
+  virtual Status StartProcess(int process, int slot) = 0;
+  virtual void SignalProcess(int process, int signal) = 0;
+  // Nothing of it is needed any more.
+  virtual void Stop() = 0;
+};
 
 class ElasticJob {
  public:
   // What it needs of its JobLauncher.
   struct Launcher {
-    NodeSupervisor* here = nullptr;
-    // Connects to another host; it starts at once.
-    std::function<std::unique_ptr<RemoteNode>(const Host&, int node,
-                                              RemoteNode::OnLost)>
-        connect;
-    // The node's description; remote: null on this machine.
-    std::function<NodeJob(int node, const Host&, const RemoteNode* remote)>
-        describe;
+    // Its loss may be reported before this returns.
+    std::function<std::unique_ptr<ElasticNode>(int node, const Host&)>
+        start_node;
     std::chrono::seconds start_limit{0};  // until a node is ready
-    std::string secret_file;  // of the coordinator, for nodes of this machine
     std::function<Status(int process, const Host&, int node)> add_process;
     std::function<void(int process)> lose_process;  // with its node
     std::function<void(const std::string& line)> say;
     std::function<void(const std::string& why)> fail;  // the job
   };
 
-  ElasticJob(const ElasticOptions& options, int first_size, OutputLoop* loop,
-             IsHere is_here, Launcher launcher);
+  ElasticJob(const ElasticDriver::Settings& settings, Launcher launcher)
+      : launcher_(std::move(launcher)), driver_(settings) {}
 
+  void OnHosts(const std::vector<Host>& hosts, Time now);
+  void OnNodeLost(int number, const std::string& why);
   // Returns whether its end makes the job fail.
-  bool OnProcessEnd(int process, const Exit& exit);
+  bool OnProcessEnd(int process, const Exit& exit, Time now);
   // Something is lost without which no process can go on.
   void OnJobLost(const std::string& why) { Take(driver_.OnJobLost(why)); }
   void Continue(Time now);
   std::optional<Time> deadline() const;
   // The job ends: whatever happens now has no consequences.
-  void Stop();
-  // Some process has ended well, or the job has failed.
-  bool ending() const { return driver_.finishing() || driver_.over(); }
-  // The other hosts, until their ssh has ended.
-  std::vector<RemoteNode*> remotes() const;
-  // Of the discovery script; 0: it does not run.
-  pid_t script() const { return discovery_ ? discovery_->pid() : 0; }
+  void Stop() { stopped_ = true; }
+  // Nothing is started any more: some process has ended well, or the job has
+  // failed, or was stopped.
+  bool ending() const { return stopped_ || finishing() || over(); }
+  bool finishing() const { return driver_.finishing(); }
+  bool over() const { return driver_.over(); }
 
  private:
   struct Node {
     Host host;
-    std::unique_ptr<RemoteNode> remote;  // null: on this machine
-    bool told = false;                   // has got its NodeJob
+    std::unique_ptr<ElasticNode> runner;
     bool ready = false;
     Time ready_by{};
     std::set<int> processes;
     std::string lost;  // why; empty: it is not
   };
 
-  void OnHosts(const std::vector<Host>& hosts, Time now);
-  void OnLost(int number, const std::string& why);
   void LookAtNodes(Time now);
   void LookAt(int number, Node* node, Time now);
-  void GiveUp(int number, Node* node);
   void Lose(int number, Time now);
   void Take(ElasticDriver::Actions actions);
-  void Do(const ElasticDriver::StartNode& start);
-  void Do(const ElasticDriver::StopNode& stop);
-  void Do(const ElasticDriver::StartProcess& start);
-  void Do(const ElasticDriver::SignalProcess& signal);
-  void Do(const ElasticDriver::Tell& tell) { launcher_.say(tell.line); }
-  void Do(const ElasticDriver::EndBadly& end) { launcher_.fail(end.why); }
+  void Do(const ElasticDriver::StartNode& start, Time now);
+  void Do(const ElasticDriver::StopNode& stop, Time now);
+  void Do(const ElasticDriver::StartProcess& start, Time now);
+  void Do(const ElasticDriver::SignalProcess& signal, Time now);
+  void Do(const ElasticDriver::Tell& tell, Time) { launcher_.say(tell.line); }
+  void Do(const ElasticDriver::EndBadly& end, Time) { launcher_.fail(end.why); }
 
   const Launcher launcher_;
   ElasticDriver driver_;
-  std::optional<HostDiscovery> discovery_;
-  std::vector<Host> fixed_hosts_;
   std::map<std::string, Host> hosts_;
   std::string here_;           // the first name of this machine that was listed
   std::map<int, Node> nodes_;  // that live
-  std::map<int, int> node_of_;                         // of processes that live
-  std::vector<std::unique_ptr<RemoteNode>> finished_;  // until ssh has ended
+  std::map<int, int> node_of_;  // of processes that live
   std::deque<ElasticDriver::Action> actions_;
-  bool begun_ = false;
   bool stopped_ = false;
 };
 

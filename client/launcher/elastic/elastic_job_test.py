@@ -61,9 +61,17 @@ class ElasticJobTest(LauncherTest):
         self.assertRegex(err, r"maypolerun: process \d \(host localhost\) was killed by signal 9 \(Killed\); the job "
                          r"goes on, and host localhost gets a new process in 1 s\n")
 
+    def working_process(self, job):
+        return next(p for p in map(int, filter(str.isdigit, os.listdir("/proc"))) if self.parent_or_none(p) == job.pid)
+
+    @staticmethod
+    def state(pid):
+        with open("/proc/%d/stat" % pid) as f:
+            return f.read().rpartition(")")[2].split()[0]
+
     def open_files(self, job):
         """The paths that maypolerun's working process has open."""
-        pid = next(p for p in map(int, filter(str.isdigit, os.listdir("/proc"))) if self.parent_or_none(p) == job.pid)
+        pid = self.working_process(job)
         return [os.path.realpath("/proc/%d/fd/%s" % (pid, fd)) for fd in os.listdir("/proc/%d/fd" % pid)]
 
     def parent_or_none(self, pid):
@@ -179,6 +187,33 @@ class ElasticJobTest(LauncherTest):
         self.wait_for_processes(3)  # one file is of the process that was killed
         _, err = self.finish(job)
         self.assertRegex(err, "maypolerun: host 192.0.2.8: .*; the job goes on, and host 192.0.2.8 gets a new process")
+
+    def test_a_process_whose_node_is_lost_before_it_starts(self):
+        # It has a number and never runs; maypolerun still tells those after it apart.
+        hosts = self.write("hosts", "192.0.2.8:1\n192.0.2.9:1\n")
+        script = self.write("discover", '#!/bin/sh\n[ -e "$FAKE_DIR/hold" ] && echo $$ >"$FAKE_DIR/h" && mv "$FAKE_DIR/h" '
+                            '"$FAKE_DIR/held"\nwhile [ -e "$FAKE_DIR/hold" ]; do sleep 0.02; done\nexec cat %s\n' % hosts)
+        self.write("ssh", '#!/bin/sh\ncase "$*" in *192.0.2.9*) echo $$ >"$FAKE_DIR/ssh.pid" ;; esac\n' + FAKE_SSH)
+        job = self.start_job("--min-np", "2", "--host-discovery-script", script)
+        before = self.wait_for_processes(2)
+        self.write("hold", "")
+        self.wait_for_file("held")
+        self.write("hosts", "192.0.2.8:1\n192.0.2.9:2\n")
+        # It hears at the same time of one more slot of a host, for process 2, and of the host's loss.
+        working, ssh = self.working_process(job), int(self.read("ssh.pid"))
+        os.kill(working, signal.SIGSTOP)
+        os.remove(os.path.join(self.dir, "hold"))
+        for pid in sorted(self.nodes(), reverse=True):
+            if ssh in (pid, self.parent(pid), self.parent(self.parent(pid))):
+                os.kill(pid, signal.SIGKILL)
+        for pid in (int(self.read("held")), ssh):
+            wait_for(lambda: self.state(pid) == "Z", "the end of %d" % pid)
+        os.kill(working, signal.SIGCONT)
+        dead = wait_for(lambda: [pid for pid in before if not os.path.exists("/proc/%d" % pid)], "a process's end")
+        self.wait_for_processes(3, but=dead)
+        _, err = self.finish(job)
+        self.assertIn("maypolerun: host 192.0.2.9: ", err)
+        self.remove_directories()
 
     def test_a_process_that_cannot_be_started_costs_no_other(self):
         program = self.write("program", "#!/bin/sh\n" + PROCESS % self.marker + "\n")

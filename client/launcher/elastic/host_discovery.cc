@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <csignal>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "client/launcher/process/process.h"
+#include "common/system/thread.h"
 
 namespace maypole::launcher {
 namespace {
@@ -51,10 +53,18 @@ void HostDiscovery::OnTime(Time now) {
   if (process_ != nullptr && exit_) {
     process_->CloseOutput();
     process_.reset();
-    TakeHosts();
-    next_ = now + kDiscoveryInterval;
+    TakeHosts(now);
+  } else if (asked_ && asked_->wait_for(std::chrono::seconds(0)) ==
+                           std::future_status::ready) {
+    here_.merge(asked_->get());
+    asked_.reset();
+    TakeHosts(now);
   }
   if (now < next_) return;
+  if (asked_) {
+    next_ = now + kNamesInterval;
+    return;
+  }
   if (process_ == nullptr) return Start(now);
   killed_ = true;
   process_->Signal(SIGKILL);
@@ -98,7 +108,8 @@ void HostDiscovery::Start(Time now) {
   Complain(status.message());
 }
 
-void HostDiscovery::TakeHosts() {
+void HostDiscovery::TakeHosts(Time now) {
+  next_ = now + kDiscoveryInterval;
   if (killed_) {
     return Complain("took longer than " +
                     std::to_string(kDiscoveryLimit.count()) + " s");
@@ -110,13 +121,46 @@ void HostDiscovery::TakeHosts() {
                     (line.empty() ? "" : ": " + std::string(line)));
   }
   std::vector<Host> hosts;
-  Status status =
-      ParseHostLines("its output", output_, settings_.slots_per_host,
-                     settings_.is_here, &hosts);
+  std::vector<std::string> unknown;
+  const IsHere known = [&](const std::string& name) {
+    const auto it = here_.find(name);
+    if (it == here_.end()) unknown.push_back(name);
+    return it != here_.end() && it->second;
+  };
+  Status status = ParseHostLines("its output", output_,
+                                 settings_.slots_per_host, known, &hosts);
+  if (status.ok() && !unknown.empty()) {
+    status = Ask(unknown);
+    if (status.ok()) {  // when the names are known, it is called again
+      next_ = now + kNamesInterval;
+      return;
+    }
+  }
   if (status.ok()) status = CheckSlots(hosts);
   if (!status.ok()) return Complain(status.message());
   complained_ = false;
   settings_.on_hosts(hosts);
+}
+
+// The thread cannot be stopped, and may outlive this object.
+Status HostDiscovery::Ask(const std::vector<std::string>& names) {
+  std::promise<std::map<std::string, bool>> promise;
+  asked_ = promise.get_future();
+  std::thread thread;
+  const Status status = StartThread(
+      [names, is_here = settings_.is_here,
+       p = std::make_shared<decltype(promise)>(std::move(promise))] {
+        std::map<std::string, bool> here;
+        for (const std::string& name : names) here[name] = is_here(name);
+        p->set_value(std::move(here));
+      },
+      &thread);
+  if (status.ok()) {
+    thread.detach();
+  } else {
+    asked_.reset();
+  }
+  return status;
 }
 
 void HostDiscovery::Complain(const std::string& what) {

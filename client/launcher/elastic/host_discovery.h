@@ -4,9 +4,12 @@
 // Purpose: runs the program every kDiscoveryInterval, at most for
 // kDiscoveryLimit, and reads the hosts that it prints: "HOST" or "HOST:SLOTS".
 // If it fails or prints something else, the hosts stay as they were, and one
-// line says so, again only after it has worked.
+// line says so, again only after it has worked. Which names mean this machine is
+// asked once for each, on a thread of its own: the name service may be slow. The
+// hosts stay as they were until it has answered.
 //
-// Thread contract: not synchronized; all work is done in an OutputLoop.
+// Thread contract: not synchronized; all work but is_here is done in an
+// OutputLoop.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_ELASTIC_HOST_DISCOVERY_H_
 #define MAYPOLE_CLIENT_LAUNCHER_ELASTIC_HOST_DISCOVERY_H_
 
@@ -14,6 +17,8 @@
 
 #include <chrono>
 #include <functional>
+#include <future>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,6 +32,8 @@ namespace maypole::launcher {
 
 inline constexpr std::chrono::seconds kDiscoveryInterval{1};
 inline constexpr std::chrono::seconds kDiscoveryLimit{30};
+// How often it looks whether the name service has answered.
+inline constexpr std::chrono::milliseconds kNamesInterval{50};
 inline constexpr size_t kMaxDiscoveryBytes = 1 << 20;  // of its output
 
 // What runs for --host-discovery-script: a program by its path or name or, if
@@ -40,7 +47,7 @@ class HostDiscovery {
   struct Settings {
     std::string script;  // see FindDiscovery()
     int slots_per_host = 1;
-    IsHere is_here;
+    IsHere is_here;  // called by any thread
     std::function<void(const std::vector<Host>&)> on_hosts;
     std::function<void(const std::string& line)> say;
   };
@@ -59,7 +66,8 @@ class HostDiscovery {
 
  private:
   void Start(Time now);
-  void TakeHosts();
+  void TakeHosts(Time now);
+  Status Ask(const std::vector<std::string>& names);
   void Complain(const std::string& what);
 
   OutputLoop* const loop_;
@@ -68,6 +76,8 @@ class HostDiscovery {
   std::optional<Exit> exit_;  // process_ has ended
   bool killed_ = false;       // process_ took too long
   std::string output_, errors_;
+  std::map<std::string, bool> here_;  // by name
+  std::optional<std::future<std::map<std::string, bool>>> asked_;
   Time next_{};  // start, or the end of process_'s time
   bool complained_ = false;
 };

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <initializer_list>
-#include <map>
 #include <utility>
 
 #include "common/limits.h"
@@ -217,16 +216,6 @@ Status CheckSlots(const std::vector<Host>& hosts) {
                    std::to_string(kMaxLocalRanks));
   }
   return Status();
-}
-
-IsHere AskedOnce(IsHere is_here) {
-  return
-      [is_here = std::move(is_here), answers = std::map<std::string, bool>()](
-          const std::string& name) mutable {
-        const auto [it, added] = answers.try_emplace(name);
-        if (added) it->second = is_here(name);
-        return it->second;
-      };
 }
 
 int SlotsOf(const std::vector<Host>& hosts) {

@@ -31,10 +31,6 @@ struct Host {
 // Whether a host name means this machine; may query the name service.
 using IsHere = std::function<bool(const std::string& name)>;
 
-// As is_here, but asks for each name only once: the name service may be slow,
-// or answer differently later.
-IsHere AskedOnce(IsHere is_here);
-
 // Appends to *out. The slots of a host that is listed several times are added
 // up; all names of this machine are one host.
 Status ParseHosts(std::string_view text, const IsHere& is_here,

@@ -107,19 +107,6 @@ TEST(HostsTest, HostsAreFilledOneAfterTheOther) {
   EXPECT_EQ(hosts[1].ranks, 1);
 }
 
-TEST(HostsTest, TheNameServiceIsAskedOnceForEachName) {
-  int asked = 0;
-  const IsHere is_here = AskedOnce([&](const std::string& name) {
-    ++asked;
-    return name == "a";
-  });
-  EXPECT_TRUE(is_here("a"));
-  EXPECT_FALSE(is_here("b"));
-  EXPECT_TRUE(is_here("a"));
-  EXPECT_FALSE(is_here("b"));
-  EXPECT_EQ(asked, 2);
-}
-
 TEST(HostsTest, ANodeHasALimitOfSlots) {
   EXPECT_TRUE(CheckSlots({{.name = "a", .slots = 64}}).ok());
   EXPECT_EQ(CheckSlots({{.name = "a", .slots = 65}}).message(),

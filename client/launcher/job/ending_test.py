@@ -405,6 +405,16 @@ echo saved
         self.wait_until_none_lives()
         wait_for(lambda: not os.listdir(self.runtime), "the directory's end")
 
+    def test_kill_9_as_soon_as_there_is_a_directory(self):
+        for _ in range(20):
+            job = self.start("-np", "2", "sleep", self.marker)
+            while not os.listdir(self.runtime):
+                self.assertIsNone(job.poll())
+            job.kill()
+            job.wait()
+            self.wait_until_none_lives()
+            wait_for(lambda: not os.listdir(self.runtime), "the directory's end")
+
     def test_kill_9_of_the_supervisor(self):
         job = self.start_stubborn()
         with open("/proc/%d/task/%d/children" % (job.pid, job.pid)) as f:

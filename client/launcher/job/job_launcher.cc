@@ -60,7 +60,7 @@ JobLauncher::JobLauncher(Settings settings)
                            for (const RemoteNode* remote : Remotes()) {
                              if (!remote->ended()) pids.insert(remote->pid());
                            }
-                           if (elastic_) pids.insert(elastic_->script());
+                           if (discovery_) pids.insert(discovery_->pid());
                            return pids;
                          },
                      .others_ended = [this] { return !AwaitsHosts(); },
@@ -102,17 +102,16 @@ int JobLauncher::Run() {
 }
 
 std::vector<RemoteNode*> JobLauncher::Remotes() const {
-  if (elastic_) return elastic_->remotes();
   std::vector<RemoteNode*> remotes;
   for (const auto& remote : remotes_) remotes.push_back(remote.get());
   return remotes;
 }
 
 void JobLauncher::ForEachStream(const std::function<void(OutputStream&)>& f) {
-  for (const auto& rank : ranks_) {
-    if (!rank->out) continue;
-    f(*rank->out);
-    f(*rank->err);
+  for (auto& [number, rank] : ranks_) {
+    if (!rank.out) continue;
+    f(*rank.out);
+    f(*rank.err);
   }
   for (auto& [name, log] : daemon_logs_) f(log);
 }
@@ -123,13 +122,16 @@ void JobLauncher::Round(std::optional<Time> deadline) {
   deadline = Earlier(deadline, answer_by_);
   deadline = Earlier(deadline, here_.deadline());
   if (elastic_) deadline = Earlier(deadline, elastic_->deadline());
+  if (discovery_ && !elastic_->ending()) {
+    deadline = Earlier(deadline, discovery_->deadline());
+  }
   ForEachStream([&](OutputStream& stream) {
     deadline = Earlier(deadline, stream.deadline());
   });
   loop_.Poll(deadline);
   Time now = Now();
   here_.OnTime(now);
-  if (elastic_) elastic_->Continue(now);
+  if (elastic_) ContinueElastic(now);
   ForEachStream([&](OutputStream& stream) { stream.OnTime(now); });
   int signal = supervision_.OnTime(now);
   if (signal == SIGTERM) Say("the other ranks did not end: sending SIGTERM");
@@ -150,7 +152,7 @@ void JobLauncher::OnSignal(const signalfd_siginfo& info) {
   const bool first = !supervision_.interrupted();
   leavers_.Stop();
   StopStart();
-  if (elastic_) elastic_->Stop();
+  if (elastic_) StopElastic();
   const int signal = supervision_.OnSignal(number, Now());
   if (first) {
     here_.Hurry();
@@ -176,17 +178,15 @@ NodeEvents JobLauncher::EventsOf(const std::string& host) {
                                 pid_t pid) { OnRankStarted(rank, pid); },
       .on_rank_output =
           [this](int rank, int stream, std::string_view bytes) {
-            const auto& r = ranks_[static_cast<size_t>(rank)];
-            const auto& out = stream == 0 ? r->out : r->err;
+            const Rank& r = ranks_.at(rank);
+            const auto& out = stream == 0 ? r.out : r.err;
             if (out) out->Take(bytes);  // elastic: until its end
           },
       .on_rank_joined = [this](int rank) { OnRankJoined(rank); },
       .on_rank_result =
           [this](int rank, std::string_view bytes) { OnResult(rank, bytes); },
       .on_rank_ended =
-          [this](int rank, Exit exit) {
-            OnRankEnded(ranks_[static_cast<size_t>(rank)].get(), exit);
-          },
+          [this](int rank, Exit exit) { OnRankEnded(rank, exit); },
       .on_daemon_log =
           [this](const std::string& daemon, std::string_view bytes) {
             OnDaemonLog(daemon, bytes);
@@ -201,11 +201,12 @@ NodeEvents JobLauncher::EventsOf(const std::string& host) {
 }
 
 void JobLauncher::OnRankStarted(int rank, pid_t pid) {
-  ranks_[static_cast<size_t>(rank)]->pid = pid;
+  ranks_.at(rank).pid = pid;
   if (options_.verbose) Say(Who(rank) + " started");
 }
 
-void JobLauncher::OnRankEnded(Rank* rank, Exit exit) {
+void JobLauncher::OnRankEnded(int number, Exit exit) {
+  Rank* const rank = &ranks_.at(number);
   if (!rank->alive) return;
   rank->alive = false;
   StopStart();
@@ -218,18 +219,17 @@ void JobLauncher::OnRankEnded(Rank* rank, Exit exit) {
     clues = {.last_traceback = tail.last_traceback(),
              .maypole_error = tail.maypole_error()};
   }
-  if (elastic_ && !elastic_->OnProcessEnd(rank->place.rank, exit)) {
+  if (elastic_ && !elastic_->OnProcessEnd(number, exit, Now())) {
     CloseOutput(rank);
     if (!exit.clean()) return supervision_.OnRankReplaced();
   }
   bool first = !supervision_.first_failure();
-  SignalRanks(supervision_.OnRankExit(rank->place.rank, exit, Now(), clues),
-              false);
+  SignalRanks(supervision_.OnRankExit(number, exit, Now(), clues), false);
   if (!supervision_.interrupted() && !elastic_) {
-    leavers_.OnRankExit(rank->place.rank, exit.clean(), Now());
+    leavers_.OnRankExit(number, exit.clean(), Now());
   }
   if (first && supervision_.first_failure() && !supervision_.ranks_ended()) {
-    Say(Who(rank->place.rank) + " " + Describe(exit) +
+    Say(Who(number) + " " + Describe(exit) +
         "; waiting up to 5 s for the other ranks to end");
   }
 }
@@ -258,8 +258,8 @@ void JobLauncher::OnDaemonLog(const std::string& daemon,
 
 void JobLauncher::OnHostLost(const RemoteNode& remote, const std::string& why) {
   if (!supervision_.interrupted()) Say(remote.host().name + ": " + why);
-  for (const auto& rank : ranks_) {
-    if (remote.Owns(rank->place.rank)) OnRankEnded(rank.get(), {.lost = true});
+  for (const auto& [number, rank] : ranks_) {
+    if (remote.Owns(number)) OnRankEnded(number, {.lost = true});
   }
 }
 
@@ -276,7 +276,7 @@ void JobLauncher::GiveUpSilentHosts(Time now) {
   answer_by_ = std::nullopt;
   for (RemoteNode* const remote : Remotes()) {
     auto waits = [&](const auto& rank) {
-      return rank->alive && remote->Owns(rank->place.rank);
+      return rank.second.alive && remote->Owns(rank.first);
     };
     if (std::any_of(ranks_.begin(), ranks_.end(), waits)) {
       remote->GiveUp("it does not answer");
@@ -338,13 +338,18 @@ bool JobLauncher::AwaitsHosts() const {
 
 // Afterwards no process of the job is alive, and all its output has been read.
 void JobLauncher::End() {
-  if (elastic_) elastic_->Stop();
+  if (elastic_) StopElastic();
   const std::vector<RemoteNode*> remotes = Remotes();
   for (RemoteNode* const remote : remotes) remote->Finish();
   const Time asked = Now();
-  if (!here_.End()) Say("some processes of the ranks could not be killed");
-  for (const auto& rank : ranks_) {
-    if (rank->here) rank->alive = false;
+  for (const pid_t pid : here_.End()) {
+    Say("process " + std::to_string(pid) +
+        " of the ranks has got SIGKILL and has not ended: it may hang in the "
+        "kernel (ps -o stat,wchan " +
+        std::to_string(pid) + ")");
+  }
+  for (auto& [number, rank] : ranks_) {
+    if (rank.here) rank.alive = false;
   }
   auto deadline = [&] { return asked + here_.core().Within(kHostLimit); };
   while (!here_.core().ended() || (AwaitsHosts() && Now() < deadline())) {
@@ -419,7 +424,7 @@ void JobLauncher::WriteOutcome(const Status& start) {
 
 // Prints the rank's last lines, unless they are the last lines on the screen.
 void JobLauncher::ShowLastWords(int rank) {
-  const auto& err = ranks_[rank]->err;
+  const auto& err = ranks_.at(rank).err;
   if (!err || err->tail().empty()) return;
   Screen& screen = err_sink_->screen();
   if (screen.LastLinesAre(err->id(), err->tail().telling_lines())) return;
@@ -465,7 +470,7 @@ std::string JobLauncher::Leavers() const {
 }
 
 std::string JobLauncher::Who(int rank) const {
-  const Rank& r = *ranks_[rank];
+  const Rank& r = ranks_.at(rank);
   return (elastic_ ? "process " : "rank ") + std::to_string(rank) + " (" +
          (r.pid == 0 ? "" : "pid " + std::to_string(r.pid) + ", ") +
          (r.host.empty() ? NodeName(r.place.node) : "host " + r.host) + ")";

@@ -26,6 +26,7 @@
 
 #include "client/launcher/command/options.h"
 #include "client/launcher/elastic/elastic_job.h"
+#include "client/launcher/elastic/host_discovery.h"
 #include "client/launcher/hosts/placement.h"
 #include "client/launcher/job/early_leavers.h"
 #include "client/launcher/job/start_progress.h"
@@ -102,6 +103,12 @@ class JobLauncher {
   Status StartRanks();
   Status StartElastic();
   ElasticJob::Launcher ElasticLauncher(const std::string& secret_file);
+  std::unique_ptr<ElasticNode> StartElasticNode(int node, const Host& host,
+                                                const std::string& secret_file);
+  NodeJob ElasticJobOf(int node, const Host& host,
+                       const RemoteNode* remote) const;
+  void ContinueElastic(Time now);
+  void StopElastic();
   Status AddProcess(int process, const Host& host, int node);
   void LoseProcess(int process);
   void CloseOutput(Rank* rank);
@@ -121,7 +128,7 @@ class JobLauncher {
   void Round(std::optional<Time> deadline);
   void OnSignal(const signalfd_siginfo& info);
   void OnRankStarted(int rank, pid_t pid);
-  void OnRankEnded(Rank* rank, Exit exit);
+  void OnRankEnded(int rank, Exit exit);
   void OnRankJoined(int rank);
   void ShowStart(Time now);
   std::string DescribeStart() const;
@@ -152,16 +159,18 @@ class JobLauncher {
   std::string secret_;      // of the coordinator, for other hosts
   std::string directory_;   // the ranks' current one
   int remote_streams_ = 0;  // of ssh's stderr
-  std::vector<std::unique_ptr<RemoteNode>> remotes_;
+  // Elastic: until ssh has ended, and shared with their ElasticNodes.
+  std::vector<std::shared_ptr<RemoteNode>> remotes_;
   // When hosts that were told to kill their ranks must have reported the end.
   std::optional<Time> answer_by_;
-  std::vector<std::unique_ptr<Rank>> ranks_;  // elastic: by process
+  std::map<int, Rank> ranks_;  // by number; elastic: of the process
   std::map<std::string, OutputStream> daemon_logs_;
   Supervision supervision_;
   EarlyLeavers leavers_;
   StartProgress start_;
   int awaited_ = 0;  // ranks that have not called init(), once they run
   std::optional<ElasticJob> elastic_;
+  std::optional<HostDiscovery> discovery_;  // of elastic_
   std::string lost_daemon_;  // how the first lost daemon ended; empty: none
   size_t lost_files_ = 0;    // files of --output-filename that end early
   bool told_lost_output_ = false;

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <csignal>
 
-#include "client/launcher/elastic/host_discovery.h"
 #include "client/launcher/hosts/own_addresses.h"
 #include "client/launcher/job/job_launcher.h"
 
@@ -27,6 +26,84 @@ Status CheckScript(const std::string& script) {
                 "cannot run --host-discovery-script " + status.message());
 }
 
+ElasticDriver::Settings DriverSettings(const LauncherOptions& options) {
+  const ElasticOptions& elastic = *options.elastic;
+  return {.first_size = options.ranks,
+          .min_size = elastic.min_size,
+          .max_size = elastic.max_size,
+          .patience = std::chrono::seconds(elastic.timeout_s),
+          .reset_limit = elastic.reset_limit,
+          .shortest_cooldown = std::chrono::seconds(elastic.cooldown_s[0]),
+          .longest_cooldown = std::chrono::seconds(elastic.cooldown_s[1])};
+}
+
+class NodeHere : public ElasticNode {
+ public:
+  using OnLost = std::function<void(const std::string& why)>;
+  NodeHere(NodeSupervisor* here, int node, OnLost on_lost)
+      : here_(here), node_(node), on_lost_(std::move(on_lost)) {}
+
+  bool Ready() override {
+    if (here_->AgentIsLost(node_)) on_lost_(kAgentLost);
+    // Null: an agent that runs on this machine anyway.
+    const NodeCore::Daemon* const agent = here_->AgentOf(node_);
+    return agent == nullptr || agent->ready;
+  }
+  std::string Standing() const override { return "not ready"; }
+  void GiveUp(const std::string& why) override { on_lost_(why); }
+  Status StartProcess(int process, int slot) override {
+    return here_->StartProcess(node_, process, slot);
+  }
+  void SignalProcess(int process, int signal) override {
+    here_->SignalRank(process, signal);
+  }
+  void Stop() override { here_->StopAgent(node_); }
+
+ private:
+  NodeSupervisor* const here_;
+  const int node_;
+  const OnLost on_lost_;
+};
+
+class NodeElsewhere : public ElasticNode {
+ public:
+  NodeElsewhere(std::shared_ptr<RemoteNode> remote,
+                std::function<NodeJob()> describe)
+      : remote_(std::move(remote)), describe_(std::move(describe)) {}
+
+  bool Ready() override {
+    if (remote_->greeted() && !std::exchange(told_, true)) {
+      ToNode message;
+      *message.mutable_job() = describe_();
+      remote_->Send(message);
+    }
+    return remote_->ready();
+  }
+  std::string Standing() const override {
+    return remote_->greeted() ? "not ready" : "no answer through ssh";
+  }
+  void GiveUp(const std::string& why) override { remote_->GiveUp(why); }
+  Status StartProcess(int process, int slot) override {
+    ToNode message;
+    message.mutable_start_rank()->set_rank(process);
+    message.mutable_start_rank()->set_slot(slot);
+    remote_->Send(message);
+    return Status();
+  }
+  void SignalProcess(int process, int signal) override {
+    ToNode message;
+    message.mutable_signal_ranks()->set_signal(signal);
+    message.mutable_signal_ranks()->set_only(process);
+    remote_->Send(message);
+  }
+  void Stop() override { remote_->Finish(); }
+
+ private:
+  const std::shared_ptr<RemoteNode> remote_;
+  const std::function<NodeJob()> describe_;
+  bool told_ = false;  // has got its NodeJob
+};
+
 }  // namespace
 
 Status JobLauncher::StartElastic() {
@@ -47,31 +124,75 @@ Status JobLauncher::StartElastic() {
   }
   if (status.ok()) status = WriteEndpoints();
   if (!status.ok()) return status;
-  elastic_.emplace(elastic, options_.ranks, &loop_, IsThisMachine,
-                   ElasticLauncher(secret_file));
-  elastic_->Continue(Now());
+  elastic_.emplace(DriverSettings(options_), ElasticLauncher(secret_file));
+  if (elastic.discovery_script.empty()) {
+    elastic_->OnHosts(elastic.hosts, Now());
+  } else {
+    discovery_.emplace(
+        &loop_, HostDiscovery::Settings{
+                    .script = elastic.discovery_script,
+                    .slots_per_host = elastic.slots_per_host,
+                    .is_here = IsThisMachine,
+                    .on_hosts =
+                        [this](const std::vector<Host>& hosts) {
+                          elastic_->OnHosts(hosts, Now());
+                        },
+                    .say = [this](const std::string& line) { Say(line); }});
+  }
+  ContinueElastic(Now());
   return Status();
+}
+
+void JobLauncher::ContinueElastic(Time now) {
+  if (discovery_ && !elastic_->ending()) discovery_->OnTime(now);
+  elastic_->Continue(now);
+  std::erase_if(remotes_, [](const auto& remote) {
+    return remote.use_count() == 1 && remote->ended();
+  });
+}
+
+void JobLauncher::StopElastic() {
+  elastic_->Stop();
+  if (discovery_) discovery_->Stop();
+}
+
+NodeJob JobLauncher::ElasticJobOf(int node, const Host& host,
+                                  const RemoteNode* remote) const {
+  NodeJob job = common_;
+  job.set_node(node);
+  job.set_local_size(host.slots);
+  if (StartsDaemons(options_)) SetCoordinators(remote, &job);
+  return remote == nullptr ? job : JobOfRemote(job, *remote);
+}
+
+std::unique_ptr<ElasticNode> JobLauncher::StartElasticNode(
+    int node, const Host& host, const std::string& secret_file) {
+  const auto lost = [this, node](const std::string& why) {
+    elastic_->OnNodeLost(node, why);
+  };
+  if (host.here) {
+    const Status status =
+        here_.AddNode(ElasticJobOf(node, host, nullptr), secret_file);
+    if (!status.ok()) lost(status.message());
+    return std::make_unique<NodeHere>(&here_, node, lost);
+  }
+  std::shared_ptr<RemoteNode> remote = Connect(host, node, 0, lost);
+  remotes_.push_back(remote);
+  if (Status s = Begin(remote.get()); !s.ok()) lost(s.message());
+  auto describe = [this, node, host, r = remote.get()] {
+    return ElasticJobOf(node, host, r);
+  };
+  return std::make_unique<NodeElsewhere>(std::move(remote),
+                                         std::move(describe));
 }
 
 ElasticJob::Launcher JobLauncher::ElasticLauncher(
     const std::string& secret_file) {
-  return {.here = &here_,
-          .connect =
-              [this](const Host& host, int node, RemoteNode::OnLost lost) {
-                auto remote = Connect(host, node, 0, lost);
-                if (Status s = Begin(remote.get()); !s.ok()) lost(s.message());
-                return remote;
-              },
-          .describe =
-              [this](int node, const Host& host, const RemoteNode* remote) {
-                NodeJob job = common_;
-                job.set_node(node);
-                job.set_local_size(host.slots);
-                if (StartsDaemons(options_)) SetCoordinators(remote, &job);
-                return remote == nullptr ? job : JobOfRemote(job, *remote);
+  return {.start_node =
+              [this, secret_file](int node, const Host& host) {
+                return StartElasticNode(node, host, secret_file);
               },
           .start_limit = std::chrono::seconds(options_.start_timeout_s),
-          .secret_file = secret_file,
           .add_process =
               [this](int process, const Host& host, int node) {
                 return AddProcess(process, host, node);
@@ -86,9 +207,7 @@ ElasticJob::Launcher JobLauncher::ElasticLauncher(
 }
 
 Status JobLauncher::AddProcess(int process, const Host& host, int node) {
-  // Processes are numbered in the order in which they start.
-  ranks_.push_back(std::make_unique<Rank>());
-  Rank* rank = ranks_.back().get();
+  Rank* const rank = &ranks_[process];
   rank->place = {.rank = process, .node = node};
   rank->host = host.name;
   rank->here = host.here;
@@ -106,7 +225,7 @@ void JobLauncher::OnElasticDaemonLost(const std::string& what) {
 // With its node, or because it could not be started: what follows is decided
 // for the node.
 void JobLauncher::LoseProcess(int process) {
-  Rank* const rank = ranks_[static_cast<size_t>(process)].get();
+  Rank* const rank = &ranks_.at(process);
   if (!rank->alive) return;
   rank->alive = false;
   supervision_.OnRankReplaced();

@@ -191,7 +191,9 @@ std::vector<std::string> JobLauncher::CoordinatorsFor(
   const std::string& listen = Coordinator()->announcement.listen;
   if (!HasOtherHosts()) return {listen};
   std::vector<std::string> addresses = OwnAddresses();
-  if (remote == nullptr && !remotes_.empty()) remote = remotes_[0].get();
+  if (remote == nullptr && !elastic_ && !remotes_.empty()) {
+    remote = remotes_[0].get();
+  }
   std::string seen = remote == nullptr ? "" : remote->head_address();
   auto at = std::find(addresses.begin(), addresses.end(), seen);
   if (at != addresses.end()) {

@@ -72,8 +72,7 @@ Status JobLauncher::Prepare() {
 
 Status JobLauncher::StartRanks() {
   for (const Place& place : PlaceRanks(RanksByNode(options_))) {
-    ranks_.push_back(std::make_unique<Rank>());
-    Rank* rank = ranks_.back().get();
+    Rank* const rank = &ranks_[place.rank];
     rank->place = place;
     rank->here = NodeIsHere(options_, place.node);
     if (!options_.hosts.empty()) {
@@ -82,7 +81,7 @@ Status JobLauncher::StartRanks() {
     Status status = OpenOutput(rank);
     if (!status.ok()) return status;
   }
-  for (const auto& rank : ranks_) rank->alive = true;
+  for (auto& [number, rank] : ranks_) rank.alive = true;
   awaited_ = static_cast<int>(ranks_.size());
   ToNode message;
   message.mutable_start_ranks();
@@ -93,7 +92,7 @@ Status JobLauncher::StartRanks() {
 // The first rank that has called init() waits for the others from now on. (If
 // none does, they need not be programs that use Maypole.)
 void JobLauncher::OnRankJoined(int number) {
-  Rank& rank = *ranks_[static_cast<size_t>(number)];
+  Rank& rank = ranks_.at(number);
   if (awaited_ == 0 || std::exchange(rank.joined, true)) return;
   start_.Begin(std::chrono::steady_clock::now());
   if (--awaited_ > 0) return;
@@ -126,8 +125,8 @@ std::string JobLauncher::DescribeStart() const {
     return "the ranks are not started yet; waiting for " + FirstOf(NotReady());
   }
   std::map<int, std::vector<int>> ranks;  // by node
-  for (const auto& rank : ranks_) {
-    if (!rank->joined) ranks[rank->place.node].push_back(rank->place.rank);
+  for (const auto& [number, rank] : ranks_) {
+    if (!rank.joined) ranks[rank.place.node].push_back(number);
   }
   std::vector<std::string> nodes;
   for (const auto& [node, missing] : ranks) {

@@ -422,18 +422,19 @@ bool NodeSupervisor::OutputEnded() const {
   });
 }
 
-bool NodeSupervisor::End() {
+std::vector<pid_t> NodeSupervisor::End() {
   for (Node& node : nodes_) node.lives.restart_at.reset();
   coordinator_.restart_at.reset();
   if (core_.BeginEnd(std::chrono::steady_clock::now()) !=
       NodeCore::Step::kKillRanks) {
-    return true;
+    return {};
   }
-  const bool killed = KillDescendants(Daemons(), core_.Within(kKillLimit));
+  std::vector<pid_t> left =
+      KillDescendants(Daemons(), core_.Within(kKillLimit));
   // They were reaped: other processes may get their process ids.
   for (const auto& rank : ranks_) rank->process.Forget();
   OnTime(std::chrono::steady_clock::now());  // skips phases without work
-  return killed;
+  return left;
 }
 
 std::optional<Time> NodeSupervisor::deadline() const {

@@ -132,9 +132,9 @@ class NodeSupervisor {
   void SignalRanks(int signal, bool from_terminal);
   void SignalRank(int rank, int signal);
 
-  // Begins the end. Returns false if some processes of the ranks could not be
-  // killed.
-  bool End();
+  // Begins the end. Returns those processes of the ranks that SIGKILL has not
+  // ended.
+  std::vector<pid_t> End();
   // From now on the end has the shorter limits of EndLimit.
   void Hurry() { core_.Hurry(); }
   std::optional<Time> deadline() const;

@@ -33,11 +33,17 @@ void FillStandardDescriptors() {
                             const std::function<int(const Supervised&)>& work,
                             PrivateDirectory* directory) {
   prctl(PR_SET_PDEATHSIG, SIGTERM);
-  if (getppid() != where.guard) _exit(1);
+  if (getppid() != where.guard) _exit(1);  // there is no directory yet
+  if (const Status status = directory->Create(); !status.ok()) {
+    fprintf(stderr, "maypolerun: %s\n", status.message().c_str());
+    _exit(1);
+  }
   setpgid(0, 0);
   signal(SIGPIPE, SIG_IGN);
   signal(SIGTTOU, SIG_IGN);  // "stty tostop" must not stop our output
-  int code = work(where);
+  int code = work({.directory = directory->path(),
+                   .guard = where.guard,
+                   .guard_group = where.guard_group});
   if (getppid() != where.guard) directory->Remove();  // the guard is gone
   _exit(code);
 }
@@ -63,14 +69,9 @@ int Watch(pid_t supervisor, const sigset_t& set) {
 int RunGuarded(bool needs_directory,
                const std::function<int(const Supervised&)>& work) {
   FillStandardDescriptors();
-  PrivateDirectory directory;
-  if (needs_directory) {
-    Status status = directory.Create();
-    if (!status.ok()) {
-      fprintf(stderr, "maypolerun: %s\n", status.message().c_str());
-      return 1;
-    }
-  }
+  // Made by the supervisor, when each of the two removes what the other leaves;
+  // both know the name before.
+  PrivateDirectory directory(needs_directory);
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   sigset_t set = HandledSignals();
   sigaddset(&set, SIGCHLD);
@@ -83,10 +84,8 @@ int RunGuarded(bool needs_directory,
     return 1;
   }
   if (supervisor == 0) {
-    Supervise({.directory = directory.path(),
-               .guard = guard,
-               .guard_group = getpgid(guard)},
-              work, &directory);
+    Supervise({.guard = guard, .guard_group = getpgid(guard)}, work,
+              &directory);
   }
   int status = Watch(supervisor, set);
   if (WIFEXITED(status)) return WEXITSTATUS(status);

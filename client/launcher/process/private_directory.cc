@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -21,10 +22,11 @@
 namespace maypole::launcher {
 namespace {
 
-constexpr char kPattern[] = "/maypole-XXXXXX";
+constexpr char kPrefix[] = "/maypole-";
+constexpr size_t kRandom = 10;  // characters that follow
 
 bool SocketsFit(const std::string& directory) {
-  size_t longest = directory.size() + std::strlen(kPattern) + 1 +
+  size_t longest = directory.size() + std::strlen(kPrefix) + kRandom + 1 +
                    NodeName(std::max(kMaxNodes, kMaxHosts) - 1).size() +
                    std::strlen(".sock") + 1;
   return longest <= sizeof(sockaddr_un::sun_path);
@@ -42,15 +44,23 @@ std::vector<std::string> Candidates() {
 
 }  // namespace
 
+PrivateDirectory::PrivateDirectory(bool wanted) {
+  if (wanted) {
+    candidates_ = Candidates();
+    name_ = kPrefix + RandomHex().substr(0, kRandom);
+  }
+}
+
 Status PrivateDirectory::Create() {
+  if (candidates_.empty()) return Status();
   std::string tried;
-  for (const std::string& candidate : Candidates()) {
+  for (const std::string& candidate : candidates_) {
     if (!SocketsFit(candidate)) {
       tried += " " + candidate + " (its path is too long for sockets)";
       continue;
     }
-    std::string path = candidate + kPattern;
-    if (mkdtemp(path.data()) != nullptr) {
+    const std::string path = candidate + name_;
+    if (mkdir(path.c_str(), 0700) == 0) {
       path_ = path;
       return Status();
     }
@@ -62,9 +72,11 @@ Status PrivateDirectory::Create() {
 }
 
 void PrivateDirectory::Remove() {
-  if (path_.empty()) return;
-  std::error_code ignored;  // at the end there is no way to handle it
-  std::filesystem::remove_all(path_, ignored);
+  for (const std::string& candidate : candidates_) {
+    std::error_code ignored;  // at the end there is no way to handle it
+    std::filesystem::remove_all(candidate + name_, ignored);
+  }
+  candidates_.clear();
   path_.clear();
 }
 

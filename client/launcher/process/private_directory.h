@@ -1,11 +1,13 @@
 // PrivateDirectory: a directory of mode 0700 for the sockets and the secret of
-// one job. The destructor removes it with its contents.
+// one job. The destructor removes it with its contents, even if a process that
+// was forked in between has made it: its name is chosen by the constructor.
 //
 // Thread contract: not synchronized; neither copied nor moved.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_PROCESS_PRIVATE_DIRECTORY_H_
 #define MAYPOLE_CLIENT_LAUNCHER_PROCESS_PRIVATE_DIRECTORY_H_
 
 #include <string>
+#include <vector>
 
 #include "common/status.h"
 
@@ -13,7 +15,8 @@ namespace maypole::launcher {
 
 class PrivateDirectory {
  public:
-  PrivateDirectory() = default;
+  // wanted: false makes all calls do nothing.
+  explicit PrivateDirectory(bool wanted);
   PrivateDirectory(const PrivateDirectory&) = delete;
   PrivateDirectory& operator=(const PrivateDirectory&) = delete;
   ~PrivateDirectory() { Remove(); }
@@ -27,6 +30,8 @@ class PrivateDirectory {
   const std::string& path() const { return path_; }
 
  private:
+  std::vector<std::string> candidates_;  // where it may be, the best one first
+  std::string name_;
   std::string path_;
 };
 

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
@@ -19,8 +20,8 @@
 namespace maypole::launcher {
 namespace {
 
-// The process id of the parent of `pid`; -1 if `pid` is gone.
-pid_t ParentOf(const char* pid) {
+// The process id of the parent of `pid`, -1 if `pid` is gone, and its state.
+pid_t ParentOf(const char* pid, char* state) {
   char path[64];
   snprintf(path, sizeof path, "/proc/%s/stat", pid);
   FILE* file = fopen(path, "re");
@@ -32,10 +33,15 @@ pid_t ParentOf(const char* pid) {
   // "pid (name) state ppid": the name may hold spaces and brackets.
   const char* bracket = strrchr(text, ')');
   int parent = -1;
-  char state;
-  if (bracket == nullptr || sscanf(bracket + 1, " %c %d", &state, &parent) != 2)
+  if (bracket == nullptr || sscanf(bracket + 1, " %c %d", state, &parent) != 2)
     return -1;
   return parent;
+}
+
+bool IsDead(pid_t pid) {
+  char state = 0;
+  return ParentOf(std::to_string(pid).c_str(), &state) < 0 || state == 'Z' ||
+         state == 'X';
 }
 
 std::vector<pid_t> ChildrenOf(pid_t parent) {
@@ -44,7 +50,8 @@ std::vector<pid_t> ChildrenOf(pid_t parent) {
   if (proc == nullptr) return children;
   while (dirent* entry = readdir(proc)) {
     if (entry->d_name[0] < '0' || entry->d_name[0] > '9') continue;
-    if (ParentOf(entry->d_name) == parent) {
+    char state = 0;
+    if (ParentOf(entry->d_name, &state) == parent) {
       children.push_back(atoi(entry->d_name));
     }
   }
@@ -135,20 +142,31 @@ void ReapOrphans(const std::set<pid_t>& known) {
   }
 }
 
-bool KillDescendants(const std::set<pid_t>& keep,
-                     std::chrono::milliseconds limit) {
+std::vector<pid_t> KillDescendants(const std::set<pid_t>& keep,
+                                   std::chrono::milliseconds limit) {
   auto deadline = std::chrono::steady_clock::now() + limit;
+  const auto last_deadline = deadline + (kPatientKills - 1) * limit;
+  std::set<pid_t> killed;  // and not dead
+  std::set<pid_t> dead;    // and not ours to reap: a debugger's
   while (true) {
-    bool any = false;
-    for (pid_t pid : ChildrenOf(getpid())) {
-      if (keep.contains(pid)) continue;
-      any = true;
+    bool moved = false;
+    for (const pid_t pid : ChildrenOf(getpid())) {
+      if (keep.contains(pid) || dead.contains(pid)) continue;
+      moved |= killed.insert(pid).second;
       kill(pid, SIGKILL);
-      waitpid(pid, nullptr, WNOHANG);
     }
-    // Children of the processes that died are now ours: look again.
-    if (!any) return true;
-    if (std::chrono::steady_clock::now() >= deadline) return false;
+    std::erase_if(killed, [&](pid_t pid) {
+      bool gone = waitpid(pid, nullptr, WNOHANG) != 0;
+      if (!gone && IsDead(pid)) gone = dead.insert(pid).second;
+      moved |= gone;
+      return gone;
+    });
+    const auto now = std::chrono::steady_clock::now();
+    // Children of the processes that died are now ours: look again, for as long
+    // as there are such.
+    if (moved) deadline = std::min(now + limit, last_deadline);
+    if (!moved && killed.empty()) return {};
+    if (now >= deadline) return {killed.begin(), killed.end()};
     poll(nullptr, 0, 2);
   }
 }

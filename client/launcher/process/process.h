@@ -12,6 +12,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "client/launcher/job/supervision.h"
 #include "common/status.h"
@@ -42,9 +43,11 @@ std::optional<Exit> Reap(pid_t pid);
 void ReapOrphans(const std::set<pid_t>& known);
 
 // Kills and reaps all our descendants, except those in `keep` and their
-// descendants. Returns false if some were still alive after `limit`.
-bool KillDescendants(const std::set<pid_t>& keep,
-                     std::chrono::milliseconds limit);
+// descendants. Returns those that still were not dead `limit` after the last
+// one was found or had ended (kPatientKills such limits, at most).
+std::vector<pid_t> KillDescendants(const std::set<pid_t>& keep,
+                                   std::chrono::milliseconds limit);
+inline constexpr int kPatientKills = 30;
 
 // Finds the path that execvp() would run, or returns the error that it would
 // give. Only regular, executable files count.

@@ -315,6 +315,25 @@ TEST_F(RecoveryTest, NewRanksWaitUntilTheJobIsKnown) {
   EXPECT_FALSE(a.closed || c.closed);
 }
 
+TEST_F(RecoveryTest, WhatWaitsForTheRecoveryIsBoundedByItsBytes) {
+  Executor& a = TakeOver(0);
+  proto::ExecutorMessage m;
+  m.mutable_timeline_records()->set_records(
+      std::string(kMaxMessageBytes / 2, 'x'));
+  const size_t fit = kMaxHeldBytes / (kMaxMessageBytes / 2) - 1;
+  for (size_t i = 0; i < fit; ++i) after_.From(a, m);
+  ASSERT_FALSE(a.refused.has_value());
+  after_.From(a, m);
+  after_.From(a, m);
+  ASSERT_TRUE(a.refused.has_value());
+  EXPECT_NE(a.refused->message().find("too many messages while the job"),
+            std::string::npos);
+  // What it had sent takes no room from the others.
+  Executor& b = TakeOver(1);
+  for (size_t i = 0; i < fit; ++i) after_.From(b, m);
+  EXPECT_FALSE(b.refused.has_value()) << b.refused->message();
+}
+
 TEST_F(RecoveryTest, AStreamThatBreaksBeforeTheWelcomeIsOpenedAgain) {
   TakeOver(0, /*say_state=*/false);
   Executor& a = TakeOver(0);

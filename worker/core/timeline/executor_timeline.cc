@@ -264,7 +264,7 @@ void ExecutorTimeline::Take(std::string_view records, uint64_t dropped) {
   // What a rank has sent may be anything.
   records = records.substr(0, WholeRecords(records, records.size()));
   if (current_->writes) {
-    current_->trace->Add(records, epoch_.node, 0, dropped);
+    AddToTrace(records, epoch_.node, 0, dropped);
     return Write();
   }
   current_->dropped += dropped;
@@ -331,10 +331,10 @@ void ExecutorTimeline::TakeHeld() {
     const int64_t shift = r.clock_offset_ns() - clock_.ns();
     uint64_t dropped = r.dropped();
     if (clock_.known()) {
-      current_->trace->Add(r.records(), r.node(), shift, dropped);
+      AddToTrace(r.records(), r.node(), shift, dropped);
     } else {
       ForRecords(r.records(), [&](const TimelineRecord&) { ++dropped; });
-      current_->trace->Add({}, r.node(), 0, dropped);
+      AddToTrace({}, r.node(), 0, dropped);
     }
     if (r.last()) current_->nodes.erase(r.node());
     proto::ExecutorMessage m;
@@ -348,8 +348,22 @@ void ExecutorTimeline::TakeHeld() {
 
 // --- The file ----------------------------------------------------------------
 
+// The rank whose file it is may be stopped, and never send it.
+void ExecutorTimeline::AddToTrace(std::string_view records, uint32_t node,
+                                  int64_t shift_ns, uint64_t dropped) {
+  if (current_->file == File::kOpen ||
+      current_->trace->text_bytes() < kMaxWaitingBytes) {
+    return current_->trace->Add(records, node, shift_ns, dropped);
+  }
+  ForRecords(records, [&](const TimelineRecord&) { ++dropped; });
+  current_->not_traced[node] += dropped;
+}
+
 void ExecutorTimeline::Write() {
   if (current_->file != File::kOpen) return;
+  for (const auto& [node, dropped] : std::exchange(current_->not_traced, {})) {
+    current_->trace->Add({}, node, 0, dropped);
+  }
   std::string text = current_->trace->TakeText();
   if (!text.empty()) shell_->WriteFile(std::move(text));
 }

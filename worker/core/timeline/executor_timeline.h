@@ -17,8 +17,9 @@
 // Thread contract: not synchronized, except recording(); no I/O, threads or
 // clock. OnTime() sets the time of the events that follow.
 //
-// Invariants: records that wait are bounded by kMaxWaitingBytes; what does not
-// fit is counted, and the count goes to the file. At most one message of
+// Invariants: records that wait, for the writing node or, as text, for the file
+// that a rank is to send, are bounded by kMaxWaitingBytes; what does not fit is
+// counted, and the count goes to the file. At most one message of
 // records is on its way to the writing node, except when the node's last rank
 // leaves: then up to kLastMessages more.
 #ifndef MAYPOLE_WORKER_CORE_TIMELINE_EXECUTOR_TIMELINE_H_
@@ -137,6 +138,7 @@ class ExecutorTimeline {
     // The node that writes.
     File file = File::kAwaited;
     std::optional<Trace> trace;
+    std::map<uint32_t, uint64_t> not_traced;  // records, by node
     std::set<uint32_t> nodes;  // whose last records have not come
     // Of other nodes, until this node's clock is known: a few of each node.
     std::vector<proto::TimelineRecords> held;
@@ -167,6 +169,8 @@ class ExecutorTimeline {
   void OnClosed(const proto::TimelineClosed& closed);
   void OnRecords(const proto::TimelineRecords& records);
   void TakeHeld();
+  void AddToTrace(std::string_view records, uint32_t node, int64_t shift_ns,
+                  uint64_t dropped);
   void AnswerStarts(const proto::Timeline& timeline);
   void Answer(const Request& request, const session::TimelineReply& reply);
   void Take(std::string_view records, uint64_t dropped);

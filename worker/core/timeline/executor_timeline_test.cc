@@ -392,6 +392,32 @@ TEST(ExecutorTimeline, WhatDoesNotFitIsCounted) {
   EXPECT_EQ(received + dropped, added);
 }
 
+// A rank that is stopped before it sends its file.
+TEST(ExecutorTimeline, WhatWaitsForTheFileIsBounded) {
+  Node node(0, 1);
+  node.Request(10, false);
+  node.State(1, true, 0);
+  const std::string name(400, 'x');
+  uint64_t added = 0;
+  for (size_t bytes = 0; bytes < 2 * ExecutorTimeline::kMaxWaitingBytes;
+       bytes += name.size()) {
+    node.Records(10, 0, false, name, /*members=*/1);
+    ++added;
+  }
+  EXPECT_EQ(node.shell.file, "");
+  node.timeline.OnFile(10, 1, true);
+  EXPECT_LT(node.shell.file.size(), ExecutorTimeline::kMaxWaitingBytes + 4096);
+  uint64_t written = 0;
+  for (size_t at = 0; (at = node.shell.file.find("\"ph\":\"X\"", at)) !=
+                      std::string::npos;
+       ++at) {
+    ++written;
+  }
+  const std::string lost = "records lost: " + std::to_string(added - written);
+  EXPECT_NE(node.shell.file.find(lost), std::string::npos)
+      << node.shell.file.substr(node.shell.file.size() - 300);
+}
+
 TEST(ExecutorTimeline, TheEndOfTheEpochCompletesTheFile) {
   Node node(0);
   node.State(1, true, 0);
