@@ -151,34 +151,44 @@ void AcceptLoop::Add(Fd fd) {
   caller.peer = PeerOf(socket);
   caller.deadline = In(kHandshakeTime);
   caller.last_deadline = In(kFirstCallTime);
+  if (!DropSurplus(it)) {
+    callers_.Erase(it);
+    return;
+  }
   if (options_.tls) {
     caller.copy = Fd(fcntl(socket, F_DUPFD_CLOEXEC, 0));
     PassToGrpc(fd.Release(), "");
-  } else {
-    const bool ok =
-        SendAll(socket, kServerPreface) &&
-        loop_
-            .Watch(std::move(fd), {.readable = [this, it] { Read(it); }},
-                   &caller.fd)
-            .ok();
-    if (!ok) {
-      callers_.Erase(it);
-      return;
-    }
+    return;
   }
-  DropSurplus();
+  const bool ok =
+      SendAll(socket, kServerPreface) &&
+      loop_
+          .Watch(std::move(fd), {.readable = [this, it] { Read(it); }},
+                 &caller.fd)
+          .ok();
+  if (!ok) callers_.Erase(it);
 }
 
-void AcceptLoop::DropSurplus() {
+bool AcceptLoop::DropSurplus(Callers::Iterator newcomer) {
   const auto surplus = callers_.Surplus();
-  if (!surplus) return;
+  if (!surplus) return true;
   Caller& caller = (*surplus)->value;
   options_.refusals->Report(
-      caller.peer, "too many connections that have not called: the oldest of "
-                   "the address with the most of them is closed");
+      caller.peer, "too many connections that have not called: one of the "
+                   "address with the most of them is closed");
+  if (*surplus == newcomer) return false;
+  if (options_.tls && caller.deadline > In(kHandshakeTime - kTlsPlace)) {
+    const auto count = [this](uint64_t network) {
+      return std::count_if(
+          callers_.begin(), callers_.end(),
+          [network](const auto& c) { return c.network == network; });
+    };
+    if (count(newcomer->network) >= count((*surplus)->network)) return false;
+  }
   // gRPC closes its own descriptor when it sees the end.
   if (caller.copy.valid()) shutdown(caller.copy.get(), SHUT_RDWR);
   callers_.Erase(*surplus);
+  return true;
 }
 
 void AcceptLoop::Read(Callers::Iterator it) {

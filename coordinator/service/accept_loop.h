@@ -18,10 +18,11 @@
 //                  reads a frame              kMaxTlsStrangers
 //
 // More connections, or more than half of the descriptors, displace those of
-// whoever has the most (strangers.h). And some descriptors are reserved: when
-// only these are left, new connections are closed at once, and accepted again
-// when descriptors are free. Connected executors are not affected by any of
-// this.
+// whoever has the most (strangers.h); with TLS not within kTlsPlace, in which a
+// crowd's new connections are closed at once: gRPC frees a handshake only when
+// it has time. And some descriptors are reserved: when only these are left, new
+// connections are closed at once, and accepted again when descriptors are free.
+// Connected executors are not affected by any of this.
 //
 //   auto loop = AcceptLoop::Listen({"0.0.0.0", 4001}, options);
 //   (*loop)->Open(builder.experimental().AddExternalConnectionAcceptor(...));
@@ -61,6 +62,7 @@ inline constexpr std::chrono::seconds kFirstCallTime(30);
 // 170 KB.
 inline constexpr size_t kMaxStrangers = 4096;
 inline constexpr size_t kMaxTlsStrangers = 256;
+inline constexpr std::chrono::seconds kTlsPlace(1);
 // How long a refused caller has to read why.
 inline constexpr std::chrono::seconds kRefusalTime(2);
 
@@ -113,7 +115,8 @@ class AcceptLoop {
   void Add(Fd fd);
   void Read(Callers::Iterator caller);
   void Decide(Callers::Iterator caller);
-  void DropSurplus();
+  // Makes room for a new caller; false if it is the one that has to go.
+  bool DropSurplus(Callers::Iterator newcomer);
 
   const AcceptOptions options_;
   EventLoop loop_;

@@ -122,8 +122,8 @@ class Attack:
     """Threads that each begin again as soon as they are disconnected. `crowd`: connections
     of a thread that are open at a time."""
 
-    def __init__(self, address, kind, threads=4, crowd=1, wrap=None):
-        self.address, self.kind, self.crowd, self.wrap = address, kind, crowd, wrap
+    def __init__(self, address, kind, threads=4, crowd=1, wrap=None, source="127.0.0.1"):
+        self.address, self.kind, self.crowd, self.wrap, self.source = address, kind, crowd, wrap, source
         self.ends = threading.Event()
         self.connections = self.bytes = 0
         self.lock = threading.Lock()
@@ -135,7 +135,7 @@ class Attack:
         held = []
         while not self.ends.is_set():
             try:
-                s = connect(self.address, 2)
+                s = connect(self.address, 2, self.source)
             except OSError:
                 continue
             with self.lock:
@@ -174,7 +174,29 @@ def memory(pid):
     return tuple(int(fields[name].split()[0]) << 10 for name in ("VmRSS", "VmHWM"))
 
 
+def get_status(s, secret):
+    """Makes a call, all of it at once; returns (type, flags) of the frames that come."""
+    s.sendall(HELLO + frame(PING, 0, 0, b"12345678")
+              + frame(HEADERS, END_HEADERS, 1, call(path=b"/maypole.proto.Admin/GetStatus", maypole_secret=secret))
+              + frame(DATA, END_STREAM, 1, bytes(5)) + frame(SETTINGS, ACK, 0))
+    stream, seen = s.makefile("rb"), []
+    while (HEADERS, END_STREAM | END_HEADERS) not in seen:
+        head = stream.read(9)
+        assert len(head) == 9, "hung up after %s" % seen
+        seen.append((head[3], head[4]))
+        stream.read(int.from_bytes(head[:3], "big"))
+        if seen[-1] == (SETTINGS, 0):
+            s.sendall(frame(SETTINGS, ACK, 0))
+    return seen
+
+
 class FloodTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.certs = tempfile.mkdtemp(prefix="mpt", dir="/tmp")
+        cls.addClassCleanup(shutil.rmtree, cls.certs, True)
+        subprocess.run(["bash", MAKE_CERTS, cls.certs, "127.0.0.1"], check=True, capture_output=True)
+
     def flood(self, c, pid, meanwhile, *attacks):
         """Runs each attack for a while, and calls meanwhile() in it. Returns the bytes of memory and log that they cost."""
         before, log = memory(pid)[0], len(c.log("coordinator"))
@@ -225,33 +247,45 @@ class FloodTest(unittest.TestCase):
         with cluster.Cluster() as c:
             address = c.coordinator("--secret_file=" + c.secret("open sesame"))
             with connect(address) as s:
-                s.sendall(HELLO + frame(PING, 0, 0, b"12345678")
-                          + frame(HEADERS, END_HEADERS, 1, call(path=b"/maypole.proto.Admin/GetStatus", maypole_secret=b"open sesame"))
-                          + frame(DATA, END_STREAM, 1, bytes(5)) + frame(SETTINGS, ACK, 0))
-                stream, seen = s.makefile("rb"), []
-                while (HEADERS, END_STREAM | END_HEADERS) not in seen:
-                    head = stream.read(9)
-                    self.assertEqual(len(head), 9, seen)
-                    seen.append((head[3], head[4]))
-                    stream.read(int.from_bytes(head[:3], "big"))
-                    if seen[-1] == (SETTINGS, 0):
-                        s.sendall(frame(SETTINGS, ACK, 0))
-            kinds = [kind for kind, _ in seen]
+                seen = get_status(s, b"open sesame")
             self.assertEqual(seen.count((PING, ACK)), 1)
             self.assertEqual(seen.count((SETTINGS, 0)), 2)
-            self.assertIn(DATA, kinds)
+            self.assertIn(DATA, [kind for kind, _ in seen])
+
+    def tls(self, name):
+        """The flags for one of the certificates."""
+        return ["--tls_%s=%s/%s" % (key, self.certs, file) for key, file in
+                (("ca", "ca.pem"), ("cert", name + ".pem"), ("key", name + ".key"))]
+
+    def context(self):
+        """Of a client without a certificate."""
+        context = ssl.create_default_context(cafile=os.path.join(self.certs, "ca.pem"))
+        context.set_alpn_protocols(["h2"])
+        return context
+
+    @unittest.skipIf(os.geteuid() != 0, "only root may count the coordinator's descriptors")
+    def test_who_has_called_with_tls_is_no_stranger(self):
+        context = self.context()
+        context.load_cert_chain(os.path.join(self.certs, "admin.pem"), os.path.join(self.certs, "admin.key"))
+        with cluster.Cluster() as c, contextlib.ExitStack() as callers:
+            address = c.coordinator("--secret_file=" + c.secret("open sesame"), *self.tls("coordinator"))
+
+            def descriptors():
+                return len(os.listdir("/proc/%d/fd" % c.processes["coordinator"].pid))
+
+            def call_once():
+                s = callers.enter_context(context.wrap_socket(connect(address), server_hostname="127.0.0.1"))
+                self.assertIn((DATA, 0), get_status(s, b"open sesame"))
+
+            call_once()  # gRPC opens some of its own
+            before = descriptors()
+            for _ in range(10):
+                call_once()
+            # The second descriptor of a stranger's connection is closed, long before a stranger's time is over.
+            harness.wait_until(lambda: descriptors() <= before + 10, 2, "no descriptors of strangers")
 
     def test_with_tls_neither(self):
-        certs = tempfile.mkdtemp(prefix="mpt", dir="/tmp")
-        self.addCleanup(shutil.rmtree, certs, True)
-        subprocess.run(["bash", MAKE_CERTS, certs, "127.0.0.1"], check=True, capture_output=True)
-
-        def tls(name):
-            return ["--tls_%s=%s/%s" % (key, certs, file) for key, file in
-                    (("ca", "ca.pem"), ("cert", name + ".pem"), ("key", name + ".key"))]
-
-        context = ssl.create_default_context(cafile=os.path.join(certs, "ca.pem"))
-        context.set_alpn_protocols(["h2"])
+        context = self.context()
 
         def no_certificate(s):
             s.settimeout(2)
@@ -267,13 +301,14 @@ class FloodTest(unittest.TestCase):
 
         with cluster.Cluster() as c:
             secret = "--secret_file=" + c.secret()
-            address = c.coordinator(secret, *tls("coordinator"))
+            address = c.coordinator(secret, *self.tls("coordinator"))
 
+            # (A handshake takes long enough for a crowd of the same address to displace it.)
             def attack(kind, **kwargs):
-                return lambda: Attack(address, kind, **kwargs)
+                return lambda: Attack(address, kind, source="127.0.0.2", **kwargs)
 
             def ask():
-                self.ask(c, address, secret, *tls("admin"))
+                self.ask(c, address, secret, *self.tls("admin"))
 
             ask()
             cost = self.flood(c, c.processes["coordinator"].pid, ask, attack(rapid_reset, wrap=no_certificate),
