@@ -538,12 +538,17 @@ void Coordinated::Freeze() {
       m.mutable_presence()->mutable_operations(0)->set_urgency(2);
       Say(&p, std::move(m), true);
     }
+    for (Player& p : players_) {
+      if (p.undisturbed || p.job != job) continue;
+      if (p.communicator != 0) Say(&p, CommunicatorId(&p));
+      if (checksums_ != 0 && !p.executed.empty()) Say(&p, Results(&p));
+    }
   }
 }
 
 void Coordinated::Together() {
   const uint8_t choice = feed_.Byte();
-  if (choice >= 240) return Freeze();
+  if (choice >= 216) return Freeze();
   const uint32_t what = choice % 5;
   proto::Identity identity;
   Identity(&identity);

@@ -116,7 +116,8 @@ class Coordinated {
   proto::ExecutorMessage Results(Player* p);
   proto::ExecutorMessage Timeline(Player* p, uint32_t what);
   proto::ExecutorMessage NodeStats(Player* p);
-  // All nodes take equal steps, until they get a schedule.
+  // All nodes take equal steps, until they get a schedule; with GPUs, a
+  // communicator; with checksums, they report results.
   void Freeze();
   proto::ExecutorMessage Raw();
   // What another coordinator has known (executors_recovery.cc): all players but
