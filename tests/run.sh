@@ -44,9 +44,11 @@ failed=0
 # What tests need is built before, so that compilers have all cores and then tests have them.
 echo "=== build"
 bazel build --keep_going --profile="$work/build.gz" -c opt //...
+built=$?
 deploy/build.sh || failed=1
 
 if [ "$all" = yes ]; then
+  [ "$built" = 0 ] || failed=$((failed + 1)) # test.py, below, sees it itself
   tests/shards.py run 1/1 2>&1 | tee "$work/log"
 else
   # For Bazel, size "large" is a tag. Those are jobs of many processes.
