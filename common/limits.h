@@ -13,7 +13,7 @@ namespace maypole {
 // The newest version of the protocol (session structs, the board's layout,
 // messages between executors and coordinators), and the oldest that this build
 // still speaks. How sides of different versions agree: common/wire/versions.h.
-inline constexpr uint32_t kProtocolVersion = 15;
+inline constexpr uint32_t kProtocolVersion = 16;
 inline constexpr uint32_t kOldestProtocolVersion = 10;
 
 inline constexpr int kMaxDims = 8;            // dimensions of a tensor
@@ -76,6 +76,12 @@ inline constexpr size_t kMaxStateNameBytes = 63;
 // The path of a timeline's file, as it is shown to other ranks.
 inline constexpr size_t kMaxShownPathBytes = 511;
 inline constexpr uint64_t kMaxTensorBytes = uint64_t{1} << 44;
+// One message of an executor to the coordinator; gRPC refuses longer ones.
+inline constexpr size_t kMaxExecutorMessageBytes = size_t{4} << 20;
+// A NodeState (proto/coordinator.proto), in all its parts. It has the sizes of
+// the last alltoalls that other nodes may not know: kMatrices in flight and as
+// many before, of at most 7 MiB each.
+inline constexpr size_t kMaxNodeStateBytes = size_t{64} << 20;
 
 static_assert(kTicketCells >= 2 * (kMaxSlots + kMaxRuns));
 static_assert(kMaxGpuRunOperations <= kMaxRunOperations);

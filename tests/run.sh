@@ -1,20 +1,30 @@
 #!/bin/sh
 # Runs all tests; the last line is 'N passed, N failed' (', N skipped' if any).
-#   tests/run.sh         installs missing packages, builds, runs all but the large and slow tests
-#   tests/run.sh --all   also the tests of size "large" or tagged "slow", and all others once more
-#                        under each sanitizer: asan, ubsan, tsan
+#   tests/run.sh                    installs missing packages, builds, runs all but the large and slow tests
+#   tests/run.sh --times            the same, and says where the time went (docs/testing.md)
+#   tests/run.sh --all              also the tests of size "large" or tagged "slow", and all others once
+#                                   more under each sanitizer: asan, ubsan, tsan
+#   tests/run.sh --all --shard=I/N  part I of N of the tests of --all
+# --all and its shards go on where they were cut off at the same commit (docs/testing.md).
 # With CUDA's toolkit (nvcc in $CUDA_HOME/bin, /usr/local/cuda by default) it also
 # builds and tests the GPU kernels, without it (or CUDA_HOME=none) what a build
 # without them does; no GPU is needed.
 set -u
 cd "$(dirname "$0")/.."
 
-all=no
-case "${1:-}" in
-  "") ;;
-  --all) all=yes ;;
+all=no shard="" times=no
+for option in "$@"; do
+  case "$option" in
+    --all) all=yes ;;
+    --shard=?*/?*) shard="${option#--shard=}" ;;
+    --times) times=yes ;;
+    *) all=usage && break ;;
+  esac
+done
+case "$all$times${shard:+shard}" in
+  nono | noyes | yesno | yesnoshard) ;;
   *)
-    echo "usage: tests/run.sh [--all]" >&2
+    echo "usage: tests/run.sh [--times | --all [--shard=I/N]]" >&2
     exit 2
     ;;
 esac
@@ -25,42 +35,33 @@ deploy/setup.sh || {
 }
 . tools/ci/bazel.sh
 
+[ -z "$shard" ] || exec tests/shards.py run "$shard"
+
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
-passed=0 failed=0 skipped=0
+failed=0
 
-# part NAME OPTION...: one run of bazel test, added to the sums. What it needs is
-# built before, so that compilers have all cores and then tests have them.
-part() {
-  name="$1"
-  shift
-  echo "=== $name: build"
-  bazel build --keep_going "$@" //...
-  echo "=== $name"
-  tools/ci/test.py --keep_going --local_test_jobs="$(nproc)" "$@" 2>&1 | tee "$work/log"
-  counts="$(tail -n 1 "$work/log" |
-    sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed, \([0-9]*\) skipped$/\1 \2 \3/p')"
-  set -- ${counts:-0 1 0}
-  passed=$((passed + $1)) failed=$((failed + $2)) skipped=$((skipped + $3))
-  summary="${summary:-}$name: $1 passed, $2 failed, $3 skipped
-"
-}
-
+# What tests need is built before, so that compilers have all cores and then tests have them.
 echo "=== build"
+bazel build --keep_going --profile="$work/build.gz" -c opt //...
 deploy/build.sh || failed=1
 
-# For Bazel, size "large" is a tag. Those are jobs of many processes.
-part "tests" -c opt --test_tag_filters=-slow,-large
 if [ "$all" = yes ]; then
-  part "slow tests" -c opt --test_tag_filters=slow,large --build_tests_only
-  for sanitizer in asan ubsan tsan; do
-    part "$sanitizer" --config="$sanitizer" --build_tag_filters=-nosan \
-      --test_tag_filters=-nosan,-slow,-large --build_tests_only
-  done
+  tests/shards.py run 1/1 2>&1 | tee "$work/log"
+else
+  # For Bazel, size "large" is a tag. Those are jobs of many processes.
+  set -- -c opt --test_tag_filters=-slow,-large
+  [ "$times" = no ] || set -- "$@" --run_under=//tools/ci:cpu --profile="$work/test.gz"
+  echo "=== tests"
+  tools/ci/test.py --results="$work/results" --keep_going --local_test_jobs="$(nproc)" "$@" 2>&1 | tee "$work/log"
+  [ "$times" = no ] || tools/ci/times.py "$work/build.gz" "$work/test.gz" "$work/results" docs/testing.md
 fi
 
-printf '%s' "$summary"
-line="$passed passed, $failed failed"
-[ "$skipped" = 0 ] || line="$line, $skipped skipped"
+counts="$(tail -n 1 "$work/log" |
+  sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed, \([0-9]*\) skipped$/\1 \2 \3/p')"
+set -- ${counts:-0 1 0}
+failed=$((failed + $2))
+line="$1 passed, $failed failed"
+[ "$3" = 0 ] || line="$line, $3 skipped"
 echo "$line"
 [ "$failed" = 0 ]

@@ -174,7 +174,7 @@ const nccl::Nccl* FindNccl(const std::string& job) {
 
 absl::Status ExecutorMain(const WorkerFlags& flags, Fd stop_signals) {
   prctl(PR_SET_NAME, "maypole-exec");
-  SetNcclEnvironment();
+  SetNcclEnvironment(flags.network);
   Fd control(flags.control_fd);
   Fd stats_fd(flags.stats_fd);
   Fd tls_fd(flags.tls_fd);

@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "client/bootstrap/bootstrap_messages.h"
@@ -21,6 +22,8 @@
 
 namespace maypole {
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 constexpr char kProgram[] = "maypolerun";
 
@@ -107,16 +110,25 @@ SpawnOptions ServiceOptions(const std::string& program,
   return options;
 }
 
-std::string ReadLine(int fd) {
+// kDeadlineExceeded: the writer still has the pipe open.
+Status ReadLine(int fd, Clock::time_point deadline, std::string* out) {
   std::string line;
   char buffer[512];
   while (line.size() < kMaxBootstrapBytes) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(
+        deadline - Clock::now());
+    pollfd p{fd, POLLIN, 0};
+    const int ready = poll(
+        &p, 1, static_cast<int>(std::max<int64_t>(0, left.count())));
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready == 0) return Status(Code::kDeadlineExceeded, "no answer");
     const ssize_t n = read(fd, buffer, sizeof(buffer));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) break;
     line.append(buffer, static_cast<size_t>(n));
   }
-  return line.substr(0, line.find('\n'));
+  *out = line.substr(0, line.find('\n'));
+  return Status();
 }
 
 }  // namespace
@@ -185,7 +197,8 @@ Status TryLock(const std::string& directory, Fd* lock) {
   return Status();
 }
 
-Status StartNodeService(const std::string& directory, Fd lock) {
+Status StartNodeService(const std::string& directory, Fd lock,
+                        Clock::time_point deadline) {
   std::string program;
   if (Status s = FindMaypolerun(&program); !s.ok()) {
     unlink((directory + "/" + kServiceLock).c_str());
@@ -207,11 +220,20 @@ Status StartNodeService(const std::string& directory, Fd lock) {
     return s;
   }
   writer.Reset();
-  // The service continues in a second child process; this child ends at once. A
-  // SIGCHLD handler of the program may have waited for it already.
+  // The service continues in a second child process; this child ends at once.
+  std::string line;
+  const Status s = ReadLine(reader.get(), deadline, &line);
+  if (!s.ok()) kill(child.pid, SIGKILL);
+  // A SIGCHLD handler of the program may have waited for it already.
   while (waitpid(child.pid, nullptr, 0) < 0 && errno == EINTR) {
   }
-  const std::string line = ReadLine(reader.get());
+  if (!s.ok()) {
+    return Status(s.code(), "the node service in " + directory + " (" +
+                                program +
+                                " --node-service) is not ready within "
+                                "MAYPOLE_START_TIMEOUT; see " +
+                                directory + "/" + kServiceLog);
+  }
   if (line == kServiceReady) return Status();
   return Status(Code::kUnavailable,
                 line.empty() ? program +

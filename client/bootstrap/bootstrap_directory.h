@@ -7,6 +7,7 @@
 #ifndef MAYPOLE_CLIENT_BOOTSTRAP_BOOTSTRAP_DIRECTORY_H_
 #define MAYPOLE_CLIENT_BOOTSTRAP_BOOTSTRAP_DIRECTORY_H_
 
+#include <chrono>
 #include <string>
 
 #include "common/status.h"
@@ -27,8 +28,9 @@ Status MakePrivate(const std::string& path);
 Status TryLock(const std::string& directory, Fd* lock);
 
 // Starts maypolerun --node-service, which takes over the lock. Returns when the
-// service listens, or with the error that it reports.
-Status StartNodeService(const std::string& directory, Fd lock);
+// service listens, with the error that it reports, or at the deadline.
+Status StartNodeService(const std::string& directory, Fd lock,
+                        std::chrono::steady_clock::time_point deadline);
 
 }  // namespace maypole
 

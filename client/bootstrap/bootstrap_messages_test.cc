@@ -43,7 +43,7 @@ TEST(BootstrapMessagesTest, OtherVersionsAreNamed) {
   EXPECT_EQ(s.code(), Code::kFailedPrecondition);
   EXPECT_EQ(
       s.message(),
-      "the maypolerun that it found speaks protocol versions 10 to 15, but "
+      "the maypolerun that it found speaks protocol versions 10 to 16, but "
       "libmaypole speaks protocol versions 16 to 17; upgrade the "
       "maypolerun that it found, or set MAYPOLE_BIN to the directory of "
       "the right programs");

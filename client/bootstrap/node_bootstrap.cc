@@ -101,13 +101,14 @@ Status Connect(const std::string& directory, Clock::time_point deadline,
   const std::string path = directory + "/" + kServiceSocket;
   while (true) {
     if (Status s = MakePrivate(directory); !s.ok()) return s;
-    Status s = ConnectUnix(path, out);
+    Status s = ConnectUnix(path, out, MillisecondsUntil(deadline));
     if (s.ok()) break;
     if (s.code() != Code::kUnavailable) return s;
     Fd lock;
     if (Status l = TryLock(directory, &lock); !l.ok()) return l;
     if (lock.valid()) {
-      if (s = StartNodeService(directory, std::move(lock)); !s.ok()) return s;
+      s = StartNodeService(directory, std::move(lock), deadline);
+      if (!s.ok()) return s;
       continue;
     }
     if (Clock::now() >= deadline) {
@@ -127,9 +128,10 @@ Status Connect(const std::string& directory, Clock::time_point deadline,
 
 class Conversation {
  public:
-  Conversation(const RankOptions& options, Clock::time_point deadline,
-               int socket, Exchange* exchange)
+  Conversation(const RankOptions& options, const std::string& directory,
+               Clock::time_point deadline, int socket, Exchange* exchange)
       : options_(options),
+        directory_(directory),
         deadline_(deadline),
         socket_(socket),
         exchange_(exchange) {}
@@ -169,7 +171,16 @@ class Conversation {
     return Status(Code::kDeadlineExceeded,
                   "rank " + std::to_string(options_.rank) + " has waited " +
                       std::to_string(options_.start_timeout_seconds) +
-                      " s for the agent of its node (MAYPOLE_START_TIMEOUT)");
+                      " s for the agent of its node (MAYPOLE_START_TIMEOUT): "
+                      "the node service in " +
+                      directory_ + Pid() + " does not answer; see " +
+                      directory_ + "/" + kServiceLog);
+  }
+
+  std::string Pid() const {
+    PeerCredentials peer;
+    if (!PeerOf(socket_, &peer).ok() || peer.pid <= 0) return "";
+    return " (pid " + std::to_string(peer.pid) + ")";
   }
 
   Status Send(const std::string& message) {
@@ -208,6 +219,7 @@ class Conversation {
   }
 
   const RankOptions& options_;
+  const std::string& directory_;
   const Clock::time_point deadline_;
   const int socket_;
   Exchange* const exchange_;
@@ -229,7 +241,7 @@ Status BootstrapAnew(Clock::time_point deadline, RankOptions* o) {
     // closes its copy.
     if (s = Connect(directory, deadline, &c.socket); s.ok()) {
       s = SendMessage(c.socket.get(), place.data(), place.size()).ok()
-              ? Conversation(*o, deadline, c.socket.get(), exchange)
+              ? Conversation(*o, directory, deadline, c.socket.get(), exchange)
                     .Run(&c.agent, &c.token)
               : Status(Code::kAborted, "it has ended");
     }

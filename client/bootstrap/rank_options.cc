@@ -128,6 +128,18 @@ Status ReadGpuWays(const Getter& get, RankOptions* o) {
   return Status();
 }
 
+// zero: what 0 means.
+Status ReadGpuBytes(const Getter& get, const std::string& name,
+                    const std::string& zero, int64_t* out) {
+  const char* text = get(name.c_str());
+  if (text == nullptr || *text == 0) return Status();
+  constexpr auto kMost = static_cast<int64_t>(kMaxGpuMemoryBytes);
+  if (ParseNumber(text, int64_t{0}, kMost, out)) return Status();
+  return Status(Code::kInvalidArgument,
+                name + "='" + text + "': expected a number of bytes from 0 (" +
+                    zero + ") to " + std::to_string(kMost));
+}
+
 Status ReadGpuMemory(const Getter& get, RankOptions* o) {
   constexpr std::pair<std::string_view, GpuMemoryMode> kModes[] = {
       {"", GpuMemoryMode::kAuto},
@@ -148,16 +160,14 @@ Status ReadGpuMemory(const Getter& get, RankOptions* o) {
     }
     o->gpu_memory.mode = mode->second;
   }
-  const char* bytes = get("MAYPOLE_GPU_MEMORY_BYTES");
-  if (bytes == nullptr || *bytes == 0) return Status();
-  constexpr auto kMost = static_cast<int64_t>(kMaxGpuMemoryBytes);
-  if (ParseNumber(bytes, int64_t{0}, kMost, &o->gpu_memory.limit)) {
-    return Status();
+  o->gpu_memory.host_bytes = GpuMemoryOptions::kByDevice;
+  Status s = ReadGpuBytes(get, "MAYPOLE_GPU_MEMORY_BYTES", "none",
+                          &o->gpu_memory.limit);
+  if (s.ok()) {
+    s = ReadGpuBytes(get, "MAYPOLE_GPU_HOST_BYTES", "only what GPUs cannot do",
+                     &o->gpu_memory.host_bytes);
   }
-  return Status(Code::kInvalidArgument,
-                std::string("MAYPOLE_GPU_MEMORY_BYTES='") + bytes +
-                    "': expected a number of bytes from 0 (none) to " +
-                    std::to_string(kMost));
+  return s;
 }
 
 // Last of the GPU's variables: `host` here or elsewhere is host.

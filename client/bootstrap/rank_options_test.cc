@@ -330,6 +330,12 @@ TEST(RankOptionsTest, HowGpuMemoryIsShared) {
   EXPECT_EQ(Read({{"MAYPOLE_GPU_MEMORY_BYTES", "1G"}}, &o).message(),
             "MAYPOLE_GPU_MEMORY_BYTES='1G': expected a number of bytes from 0 "
             "(none) to 1099511627776");
+  EXPECT_EQ(o.gpu_memory.host_bytes, GpuMemoryOptions::kByDevice);
+  EXPECT_TRUE(Read({{"MAYPOLE_GPU_HOST_BYTES", "0"}}, &o).ok());
+  EXPECT_EQ(o.gpu_memory.host_bytes, 0);
+  EXPECT_EQ(Read({{"MAYPOLE_GPU_HOST_BYTES", "-1"}}, &o).message(),
+            "MAYPOLE_GPU_HOST_BYTES='-1': expected a number of bytes from 0 "
+            "(only what GPUs cannot do) to 1099511627776");
 }
 
 TEST(RankOptionsTest, TheTimelinesFileIsOursOrHorovods) {

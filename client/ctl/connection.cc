@@ -97,7 +97,13 @@ absl::Status CoordinatorClient::Explain(const grpc::Status& status) const {
       break;
     default:
       return absl::Status(
-          code, absl::StrCat(who, ": ", Printable(status.error_message())));
+          code,
+          absl::StrCat(who, ": ",
+                       status.error_message().empty()
+                           ? absl::StrCat("it answers ",
+                                          absl::StatusCodeToString(code),
+                                          " and says nothing more")
+                           : Printable(status.error_message())));
   }
   if (absl::StrContains(status.error_message(), "stopped by its operator")) {
     return absl::UnavailableError(absl::StrCat(who, " has been stopped"));

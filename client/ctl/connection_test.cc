@@ -3,6 +3,7 @@
 // whose default action kills the process).
 #include "client/ctl/connection.h"
 
+#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -36,6 +37,29 @@ void ExpectOneLine(FakeListener::Handler handler) {
       << text;
   EXPECT_EQ(text.find('\n'), std::string::npos) << text;
   EXPECT_EQ(text.find("TLS"), std::string::npos) << text;
+}
+
+// A coordinator that cannot read the request says only INTERNAL, for example.
+TEST(CoordinatorClientTest, NothingIsSaidAfterAColon) {
+  class Silent : public proto::Admin::Service {
+    grpc::Status GetStatus(grpc::ServerContext*, const proto::StatusRequest*,
+                           proto::StatusReply*) override {
+      return grpc::Status(grpc::StatusCode::INTERNAL, "");
+    }
+  } service;
+  int port = 0;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
+                           &port);
+  builder.RegisterService(&service);
+  const auto server = builder.BuildAndStart();
+  CtlOptions options;
+  options.coordinator = "127.0.0.1:" + std::to_string(port);
+  const auto connection = CoordinatorClient::Make(options);
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  EXPECT_EQ((*connection)->Status("").status().message(),
+            "coordinator " + options.coordinator +
+                ": it answers INTERNAL and says nothing more");
 }
 
 TEST(CoordinatorClientTest, WhoHangsUpAtOnce) {

@@ -20,6 +20,10 @@ struct GpuMemoryOptions {
   GpuMemoryMode mode = GpuMemoryMode::kAuto;
   // The most bytes on each GPU; -1: an eighth of the GPU's memory.
   int64_t limit = -1;
+  // Operations of up to so many bytes go through host memory; kByDevice: those
+  // for which that is faster (staging.h).
+  static constexpr int64_t kByDevice = -1;
+  int64_t host_bytes = 0;
   // The rank may call NCCL itself, if that is better than `mode`
   // (MAYPOLE_GPU_SITE=auto).
   bool chooses_site = false;

@@ -30,6 +30,8 @@ using std::chrono::steady_clock;
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr char kGpus[] = "devices=2,memory=512M";
+constexpr char kNotOffered[] =
+    "the fake driver of this test does not offer it; that of another does";
 
 class SharedGpuMemoryTest : public cuda::fake::FakeTest {
  protected:
@@ -165,7 +167,7 @@ TEST_F(SharedGpuMemoryTest, AllWaysRefusedIsToldOnce) {
 }
 
 TEST_F(SharedGpuMemoryTest, ByDescriptor) {
-  if (!HasDescriptors()) GTEST_SKIP();
+  if (!HasDescriptors()) GTEST_SKIP() << kNotOffered;
   Start(GpuMemoryMode::kDescriptor);
   const Block block = TakeSoon(1000);
   EXPECT_EQ(last_sharing(), session::GpuSharing::kDescriptor);
@@ -175,7 +177,7 @@ TEST_F(SharedGpuMemoryTest, ByDescriptor) {
 }
 
 TEST_F(SharedGpuMemoryTest, ByIpcHandle) {
-  if (!HasIpc()) GTEST_SKIP();
+  if (!HasIpc()) GTEST_SKIP() << kNotOffered;
   Start(GpuMemoryMode::kIpcHandle);
   const Block block = TakeSoon(1000);
   EXPECT_EQ(last_sharing(), session::GpuSharing::kIpcHandle);
@@ -185,7 +187,7 @@ TEST_F(SharedGpuMemoryTest, ByIpcHandle) {
 }
 
 TEST_F(SharedGpuMemoryTest, AutoTakesTheFirstWayThatWorks) {
-  if (!HasIpc()) GTEST_SKIP();
+  if (!HasIpc()) GTEST_SKIP() << kNotOffered;
   for (const std::string lies : {"", ",vmm=lies"}) {
     Start(GpuMemoryMode::kAuto, "good", kGpus + lies);
     const Block block = TakeSoon(1000);
@@ -230,7 +232,7 @@ TEST_F(SharedGpuMemoryTest, ExhaustedMemoryIsAskedForAgainLater) {
 }
 
 TEST_F(SharedGpuMemoryTest, ASmallerSegmentIfTheGpuIsAlmostFull) {
-  if (!HasDescriptors()) GTEST_SKIP();
+  if (!HasDescriptors()) GTEST_SKIP() << kNotOffered;
   Start(GpuMemoryMode::kDescriptor);
   const CUdeviceptr filler = Alloc(504 * kMiB);
   EXPECT_EQ(memory().Take(gpu(), 20 * kMiB).place, kNoGpuPlace);
@@ -255,7 +257,7 @@ TEST_F(SharedGpuMemoryTest, WithoutAnAnswerItOnlyGoesWithout) {
 }
 
 TEST_F(SharedGpuMemoryTest, GrowsUpToItsLimit) {
-  if (!HasDescriptors() && !HasIpc()) GTEST_SKIP();
+  if (!HasDescriptors() && !HasIpc()) GTEST_SKIP() << kNotOffered;
   Start(AnyMode());
   std::vector<Block> blocks = {TakeSoon(1)};
   EXPECT_EQ(memory().allocated(), 64 * kMiB);
@@ -325,7 +327,7 @@ TEST_F(SharedGpuMemoryTest, AfterLeaveNothingIsSent) {
 }
 
 TEST_F(SharedGpuMemoryTest, WhatIsNotReturnedStaysMapped) {
-  if (!HasDescriptors()) GTEST_SKIP();
+  if (!HasDescriptors()) GTEST_SKIP() << kNotOffered;
   Start(GpuMemoryMode::kDescriptor);
   const Block block = TakeSoon(1000);
   Delay(stream(), 50);

@@ -24,7 +24,7 @@ void SiteChoice::Choose(Site site, std::string why) {
 }
 
 SiteChoice::Site SiteChoice::Of(const Communicator& communicator,
-                                const ProcessSet& set) {
+                                const ProcessSet& set, bool side_by_side) {
   std::lock_guard lock(mutex_);
   if (site_ == Site::kOpen && set.size() > 1) {
     const Communicator::GpuUse use = communicator.UseOfGpus();
@@ -41,10 +41,16 @@ SiteChoice::Site SiteChoice::Of(const Communicator& communicator,
   }
   if (site_ != Site::kOpen && !std::exchange(told_, true) &&
       options_.tells_site) {
+    const bool by_turns =
+        site_ == Site::kExecutors && !side_by_side &&
+        communicator.UseOfGpus() == Communicator::GpuUse::kShared;
     TellUser(std::string("maypole: operations on CUDA tensors run at site ") +
              (site_ == Site::kRanks ? "client, by NCCL in this process: "
                                     : "agent, in the executor of the node: ") +
-             why_);
+             why_ +
+             (by_turns ? "; the GPU runs one process after the other, with an "
+                         "MPS server (nvidia-cuda-mps-control -d) all at once"
+                       : ""));
   }
   return site_;
 }

@@ -41,9 +41,11 @@ class SiteChoice {
 
   explicit SiteChoice(const GpuMemoryOptions& options);
 
-  // For the next operation, which is one of this set. The user is told the
-  // first time that it is not open.
-  Site Of(const Communicator& communicator, const ProcessSet& set);
+  // For the next operation, which is one of this set, on a GPU that runs
+  // kernels of several processes side by side or not (Gpu::under_mps). The user
+  // is told the first time that it is not open.
+  Site Of(const Communicator& communicator, const ProcessSet& set,
+          bool side_by_side);
   // Whether it may be left to the executors, if NCCL is refused in this
   // process.
   bool chooses() const { return options_.chooses_site; }

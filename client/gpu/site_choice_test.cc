@@ -14,7 +14,9 @@ using GpuUse = Communicator::GpuUse;
 
 class SiteChoiceTest : public testing::Test {
  protected:
-  Site Of(SiteChoice& choice) { return choice.Of(communicator_, set_); }
+  Site Of(SiteChoice& choice) {
+    return choice.Of(communicator_, set_, side_by_side_);
+  }
   std::string Told(SiteChoice& choice) {
     testing::internal::CaptureStderr();
     Of(choice);
@@ -23,6 +25,7 @@ class SiteChoiceTest : public testing::Test {
 
   FakeCommunicator communicator_;
   ProcessSet set_{0, {0, 1}, {0, 1}};
+  bool side_by_side_ = false;
   SiteChoice auto_{{.chooses_site = true, .tells_site = true}};
 };
 
@@ -41,10 +44,18 @@ TEST_F(SiteChoiceTest, OpenUntilTheOthersGpusAreKnown) {
 TEST_F(SiteChoiceTest, ASharedGpuIsForTheExecutor) {
   communicator_.use = GpuUse::kShared;
   EXPECT_NE(Told(auto_).find("site agent, in the executor of the node: ranks "
-                             "of this node share a GPU"),
+                             "of this node share a GPU; the GPU runs one "
+                             "process after the other, with an MPS server"),
             std::string::npos);
   communicator_.use = GpuUse::kOwn;
   EXPECT_EQ(Of(auto_), Site::kExecutors);
+}
+
+TEST_F(SiteChoiceTest, UnderMpsThereIsNoMpsToAdvise) {
+  communicator_.use = GpuUse::kShared;
+  side_by_side_ = true;
+  EXPECT_NE(Told(auto_).find("ranks of this node share a GPU\n"),
+            std::string::npos);
 }
 
 TEST_F(SiteChoiceTest, SoIsAJobWithoutNccl) {
@@ -54,7 +65,7 @@ TEST_F(SiteChoiceTest, SoIsAJobWithoutNccl) {
 
 TEST_F(SiteChoiceTest, AloneThereIsNothingToChoose) {
   communicator_.use = GpuUse::kOwn;
-  EXPECT_EQ(auto_.Of(communicator_, {0, {0}, {0}}), Site::kOpen);
+  EXPECT_EQ(auto_.Of(communicator_, {0, {0}, {0}}, false), Site::kOpen);
 }
 
 TEST_F(SiteChoiceTest, ItDoesNotStayOpenForARankWithoutAGpu) {

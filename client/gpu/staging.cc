@@ -30,8 +30,9 @@ using std::chrono::microseconds;
 // the longer.
 constexpr microseconds kShortestNap{50};
 constexpr microseconds kLongestNap{500};
-// How long a thread that begins to wait looks itself.
-constexpr microseconds kSpin{100};
+// How long a thread that begins to wait looks itself: longer than a GPU takes to
+// go over to another process.
+constexpr microseconds kSpin{300};
 constexpr uint64_t kAlignment = 64;
 
 // What the kinds need: reducescatter has an output of its own, the others'
@@ -67,6 +68,7 @@ Staging::Staging(const cuda::Driver& driver, Communicator* communicator,
           PrivateGpuMemory(options.limit),
           CopyStreams(driver)}),
       site_(options),
+      host_bytes_(options.host_bytes),
       own_(MakeRankGpus(driver, communicator, options)) {}
 
 Status Staging::Open(Communicator* communicator, std::shared_ptr<Arena> arena,
@@ -150,7 +152,7 @@ Status Staging::CopyIn(Operation* op, CUstream stream, uint64_t input_bytes,
   Status s = current.status();
   if (s.ok()) s = CheckStream(*device, stream);
   const SiteChoice::Site site = SiteOf(*op, *device);
-  if (s.ok() && MayRunOnGpu(*op, *tensor, site)) {
+  if (s.ok() && MayRunOnGpu(*op, input, *tensor, site)) {
     if (site == SiteChoice::Site::kRanks) {
       s = TakeOwnPlace(op, input, stream, tensor.get());
       if (s.ok() && tensor->events != nullptr) return s;
@@ -249,8 +251,8 @@ Status Staging::CheckStream(const Gpu& device, CUstream stream) const {
 }
 
 // Whether the operation does run on GPUs is decided when all have arrived.
-bool Staging::MayRunOnGpu(const Operation& op, const Tensor& tensor,
-                          SiteChoice::Site site) const {
+bool Staging::MayRunOnGpu(const Operation& op, CUdeviceptr input,
+                          const Tensor& tensor, SiteChoice::Site site) const {
   if (site == SiteChoice::Site::kOpen) return false;
   const Signature& s = op.signature;
   uint64_t bytes = s.Bytes();
@@ -261,9 +263,24 @@ bool Staging::MayRunOnGpu(const Operation& op, const Tensor& tensor,
   if (site == SiteChoice::Site::kRanks) {
     return bytes > communicator_->eager_bytes() && RankGpus::CanRun(op);
   }
-  return bytes > communicator_->eager_bytes() &&
-         communicator_->MayRunOnGpus(*op.set, s.kind, s.dtype,
-                                     tensor.resources.device->uuid());
+  const Gpu& device = *tensor.resources.device;
+  int64_t on_host = host_bytes_;
+  if (on_host == GpuMemoryOptions::kByDevice) {
+    on_host = device.under_mps() ? 0
+              : PlaceOf(op, input, tensor) != kNoGpuPlace ? kSharedHostBytes
+                                                          : kCopiedHostBytes;
+  }
+  return bytes > std::max(communicator_->eager_bytes(),
+                          static_cast<uint64_t>(on_host)) &&
+         communicator_->MayRunOnGpus(*op.set, s.kind, s.dtype, device.uuid());
+}
+
+uint64_t Staging::PlaceOf(const Operation& op, CUdeviceptr input,
+                          const Tensor& tensor) const {
+  const Signature& s = op.signature;
+  if (tensor.input_bytes == 0 || tensor.output != input || HasOwnOutput(s.kind))
+    return kNoGpuPlace;
+  return pools_->shared.PlaceOf(input, s.Bytes());
 }
 
 void Staging::GuessRoom(Operation* op, const Tensor& tensor) const {
@@ -278,10 +295,7 @@ void Staging::TakePlace(Operation* op, CUdeviceptr input, Tensor* tensor) {
   SharedGpuMemory& shared = pools_->shared;
   uint64_t bytes = op->signature.Bytes();
   const Kind kind = op->signature.kind;
-  if (tensor->input_bytes > 0 && tensor->output == input &&
-      !HasOwnOutput(kind)) {
-    op->gpu_place = shared.PlaceOf(input, bytes);
-  }
+  op->gpu_place = PlaceOf(*op, input, *tensor);
   if (op->gpu_place != kNoGpuPlace) {
     tensor->shared = input;
     return;

@@ -32,6 +32,16 @@
 //                                               allgather or alltoall: memory
 //                                               of this rank's -> output
 //
+// Operations that executors would run are left to the host if they are small.
+// A GPU that no MPS server shares runs one process at a time, and takes some
+// 0.2 ms to go over to the next: a copy in, the executor's kernel and a copy
+// out on two ranks are five of them, while copies from and to host memory run
+// on engines of their own. docs/gpu.md has the times from which these are:
+//
+//   kCopiedHostBytes   up to so many bytes a tensor that is copied into shared
+//                      memory and out of it
+//   kSharedHostBytes   one that lies there
+//
 // No stream waits for a flag or for another process, so no death can leave a
 // stream stuck. (Except with NCCL in this rank: the user's stream may wait for
 // NCCL's, which the end of the epoch aborts.) The tensor is used on the user's
@@ -84,6 +94,9 @@ enum class CopyOutReturns {
 
 class Staging : public std::enable_shared_from_this<Staging> {
  public:
+  static constexpr int64_t kCopiedHostBytes = int64_t{4} << 20;
+  static constexpr int64_t kSharedHostBytes = int64_t{1} << 20;
+
   // Opens the driver. communicator must live until Leave() has returned; arena
   // may be null.
   static Status Open(Communicator* communicator, std::shared_ptr<Arena> arena,
@@ -147,8 +160,11 @@ class Staging : public std::enable_shared_from_this<Staging> {
   Status FindDevice(const Operation& operation, Tensor* tensor) const;
   Status CheckStream(const cuda::Gpu& device, cuda::CUstream stream) const;
   void FindLastDevice(cuda::CUstream stream, Tensor* tensor) const;
-  bool MayRunOnGpu(const Operation& operation, const Tensor& tensor,
-                   SiteChoice::Site site) const;
+  bool MayRunOnGpu(const Operation& operation, cuda::CUdeviceptr input,
+                   const Tensor& tensor, SiteChoice::Site site) const;
+  // The place of an input over which the result is written, or kNoGpuPlace.
+  uint64_t PlaceOf(const Operation& operation, cuda::CUdeviceptr input,
+                   const Tensor& tensor) const;
   // Sets gpu_room.
   void GuessRoom(Operation* operation, const Tensor& tensor) const;
   void TakePlace(Operation* operation, cuda::CUdeviceptr input, Tensor* tensor);
@@ -182,6 +198,7 @@ class Staging : public std::enable_shared_from_this<Staging> {
   Communicator* const communicator_;
   std::shared_ptr<StagingPools> pools_;
   SiteChoice site_;
+  const int64_t host_bytes_;
   const std::unique_ptr<RankGpus> own_;  // null: this rank calls no NCCL
   std::atomic<const cuda::Gpu*> noted_gpu_{nullptr};
   GatheredSizes gathered_sizes_;

@@ -124,6 +124,34 @@ TEST_F(StagingGpuTest, OthersRunOnTheHost) {
   EXPECT_EQ(executor_->requests(), 0);
 }
 
+// A GPU that runs one process at a time takes longer to go over from one to the
+// next than small tensors take to the host and back.
+TEST_F(StagingGpuTest, SmallOnesRunOnTheHostUnlessKernelsRunSideBySide) {
+  Open(GpuMemoryMode::kAuto, GpuMemoryOptions::kByDevice);
+  const auto runs_on_gpu = [&](CUdeviceptr tensor, uint64_t bytes) {
+    const auto op = Allreduce(tensor, tensor, bytes);
+    CopyIn(op);
+    EXPECT_EQ(cuda().cuStreamSynchronize(stream()), CUDA_SUCCESS);
+    return op->gpu_place != kNoGpuPlace;
+  };
+  const bool side_by_side = gpu().under_mps();
+  constexpr uint64_t kCopied = Staging::kCopiedHostBytes;
+  const CUdeviceptr tensor = OnDevice(Bytes(kCopied + 4, 1));
+  EXPECT_EQ(runs_on_gpu(tensor, kCopied), side_by_side);
+  EXPECT_TRUE(runs_on_gpu(tensor, kCopied + 4));
+  const auto shared = staging_->shared_gpu_memory();
+  constexpr uint64_t kShared = Staging::kSharedHostBytes;
+  const CUdeviceptr there = shared->Allocate(gpu(), kShared + 4);
+  ASSERT_NE(there, 0u);
+  EXPECT_EQ(runs_on_gpu(there, kShared), side_by_side);
+  EXPECT_TRUE(runs_on_gpu(there, kShared + 4));
+  shared->Free(there);
+  // What the user says counts.
+  Open(GpuMemoryMode::kAuto, 8192);
+  EXPECT_FALSE(runs_on_gpu(tensor, 8192));
+  EXPECT_TRUE(runs_on_gpu(tensor, 8196));
+}
+
 // The fake aborts if memory is unmapped that a stream uses.
 TEST_F(StagingGpuTest, MemoryStaysUntilTheGpuIsDone) {
   const CUdeviceptr tensor = OnDevice(Bytes(kBytes, 1));

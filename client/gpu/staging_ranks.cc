@@ -28,7 +28,8 @@ constexpr milliseconds kCausePatience{5000};
 }  // namespace
 
 SiteChoice::Site Staging::SiteOf(const Operation& op, const cuda::Gpu& device) {
-  const SiteChoice::Site site = site_.Of(*communicator_, *op.set);
+  const SiteChoice::Site site = 
+      site_.Of(*communicator_, *op.set, device.under_mps());
   if (site != SiteChoice::Site::kRanks || !site_.chooses() ||
       !own_->IsRefused(device)) {
     return site;

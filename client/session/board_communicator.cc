@@ -27,6 +27,8 @@ using Clock = std::chrono::steady_clock;
 // A rank that still writes to an arena this long after an abort is stuck. Ranks
 // check every kMaxBackoffMs, so all waits end within a second.
 constexpr auto kPatience = std::chrono::milliseconds(700);
+// How long a rank that leaves tries to send its last messages.
+constexpr auto kFlushTime = std::chrono::seconds(1);
 
 // Returns 0 or errno's value.
 int BindThread(pthread_t thread, int processor) {
@@ -146,8 +148,17 @@ void BoardCommunicator::FindInArena(Operation& op) const {
 
 void BoardCommunicator::InputFailed(const std::shared_ptr<Operation>& operation,
                                     const Status& error) {
+  {
+    std::lock_guard lock(send_mutex_);
+    if (input_failure_.ok()) input_failure_ = operation->Explain(error);
+  }
   input_failed_.store(true);  // a thread that sees the end may leave at once
   core_.InputFailed(*operation, error);
+}
+
+Status BoardCommunicator::InputFailure() {
+  std::lock_guard lock(send_mutex_);
+  return input_failure_;
 }
 
 void BoardCommunicator::Want(const Operation& operation) {
@@ -238,6 +249,31 @@ void BoardCommunicator::ResendMessages() {
     if (!TrySend(message.data(), message.size(), fd.get()).ok()) return;
     unsent_.pop_front();
   }
+}
+
+void BoardCommunicator::FlushMessages() {
+  const auto deadline = Clock::now() + kFlushTime;
+  for (;;) {
+    ResendMessages();
+    {
+      std::lock_guard lock(send_mutex_);
+      if (unsent_.empty() || Clock::now() >= deadline) return;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+void BoardCommunicator::SayGoodbye(uint32_t pending, bool returns,
+                                   const Status& why) {
+  if (!why.ok() && session_->version() >= kLeaveReason) {
+    auto reason = session::Make<session::LeaveReason>();
+    session::SetText(reason.text, why.message());
+    Send(&reason, sizeof(reason));
+  }
+  auto goodbye = session::Make<session::Goodbye>();
+  goodbye.pending = pending;
+  goodbye.returns = returns ? 1 : 0;
+  Send(&goodbye, sizeof(goodbye));
 }
 
 Status BoardCommunicator::SendGpuMemory(
@@ -341,7 +377,7 @@ int64_t BoardCommunicator::Now() {
 }
 
 void BoardCommunicator::Break(Status status) {
-  session_->SayGoodbye(std::max(1u, core_.outstanding()), options_.elastic);
+  SayGoodbye(std::max(1u, core_.outstanding()), options_.elastic, status);
   board_->Abort(status.code(), "rank " + std::to_string(options_.rank) + ": " +
                                    status.message());
 }
@@ -364,20 +400,25 @@ void BoardCommunicator::Leave() {
       Status(Code::kFailedPrecondition, "this rank has left the job"));
   WakeThreads();
   if (progress_.joinable()) progress_.join();
-  std::lock_guard drive(drive_mutex_);
+  std::unique_lock drive(drive_mutex_);
   closed_ = true;
   // Without this rank's GPU the others' would wait for ever. An input that
   // failed has ended the epoch: that is no departure in good order.
+  const bool input_failed = input_failed_.exchange(false);
   const uint32_t pending =
       core_.outstanding() +
       static_cast<uint32_t>(std::max(0, gpu_runs_.load())) +
-      (input_failed_.exchange(false) ? 1 : 0);
+      (input_failed ? 1 : 0);
   core_.FailAll(Status(Code::kAborted,
                        "this rank has left the job (shutdown) with the "
                        "operation pending"));
   core_.SendAllResults();
+  // Whoever drives now finds closed_; what follows may take its time.
+  drive.unlock();
   SendTimelineRest();
-  session_->SayGoodbye(pending, options_.elastic && returns_.load());
+  SayGoodbye(pending, options_.elastic && returns_.load(),
+             input_failed ? InputFailure() : Status());
+  FlushMessages();
   session_->Close();
 }
 

@@ -150,6 +150,13 @@ class BoardCommunicator : public Communicator, private RankShell {
   void SendInOrder(const void* message, size_t bytes, Fd fd);
   Status TrySend(const void* message, size_t bytes, int fd);
   void ResendMessages();
+  // Sends what the full socket did not take, for up to a second: the executor
+  // reads it soon. If the executor has gone, nobody needs it.
+  void FlushMessages();
+  // pending: operations that this rank leaves unfinished. returns: the process
+  // continues and may join the job's next epoch. why: the error that makes the
+  // rank leave. Does not block: the last Goodbye needs FlushMessages().
+  void SayGoodbye(uint32_t pending, bool returns, const Status& why);
   void LoseExecutor(const std::string& how);
   // True if there was something to do, or another thread or process has woken
   // this one.
@@ -166,6 +173,7 @@ class BoardCommunicator : public Communicator, private RankShell {
   void Park();
   int SendTimeline();
   void SendTimelineRest();
+  Status InputFailure();
 
   const RankOptions options_;
   std::unique_ptr<RankSession> session_;
@@ -183,6 +191,7 @@ class BoardCommunicator : public Communicator, private RankShell {
   // This rank has ended the epoch because an input will never be written, and
   // tells the executor when its operations have ended.
   std::atomic<bool> input_failed_{false};
+  Status input_failure_;  // why; guarded by send_mutex_
   bool closed_ = false;  // this rank has left; the engine's operations are gone
   uint32_t drives_ = 0;
 

@@ -94,7 +94,7 @@ bool BoardCommunicator::Drive(bool look_at_socket) {
   // Not before: until then peers must take this rank for one that may write.
   if (input_failed_.load(std::memory_order_relaxed) &&
       core_.outstanding() == 0 && input_failed_.exchange(false)) {
-    session_->SayGoodbye(/*pending=*/1, options_.elastic);
+    SayGoodbye(/*pending=*/1, options_.elastic, InputFailure());
   }
   if (++drives_ % kTellEvery == 0) core_.TellWhereItIs();
   if (core_.expects_messages() || core_.recalled() || look_at_socket ||

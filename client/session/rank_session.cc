@@ -1,6 +1,8 @@
 #include "client/session/rank_session.h"
 
 #include <fcntl.h>
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -9,6 +11,7 @@
 #include <chrono>
 #include <span>
 #include <thread>
+#include <utility>
 
 #include "client/bootstrap/node_bootstrap.h"
 #include "client/session/stall_notice.h"
@@ -36,7 +39,14 @@ Status Connect(const RankOptions& options, Clock::time_point deadline,
   const auto patience =
       std::min(deadline, Clock::now() + std::chrono::seconds(5));
   for (;;) {
-    Status s = ConnectUnix(options.agent, out);
+    Status s = ConnectUnix(options.agent, out, MillisecondsUntil(deadline));
+    if (s.code() == Code::kDeadlineExceeded) {
+      return Status(s.code(), "no agent answers at " + options.agent +
+                                  " within " +
+                                  std::to_string(options.start_timeout_seconds) +
+                                  " s (MAYPOLE_START_TIMEOUT): " + s.message() +
+                                  "; is maypole-worker stopped?");
+    }
     if (s.code() == Code::kPermissionDenied) {
       return Status(s.code(),
                     s.message() +
@@ -58,9 +68,10 @@ Status Connect(const RankOptions& options, Clock::time_point deadline,
 
 // The process that listens there can read tensors and write results, so it must
 // run under this user's uid, root's, or the one in MAYPOLE_AGENT_UID.
-Status CheckAgent(const RankOptions& options, int socket) {
+Status CheckAgent(const RankOptions& options, int socket, int* pid) {
   PeerCredentials peer;
   if (Status s = PeerOf(socket, &peer); !s.ok()) return s;
+  *pid = peer.pid;
   if (peer.uid == 0 || peer.uid == geteuid() ||
       static_cast<int64_t>(peer.uid) == options.agent_uid) {
     return Status();
@@ -139,25 +150,41 @@ Status RankSession::Join(const RankOptions& asked,
   last_joined = session.get();
   session->agent_ = options.agent;
   session->token_ = options.token;
-  Status s = Connect(options, deadline, &session->socket_);
-  if (s.ok()) s = CheckAgent(options, session->socket_.get());
+  // An agent that was killed is started again, by systemd for example. Ranks
+  // that have not started go on with that one.
+  bool again = true;
+  Status s;
+  while (std::exchange(again, false)) {
+    s = session->Enter(options, deadline, &again);
+  }
+  if (!s.ok()) return WithHint(asked, s);
+  *out = std::move(session);
+  return Status();
+}
+
+Status RankSession::Enter(const RankOptions& options,
+                          Clock::time_point deadline, bool* closed) {
+  const int before = agent_pid_;
+  Status s = Connect(options, deadline, &socket_);
+  if (s.ok()) s = CheckAgent(options, socket_.get(), &agent_pid_);
   if (!s.ok()) return s;
+  if (agent_pid_ == before) {
+    return Status(Code::kUnavailable,
+                  "the agent at " + options.agent +
+                      " closed the connection before the job started; see its "
+                      "log");
+  }
   std::string hello;
   const auto nccl = nccl::FindLoadedNccl();
   s = session::HelloMessage(MakeHello(options), environ, nccl ? nccl->path : "",
                             &hello);
   if (!s.ok()) return s;
-  if (Status s =
-          SendMessage(session->socket_.get(), hello.data(), hello.size());
-      !s.ok()) {
+  if (s = SendMessage(socket_.get(), hello.data(), hello.size()); !s.ok()) {
     return Status(s.code(), "agent at " + options.agent + ": " + s.message());
   }
   // When the coordinator's own start timeout passes, its error names the
   // missing ranks: give it time to arrive.
-  s = session->AwaitWelcome(options, MillisecondsUntil(deadline) + 3000);
-  if (!s.ok()) return WithHint(asked, s);
-  *out = std::move(session);
-  return Status();
+  return AwaitWelcome(options, MillisecondsUntil(deadline) + 3000, closed);
 }
 
 RankSession::~RankSession() {
@@ -169,7 +196,20 @@ void RankSession::AbandonJoinInChild() {
   if (RankSession* session = last_joined) session->Abandon();
 }
 
-Status RankSession::AwaitWelcome(const RankOptions& options, int timeout_ms) {
+// The agent takes the hello from the socket and hands the connection to the
+// executor, which says within the start timeout what it waits for.
+std::string RankSession::Awaited(const RankOptions& options) const {
+  int unread = 0;
+  if (ioctl(socket_.get(), SIOCOUTQ, &unread) != 0 || unread == 0) {
+    return ForWhom(options);
+  }
+  return "the agent at " + options.agent +
+         (agent_pid_ <= 0 ? "" : " (pid " + std::to_string(agent_pid_) + ")") +
+         ", which does not read what this rank has sent: is it stopped?";
+}
+
+Status RankSession::AwaitWelcome(const RankOptions& options, int timeout_ms,
+                                 bool* closed) {
   Received r;
   const auto deadline = Clock::now() + std::chrono::milliseconds(timeout_ms);
   StallNotice notice;
@@ -182,27 +222,37 @@ Status RankSession::AwaitWelcome(const RankOptions& options, int timeout_ms) {
     if (s.code() != Code::kDeadlineExceeded || !notice.Due(now)) continue;
     TellUser("maypole: " + WhoWaits(options) + " has waited " +
              std::to_string(notice.Stood(now).count()) + " s for " +
-             ForWhom(options) + "; it waits up to " +
+             Awaited(options) + "; it waits up to " +
              std::to_string(options.start_timeout_seconds) +
              " s (MAYPOLE_START_TIMEOUT)");
   } while (
       (s.code() == Code::kCancelled || s.code() == Code::kDeadlineExceeded) &&
       Clock::now() < deadline);
   if (s.code() == Code::kDeadlineExceeded) {
+    const std::string awaited = Awaited(options);
+    // An executor that moves would have said who is missing.
+    const bool executor = awaited == ForWhom(options);
     return Status(Code::kDeadlineExceeded,
                   WhoWaits(options) + " waited " +
                       std::to_string(options.start_timeout_seconds) +
-                      " s for " + ForWhom(options) +
-                      "; see the agent's log for who is missing");
+                      " s for " + awaited +
+                      (executor ? "; the executor of this node does not answer "
+                                  "(agent " +
+                                      options.agent +
+                                      "): is it stopped? The agent's log names "
+                                      "its process"
+                                : ""));
   }
   if (!s.ok()) return s;
   if (r.data.empty()) {
-    return Status(Code::kUnavailable,
-                  "the agent at " + options.agent +
-                      " closed the connection before the job started; see its "
-                      "log");
+    *closed = true;
+    return Status();
   }
-  s = session::CheckHeader(r.data.data(), r.data.size(), "agent");
+  return TakeWelcome(options, std::move(r));
+}
+
+Status RankSession::TakeWelcome(const RankOptions& options, Received r) {
+  Status s = session::CheckHeader(r.data.data(), r.data.size(), "agent");
   if (!s.ok()) return s;
   if (session::TypeOf(r.data.data()) == session::Type::kRefused) {
     session::Refused refused;
@@ -214,9 +264,10 @@ Status RankSession::AwaitWelcome(const RankOptions& options, int timeout_ms) {
   s = session::Parse(r.data.data(), r.data.size(), &welcome);
   if (!s.ok()) return s;
   if (r.fds.size() != 2) {
-    return Status(Code::kInternal,
-                  "the executor sent a welcome without "
-                  "descriptors");
+    return Status(Code::kResourceExhausted,
+                  "the descriptors of the executor's welcome could not be "
+                  "received; is this process out of file descriptors (ulimit "
+                  "-n)?");
   }
   executor_wake_ = std::move(r.fds[1]);
   s = Board::Attach(std::move(r.fds[0]), &board_);
@@ -251,13 +302,6 @@ RankOptions RankSession::Placed(RankOptions options) const {
   options.local_size = static_cast<int>(config.local_size);
   options.last_epoch = config.epoch;
   return options;
-}
-
-void RankSession::SayGoodbye(uint32_t pending, bool returns) {
-  auto m = session::Make<session::Goodbye>();
-  m.pending = pending;
-  m.returns = returns ? 1 : 0;
-  SendSoon(&m, sizeof(m));
 }
 
 void RankSession::SayFinished(bool finished) {

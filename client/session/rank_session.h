@@ -6,6 +6,7 @@
 #ifndef MAYPOLE_CLIENT_SESSION_RANK_SESSION_H_
 #define MAYPOLE_CLIENT_SESSION_RANK_SESSION_H_
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "common/board/board.h"
 #include "common/system/fd.h"
 #include "common/wire/session_messages.h"
+#include "common/wire/unix_socket.h"
 
 namespace maypole {
 
@@ -31,6 +33,7 @@ class RankSession {
   static void AbandonJoinInChild();
 
   const Board& board() const { return *board_; }
+  uint32_t version() const { return version_; }
   // Results are compared by their checksums.
   bool checksums() const { return checksums_; }
 
@@ -39,9 +42,6 @@ class RankSession {
   Status Send(const void* message, size_t bytes, int fd = -1);
   // Returns `options` with the agent and with this rank's places in the epoch.
   RankOptions Placed(RankOptions options) const;
-  // pending: operations that this rank leaves unfinished. returns: the process
-  // continues and may join the job's next epoch.
-  void SayGoodbye(uint32_t pending, bool returns);
   // This rank has trained to the end, or goes on. To an executor that does not
   // know the message nothing is sent.
   void SayFinished(bool finished);
@@ -61,7 +61,15 @@ class RankSession {
   // Sends the message although the socket may be full: the executor reads it
   // soon. If the executor has gone, nobody needs the message.
   void SendSoon(const void* message, size_t bytes);
-  Status AwaitWelcome(const RankOptions& options, int timeout_ms);
+  // Connects to the agent, says hello and waits for the welcome. *closed: the
+  // connection was closed without a word, by another agent than the time
+  // before.
+  Status Enter(const RankOptions& options,
+               std::chrono::steady_clock::time_point deadline, bool* closed);
+  Status AwaitWelcome(const RankOptions& options, int timeout_ms, bool* closed);
+  Status TakeWelcome(const RankOptions& options, Received received);
+  // For whom or for which process this rank waits: "the other 3 ranks of job j".
+  std::string Awaited(const RankOptions& options) const;
 
   Fd socket_;
   Fd executor_wake_;
@@ -70,6 +78,7 @@ class RankSession {
   uint32_t local_rank_ = 0;
   bool checksums_ = false;
   std::string agent_;
+  int agent_pid_ = -1;  // 0: not known
   std::string token_;
 };
 

@@ -23,13 +23,19 @@ std::string Absolute(const std::string& path) {
 }  // namespace
 
 Status OpenTimelineFile(const std::string& path, Fd* out) {
-  const int fd =
-      open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  // O_NONBLOCK: open() of a FIFO would wait for a process that reads it.
+  const int fd = open(
+      path.c_str(),
+      O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666);
   if (fd < 0) {
+    const bool fifo = errno == ENXIO;
     return Status(Code::kInvalidArgument,
-                  "the timeline's file '" + path +
-                      "' cannot be opened: " + std::strerror(errno));
+                  "the timeline's file '" + path + "' cannot be opened: " +
+                      (fifo ? "it is a FIFO that no process reads, or a "
+                              "device; name a file"
+                            : std::strerror(errno)));
   }
+  fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
   *out = Fd(fd);
   return Status();
 }

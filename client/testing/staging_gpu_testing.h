@@ -109,13 +109,16 @@ class StagingGpuTest : public cuda::fake::FakeTest {
     FakeTest::TearDown();
   }
 
-  void Open(GpuMemoryMode mode) {
+  void Open(GpuMemoryMode mode, int64_t host_bytes = 0) {
     Close();
     executor_ =
         std::make_unique<GpuMemoryExecutor>("good", "devices=1,memory=256M");
     communicator_ = std::make_unique<SharingCommunicator>(executor_.get());
     const Status s = Staging::Open(communicator_.get(), nullptr,
-                                   {mode, int64_t{64} << 20}, &staging_);
+                                   {.mode = mode,
+                                    .limit = int64_t{64} << 20,
+                                    .host_bytes = host_bytes},
+                                   &staging_);
     ASSERT_TRUE(s.ok()) << s.message();
     if (mode == GpuMemoryMode::kNone) return;
     // Shared memory is there when the executor has answered.

@@ -255,7 +255,7 @@ TEST(BoardTest, AttachRefusesWhatIsNoBoardAndNamesBothVersions) {
   const Status s = Board::Attach(Fd(dup(a->fd())), &b);
   EXPECT_EQ(s.code(), Code::kFailedPrecondition);
   EXPECT_EQ(s.message(),
-            "this libmaypole speaks protocol versions 10 to 15, but the "
+            "this libmaypole speaks protocol versions 10 to 16, but the "
             "executor's board speaks protocol version 77; upgrade this "
             "libmaypole");
   a->header().version = kProtocolVersion;

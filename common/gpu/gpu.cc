@@ -33,6 +33,13 @@ std::string Gpu::FreeText() const {
          std::to_string(total >> 20) + " MiB free";
 }
 
+bool Gpu::Has(CUdevice_attribute attribute) const {
+  int value = 0;
+  return driver_.cuDeviceGetAttribute(&value, attribute, number_) ==
+             CUDA_SUCCESS &&
+         value != 0;
+}
+
 Status Gpu::Open() {
   uuid_ = "GPU " + std::to_string(ordinal_);  // until it is known
   if (Status s = Check(driver_.cuDeviceGet(&number_, ordinal_), "cuDeviceGet");
@@ -50,12 +57,8 @@ Status Gpu::Open() {
   if (driver_.cuDeviceGetName(name, kNameBytes, number_) == CUDA_SUCCESS) {
     name_ = name;
   }
-  int writes = 0;
-  writes_values_ =
-      driver_.cuDeviceGetAttribute(
-          &writes, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS,
-          number_) == CUDA_SUCCESS &&
-      writes != 0;
+  writes_values_ = Has(CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS);
+  under_mps_ = Has(CU_DEVICE_ATTRIBUTE_MPS_ENABLED);
   const CUresult result = driver_.cuDevicePrimaryCtxRetain(&context_, number_);
   if (result == CUDA_ERROR_DEVICE_UNAVAILABLE) {
     return Status(Code::kUnavailable,

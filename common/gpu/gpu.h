@@ -47,6 +47,9 @@ class Gpu {
   const std::string& name() const { return name_; }  // "NVIDIA H200"
   // Streams can write 64-bit words (cuStreamWriteValue64).
   bool writes_values() const { return writes_values_; }
+  // Processes use it through an MPS server, so that their kernels run side by
+  // side. Otherwise it runs one process at a time.
+  bool under_mps() const { return under_mps_; }
 
   // As CudaStatus(), and says on which device, and how much of its memory is
   // free if there is not enough.
@@ -55,6 +58,8 @@ class Gpu {
  private:
   Gpu(const Driver& driver, int ordinal) : driver_(driver), ordinal_(ordinal) {}
   Status Open();
+  // False also if the driver does not know the attribute.
+  bool Has(CUdevice_attribute attribute) const;
   // ", 12 of 81559 MiB free"; empty if there is no context yet.
   std::string FreeText() const;
 
@@ -65,6 +70,7 @@ class Gpu {
   std::string uuid_;
   std::string name_;
   bool writes_values_ = false;
+  bool under_mps_ = false;
 };
 
 // While it exists, the device's context is the thread's current one, and calls

@@ -82,7 +82,7 @@ MetricsServer::~MetricsServer() {
 void MetricsServer::Run() {
   while (!stopped_) {
     std::optional<EventLoop::Time> deadline;
-    for (const Connection& c : connections_) {
+    for (const auto& [network, c] : connections_) {
       if (!deadline || c.deadline < *deadline) deadline = c.deadline;
     }
     if (!loop_.RunOnce(deadline).ok()) return;
@@ -94,17 +94,17 @@ void MetricsServer::DropOverdue() {
   const EventLoop::Time now = In({});
   for (auto it = connections_.begin(); it != connections_.end();) {
     const auto next = std::next(it);
-    if (it->deadline <= now) Drop(it);
+    if (it->value.deadline <= now) Drop(it);
     it = next;
   }
 }
 
-void MetricsServer::Drop(Connections::iterator connection) {
+void MetricsServer::Drop(Connections::Iterator it) {
   // SO_LINGER with 0: also discards data that the peer has not read yet.
   const linger at_once{1, 0};
-  setsockopt(connection->fd.fd(), SOL_SOCKET, SO_LINGER, &at_once,
+  setsockopt(it->value.fd.fd(), SOL_SOCKET, SO_LINGER, &at_once,
              sizeof(at_once));
-  connections_.erase(connection);
+  connections_.Erase(it);
 }
 
 void MetricsServer::Accept(WatchedFd* listener) {
@@ -121,39 +121,43 @@ void MetricsServer::Accept(WatchedFd* listener) {
 }
 
 void MetricsServer::Add(Fd fd) {
-  if (connections_.size() >= kMaxConnections) Drop(connections_.begin());
-  const auto it = connections_.emplace(connections_.end());
-  it->deadline = In(times_.request);
+  const auto it = connections_.Add(NetworkOf(fd.get()));
+  it->value.deadline = In(times_.request);
   const Status status = loop_.Watch(std::move(fd),
                                     {.readable = [this, it] { Read(it); },
                                      .writable = [this, it] { Write(it); }},
-                                    &it->fd);
-  if (!status.ok()) connections_.erase(it);
+                                    &it->value.fd);
+  if (!status.ok()) {
+    connections_.Erase(it);
+  } else if (const auto surplus = connections_.Surplus()) {
+    Drop(*surplus);
+  }
 }
 
-void MetricsServer::Read(Connections::iterator connection) {
+void MetricsServer::Read(Connections::Iterator it) {
+  Connection& connection = it->value;
   char part[4096];
-  const ssize_t n = recv(connection->fd.fd(), part, sizeof(part), 0);
+  const ssize_t n = recv(connection.fd.fd(), part, sizeof(part), 0);
   if (n < 0 && (WouldBlock() || errno == EINTR)) return;
-  if (n > 0) connection->request.append(part, static_cast<size_t>(n));
-  if (n <= 0 || connection->request.size() > kMaxRequestBytes) {
-    connections_.erase(connection);
+  if (n > 0) connection.request.append(part, static_cast<size_t>(n));
+  if (n <= 0 || connection.request.size() > kMaxRequestBytes) {
+    connections_.Erase(it);
     return;
   }
-  if (!absl::StrContains(connection->request, "\r\n\r\n")) return;
-  connection->reply = ReplyTo(connection->request);
-  connection->deadline = In(times_.reply);
-  connection->fd.WantRead(false);
-  connection->fd.WantWrite(true);
+  if (!absl::StrContains(connection.request, "\r\n\r\n")) return;
+  connection.reply = ReplyTo(connection.request);
+  connection.deadline = In(times_.reply);
+  connection.fd.WantRead(false);
+  connection.fd.WantWrite(true);
 }
 
-void MetricsServer::Write(Connections::iterator connection) {
-  std::string& reply = connection->reply;
+void MetricsServer::Write(Connections::Iterator it) {
+  std::string& reply = it->value.reply;
   const ssize_t n =
-      send(connection->fd.fd(), reply.data(), reply.size(), MSG_NOSIGNAL);
+      send(it->value.fd.fd(), reply.data(), reply.size(), MSG_NOSIGNAL);
   if (n < 0 && (WouldBlock() || errno == EINTR)) return;
   if (n > 0) reply.erase(0, static_cast<size_t>(n));
-  if (n < 0 || reply.empty()) connections_.erase(connection);
+  if (n < 0 || reply.empty()) connections_.Erase(it);
 }
 
 std::string MetricsServer::ReplyTo(const std::string& request) const {

@@ -8,8 +8,8 @@
 //   that has not sent its request        after 5 s
 //   that does not read its reply         after 10 s
 //   that sends over kMaxRequestBytes     immediately
-//   that is the oldest                   when there would be more than
-//                                        kMaxConnections
+//   that is the oldest of whoever        when there would be more than
+//   has the most (strangers.h)           kMaxConnections
 //
 // Each connection serves one request. There is no compression and no other
 // page.
@@ -28,7 +28,6 @@
 
 #include <chrono>
 #include <cstddef>
-#include <list>
 #include <memory>
 #include <string>
 #include <thread>
@@ -38,6 +37,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/program/address.h"
+#include "common/program/strangers.h"
 #include "common/system/event_loop.h"
 #include "common/system/fd.h"
 
@@ -72,7 +72,7 @@ class MetricsServer {
     std::string reply;  // the part that is not yet written
     EventLoop::Time deadline;
   };
-  using Connections = std::list<Connection>;  // the oldest first
+  using Connections = Strangers<Connection>;
 
   MetricsServer(Collectables collectables, Times times)
       : collectables_(std::move(collectables)), times_(times) {}
@@ -81,11 +81,11 @@ class MetricsServer {
   void Run();
   void Accept(WatchedFd* listener);
   void Add(Fd fd);
-  void Read(Connections::iterator connection);
-  void Write(Connections::iterator connection);
+  void Read(Connections::Iterator connection);
+  void Write(Connections::Iterator connection);
   void DropOverdue();
   // Closes a connection that has not received its whole reply.
-  void Drop(Connections::iterator connection);
+  void Drop(Connections::Iterator connection);
   std::string ReplyTo(const std::string& request) const;
   std::string Page() const;
 
@@ -94,7 +94,7 @@ class MetricsServer {
   int port_ = 0;
   EventLoop loop_;
   std::vector<WatchedFd> listeners_;
-  Connections connections_;
+  Connections connections_{kMaxConnections};
   // Set when the process is out of descriptors: accepts again when it expires.
   LoopTimer accept_again_{&loop_, [this] {
                             for (WatchedFd& l : listeners_) l.WantRead(true);

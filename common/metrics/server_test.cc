@@ -48,8 +48,14 @@ class MetricsServerTest : public ::testing::Test {
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
   }
-  Fd Connect() const {
+  // From another address of loopback, if `from` is one.
+  Fd Connect(const char* from = "127.0.0.1") const {
     Fd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in own{};
+    own.sin_family = AF_INET;
+    inet_pton(AF_INET, from, &own.sin_addr);
+    EXPECT_EQ(bind(fd.get(), reinterpret_cast<sockaddr*>(&own), sizeof(own)),
+              0);
     sockaddr_in to{};
     to.sin_family = AF_INET;
     to.sin_port = htons(static_cast<uint16_t>(server_->port()));
@@ -138,6 +144,19 @@ TEST_F(MetricsServerTest, OneMoreThanTheMostHangsUpOnTheOldest) {
   EXPECT_EQ(ReadAll(strangers.front()), "");
   pollfd last{strangers.back().get(), POLLIN, 0};
   EXPECT_EQ(poll(&last, 1, 0), 0);
+}
+
+TEST_F(MetricsServerTest, ACrowdOfAnotherAddressDisplacesItself) {
+  Start();
+  const Fd slow = Connect();
+  Send(slow, "GET /metrics HTTP/1.1\r\n");
+  std::vector<Fd> strangers;
+  for (size_t i = 0; i < 3 * MetricsServer::kMaxConnections; ++i) {
+    strangers.push_back(Connect("127.0.0.2"));
+  }
+  EXPECT_EQ(ReadAll(strangers.front()), "");
+  Send(slow, "\r\n");
+  EXPECT_NE(ReadAll(slow).find(" 200 OK"), std::string::npos);
 }
 
 TEST_F(MetricsServerTest, WhoSaysNothingIsHungUpOnInTime) {

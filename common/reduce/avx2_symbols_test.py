@@ -8,7 +8,7 @@ import subprocess
 import sys
 import unittest
 
-OBJECTS = sys.argv[1:]
+OBJECTS = [a for a in sys.argv[1:] if not a.startswith("-")]
 OWN = "maypole::ReduceAvx2("
 
 

@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "common/wire/utf8.h"
+
 namespace maypole {
 namespace {
 
@@ -38,28 +40,6 @@ std::string Milliseconds(int64_t ns) {
   return text;
 }
 
-// The length of the UTF-8 character at the text's beginning; 0 if it is none.
-size_t CharacterBytes(std::string_view text) {
-  const auto byte = [&](size_t i) {
-    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
-  };
-  const auto follows = [&](size_t i) { return (byte(i) & 0xc0) == 0x80; };
-  const unsigned first = byte(0);
-  if (first < 0x80) return 1;
-  if (first >= 0xc2 && first < 0xe0 && follows(1)) return 2;
-  if (first >= 0xe0 && first < 0xf0 && follows(1) && follows(2)) {
-    const bool too_long = first == 0xe0 && byte(1) < 0xa0;
-    const bool surrogate = first == 0xed && byte(1) >= 0xa0;
-    return too_long || surrogate ? 0 : 3;
-  }
-  if (first >= 0xf0 && first < 0xf5 && follows(1) && follows(2) && follows(3)) {
-    const bool too_long = first == 0xf0 && byte(1) < 0x90;
-    const bool too_great = first == 0xf4 && byte(1) >= 0x90;
-    return too_long || too_great ? 0 : 4;
-  }
-  return 0;
-}
-
 std::string TitleOf(const OperationGroup& g) {
   std::string title(Name(g.kind));
   if (!g.name.empty()) title += " " + g.name;
@@ -72,7 +52,7 @@ std::string TitleOf(const OperationGroup& g) {
 std::string JsonString(std::string_view text) {
   std::string out = "\"";
   while (!text.empty()) {
-    const size_t bytes = CharacterBytes(text);
+    const size_t bytes = Utf8CharacterBytes(text);
     const char c = text.front();
     if (bytes == 0) {
       out += "\\ufffd";

@@ -13,6 +13,7 @@ bool StringsEnd(const Welcome&) { return true; }
 bool StringsEnd(const SlotRequest& m) { return Ends(m.name); }
 bool StringsEnd(const SlotReply& m) { return Ends(m.text); }
 bool StringsEnd(const Finished&) { return true; }
+bool StringsEnd(const LeaveReason& m) { return Ends(m.text); }
 bool StringsEnd(const Goodbye&) { return true; }
 bool StringsEnd(const SetRequest&) { return true; }
 bool StringsEnd(const SetReply& m) { return Ends(m.text); }
@@ -141,6 +142,7 @@ template Status Parse(const void*, size_t, Welcome*);
 template Status Parse(const void*, size_t, SlotRequest*);
 template Status Parse(const void*, size_t, SlotReply*);
 template Status Parse(const void*, size_t, Finished*);
+template Status Parse(const void*, size_t, LeaveReason*);
 template Status Parse(const void*, size_t, Goodbye*);
 template Status Parse(const void*, size_t, SetRequest*);
 template Status Parse(const void*, size_t, SetReply*);

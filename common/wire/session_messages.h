@@ -28,6 +28,7 @@
 //     |<-- Notice (a line for the user) -----------------------------|
 //     |-- ResultRecords (if checksums are on) --------------------->|
 //     |-- Finished (ranks of elastic jobs) ------------------------->|
+//     |-- LeaveReason, if an error makes it leave ------------------>|
 //     |-- Goodbye -------------------------------------------------->|
 //
 // After Welcome everything else goes through the board. If the connection
@@ -92,7 +93,8 @@ enum class Type : uint32_t {
   kTimelineReply = 21,
   kTimelineFile = 22,
   kTimelineRecords = 23,
-  kFinished = 24,  // from version kFinished (versions.h) on
+  kFinished = 24,     // from version kFinished (versions.h) on
+  kLeaveReason = 25,  // from version kLeaveReason on
 };
 
 struct Header {
@@ -406,6 +408,14 @@ struct Finished {
   Header header;
   uint32_t finished = 1;
   uint32_t reserved = 0;
+};
+
+// Why the Goodbye that follows leaves operations unfinished: the error that
+// has ended the job on this rank. Without one, the user's program has left.
+struct LeaveReason {
+  static constexpr Type kType = Type::kLeaveReason;
+  Header header;
+  char text[kMaxErrorBytes + 1] = {};
 };
 
 struct Goodbye {

@@ -38,8 +38,8 @@ TEST(SessionTest, AnotherVersionIsRefusedWithBothNamed) {
   const Status s = session::CheckHeader(&m, sizeof(m), "client");
   EXPECT_EQ(s.code(), Code::kFailedPrecondition);
   EXPECT_EQ(s.message(),
-            "this executor speaks protocol versions 10 to 15, but the client "
-            "speaks protocol version 16; upgrade this executor");
+            "this executor speaks protocol versions 10 to 16, but the client "
+            "speaks protocol version 17; upgrade this executor");
 }
 
 TEST(SessionTest, AllVersionsInTheRangeAreRead) {
@@ -69,13 +69,13 @@ TEST(SessionTest, AHelloSaysARangeAndIsRefusedWithBothNamed) {
   constexpr size_t kBytes = sizeof(session::Hello);
   EXPECT_EQ(HelloError({10, 0}, kBytes), "") << "a client of version 10";
   EXPECT_EQ(HelloError({10, 11}, kBytes), "");
-  EXPECT_EQ(HelloError({9, 16}, kBytes), "");
+  EXPECT_EQ(HelloError({9, 17}, kBytes), "");
   EXPECT_EQ(HelloError({9, 0}, kBytes),
             "libmaypole of rank 3 speaks protocol version 9, but the agent of "
-            "node n1 speaks protocol versions 10 to 15; upgrade libmaypole of "
+            "node n1 speaks protocol versions 10 to 16; upgrade libmaypole of "
             "rank 3");
   const std::string newer =
-      "the agent of node n1 speaks protocol versions 10 to 15, but libmaypole "
+      "the agent of node n1 speaks protocol versions 10 to 16, but libmaypole "
       "of rank 3 speaks protocol versions 16 to 17; upgrade the agent of node "
       "n1";
   EXPECT_EQ(HelloError({16, 17}, kBytes), newer);

@@ -231,6 +231,15 @@ Status CheckSignature(std::string_view name, const Signature& s) {
                       std::to_string(name.size()) + ": '" +
                       std::string(name.substr(0, 40)) + "...'");
   }
+  // Where names are C's strings, they end there: two that differ only behind it
+  // would be one.
+  if (const size_t end = name.find('\0'); end != name.npos) {
+    return Status(Code::kInvalidArgument,
+                  "the name of an operation must have no NUL byte, this one "
+                  "has one after '" +
+                      std::string(name.substr(0, std::min<size_t>(end, 40))) +
+                      "'");
+  }
   if (!IsKnown(s.kind) || !IsKnown(s.dtype) || !IsKnown(s.op) ||
       s.device > Device::kGpu) {
     return bad("unknown kind, dtype, reduction or device number");

@@ -179,6 +179,16 @@ TEST(SignatureTest, BadInputIsRefusedWithTheReason) {
       Code::kInvalidArgument);
 }
 
+TEST(SignatureTest, ANameHasNoNul) {
+  Signature s = Make(Kind::kAllreduce, {2});
+  EXPECT_TRUE(CheckSignature("w", s).ok());
+  const Status bad = CheckSignature(std::string_view("w\0first", 7), s);
+  EXPECT_EQ(bad.code(), Code::kInvalidArgument);
+  EXPECT_EQ(bad.message(),
+            "the name of an operation must have no NUL byte, this one has one "
+            "after 'w'");
+}
+
 TEST(SignatureTest, ABarrierComparesUnnamedOperations) {
   Signature a;
   a.kind = Kind::kBarrier;

@@ -5,9 +5,11 @@
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -33,6 +35,12 @@ Status AddressOf(const std::string& path, sockaddr_un* out) {
 }
 
 Fd NewSocket() { return Fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)); }
+
+// Bounds connect(), too. 0: no limit.
+void SetSendTimeout(int fd, int ms) {
+  const timeval time{.tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000};
+  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof(time));
+}
 
 // Closing descriptors that a client sends could block this process: a file on a
 // hanging file system, a socket that lingers. Connections inherit the option.
@@ -154,15 +162,22 @@ Status ListenUnix(const std::string& path, mode_t mode, Fd* out) {
   return Status();
 }
 
-Status ConnectUnix(const std::string& path, Fd* out) {
+Status ConnectUnix(const std::string& path, Fd* out, int timeout_ms) {
   sockaddr_un address;
   if (Status s = AddressOf(path, &address); !s.ok()) return s;
   Fd fd = NewSocket();
   if (!fd.valid()) return ErrnoStatus(errno, "socket");
+  if (timeout_ms >= 0) SetSendTimeout(fd.get(), std::max(timeout_ms, 1));
   if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address),
               sizeof(address)) != 0) {
+    if (errno == EAGAIN) {
+      return Status(Code::kDeadlineExceeded,
+                    "the process that listens at " + path +
+                        " accepts no connections: its queue is full");
+    }
     return ErrnoStatus(errno, "cannot connect to " + path);
   }
+  if (timeout_ms >= 0) SetSendTimeout(fd.get(), 0);
   *out = std::move(fd);
   return Status();
 }
@@ -264,13 +279,6 @@ Status ReceiveMessage(int socket, size_t max_bytes, int timeout_ms,
       std::memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
       out->fds.emplace_back(fd);
     }
-  }
-  if ((message.msg_flags & MSG_CTRUNC) != 0) {
-    return Status(Code::kResourceExhausted,
-                  "the message's file descriptors were lost: there were more "
-                  "than " +
-                      std::to_string(kMaxFds) +
-                      ", or this process has no free ones (ulimit -n)");
   }
   if ((message.msg_flags & MSG_TRUNC) != 0) {
     return Status(Code::kInvalidArgument,

@@ -36,7 +36,10 @@ Status ListenUnix(const std::string& path, mode_t mode, Fd* out);
 // Allows the peer of this connection, which a listener has accepted, to send
 // descriptors.
 void TakeDescriptors(int socket);
-Status ConnectUnix(const std::string& path, Fd* out);
+// If the listener's queue is full, because its process is stopped, waits at
+// most timeout_ms (-1: no limit) until there is room, else returns
+// kDeadlineExceeded.
+Status ConnectUnix(const std::string& path, Fd* out, int timeout_ms = -1);
 // Accepts a connection. Returns OK with an invalid *out if the listener is
 // non-blocking and no connection is waiting.
 Status AcceptUnix(int listener, Fd* out);
@@ -52,8 +55,9 @@ struct Received {
   std::vector<char> data;  // empty: the peer has closed
   std::vector<Fd> fds;     // CLOEXEC
 };
-// Receives one message of at most max_bytes; a longer one is an error. Returns
-// kDeadlineExceeded after timeout_ms (-1: no limit), and kCancelled if a signal
+// Receives one message of at most max_bytes; a longer one is an error.
+// Descriptors for which this process has no room (ulimit -n) are missing in
+// *out, the last ones first. Returns kDeadlineExceeded after timeout_ms (-1: no limit), and kCancelled if a signal
 // interrupts the wait.
 Status ReceiveMessage(int socket, size_t max_bytes, int timeout_ms,
                       Received* out);

@@ -74,6 +74,14 @@ inline constexpr uint32_t kNodeStats = 14;
 // (session::Finished, RankGone.finished).
 inline constexpr uint32_t kFinished = 15;
 
+// Texts of users in messages between executors and the coordinator need not be
+// UTF-8 (common/wire/texts.h).
+inline constexpr uint32_t kTextsOfBytes = 16;
+// A NodeState may come in parts.
+inline constexpr uint32_t kNodeStateParts = 16;
+// Ranks say why they leave with operations pending (session::LeaveReason).
+inline constexpr uint32_t kLeaveReason = 16;
+
 // --- The choice -------------------------------------------------------------
 
 struct Speaker {

@@ -66,7 +66,7 @@ TEST(VersionsTest, ARangeThatIsNoneIsRefused) {
 
 // Builds of version 10 accept only who begins with their own.
 TEST(VersionsTest, ThisBuildWorksWithVersion10) {
-  EXPECT_EQ(kProtocolVersions, (VersionRange{10, 15}));
+  EXPECT_EQ(kProtocolVersions, (VersionRange{10, 16}));
 }
 
 }  // namespace

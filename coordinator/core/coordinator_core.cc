@@ -111,10 +111,15 @@ absl::Status CoordinatorCore::CheckHello(
     const maypole::Status s = CheckName(f.what, f.value, f.limit);
     if (!s.ok()) return ToAbsl(s);
   }
-  if (hello.token().size() > kMaxTokenBytes) {
+  const Field others[] = {
+      {"a token", hello.token(), kMaxTokenBytes},
+      {"a session", hello.session(), kMaxSessionBytes},
+      {"an incarnation", hello.incarnation(), kMaxSessionBytes}};
+  for (const Field& f : others) {
+    if (f.value.size() <= f.limit) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("hello with a token of ", hello.token().size(), " bytes; ",
-                     kMaxTokenBytes, " are allowed"));
+        absl::StrCat("hello with ", f.what, " of ", f.value.size(), " bytes; ",
+                     f.limit, " are allowed"));
   }
   return absl::OkStatus();
 }

@@ -38,6 +38,21 @@ TEST(CoordinatorCoreTest, WelcomesWithSessionAndIncarnation) {
   EXPECT_EQ(bed.core().totals().nodes, 1u);
 }
 
+TEST(CoordinatorCoreTest, RefusesFieldsOfAHelloThatAreTooLong) {
+  TestBed bed;
+  const std::string bytes(128, '7');
+  std::vector<proto::ExecutorHello> hellos(3, GoodHello());
+  hellos[0].set_token(bytes);
+  hellos[1].set_session(bytes);
+  hellos[2].set_incarnation(bytes);
+  const std::vector<std::string> what = {"a token", "a session",
+                                         "an incarnation"};
+  for (size_t i = 0; i < hellos.size(); ++i) {
+    EXPECT_EQ(bed.Hello(hellos[i]).refused->message(),
+              "hello with " + what[i] + " of 128 bytes; 127 are allowed");
+  }
+}
+
 TEST(CoordinatorCoreTest, RefusesOtherProtocolVersionsNamingBoth) {
   TestBed bed;
   proto::ExecutorHello hello = GoodHello();
@@ -46,14 +61,14 @@ TEST(CoordinatorCoreTest, RefusesOtherProtocolVersionsNamingBoth) {
   ASSERT_TRUE(e.refused);
   EXPECT_EQ(e.refused->code(), Code(absl::StatusCode::kFailedPrecondition));
   EXPECT_EQ(e.refused->message(),
-            "this coordinator speaks protocol versions 10 to 15, but "
+            "this coordinator speaks protocol versions 10 to 16, but "
             "maypole-worker on node 'n0' speaks protocol version 77; upgrade "
             "this coordinator");
   hello.set_protocol_version(8);
   hello.set_newest_version(9);
   EXPECT_EQ(bed.Hello(hello).refused->message(),
             "maypole-worker on node 'n0' speaks protocol versions 8 to 9, but "
-            "this coordinator speaks protocol versions 10 to 15; upgrade "
+            "this coordinator speaks protocol versions 10 to 16; upgrade "
             "maypole-worker on node 'n0'");
   EXPECT_TRUE(e.closed);
   EXPECT_EQ(bed.core().totals().jobs, 0u);
@@ -225,7 +240,7 @@ TEST(CoordinatorCoreTest, AnIdleExecutorThatFinishesIsForgottenAtOnce) {
 
 TEST(CoordinatorCoreTest, BadMessagesEndTheSessionAndLeaveOtherJobsAlone) {
   using Message = proto::ExecutorMessage;
-  std::vector<Message> bad(6);
+  std::vector<Message> bad(7);
   bad[0].set_sequence(5);  // a gap
   bad[0].mutable_presence()->set_epoch(1);
   bad[1].set_acknowledged(1000);
@@ -234,6 +249,9 @@ TEST(CoordinatorCoreTest, BadMessagesEndTheSessionAndLeaveOtherJobsAlone) {
   bad[4].set_sequence(2);     // numbered, with nothing in it
   bad[5] = Present(7, {});    // an epoch that is not there
   bad[5].set_sequence(2);
+  bad[6].set_sequence(2);
+  bad[6].mutable_timeline_request()->set_epoch(1);
+  bad[6].mutable_timeline_request()->set_rank(1);  // of the other node
   for (const Message& m : bad) {
     TestBed bed;
     Executor& a = bed.Connect("j", "n0");

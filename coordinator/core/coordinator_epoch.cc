@@ -142,6 +142,13 @@ absl::Status CoordinatorEpoch::Handle(Time now, size_t node,
 absl::Status CoordinatorEpoch::OnTimeline(Time now, size_t node,
                                           const proto::ExecutorMessage& message,
                                           JobOutput* out) {
+  if (message.has_timeline_request() &&
+      !members_[node].HasRank(message.timeline_request().rank())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a timeline request of rank ",
+                     message.timeline_request().rank(),
+                     ", which is not a rank of the node"));
+  }
   TimelineRelay::Messages messages;
   absl::Status status = timeline_.Handle(now, node, message, &messages);
   SendTimeline(std::move(messages), out);

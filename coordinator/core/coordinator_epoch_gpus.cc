@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/limits.h"
 #include "coordinator/core/coordinator_epoch.h"
+#include "coordinator/core/limits.h"
 #include "coordinator/core/text.h"
 
 namespace maypole::coordinator {
@@ -85,10 +86,12 @@ absl::Status CoordinatorEpoch::OnRankGpu(size_t node,
   const bool here =
       std::find(ranks.begin(), ranks.end(), message.rank()) != ranks.end();
   if (!here || message.gpu() >= kMaxGpus ||
-      message.uuid().size() != kGpuUuidBytes) {
+      message.uuid().size() != kGpuUuidBytes ||
+      message.bytes() > kMaxGpuMemories * kMaxGpuMemoryBytes) {
     return absl::InvalidArgumentError(absl::StrCat(
         "rank ", message.rank(), " is said to use GPU ", message.gpu(),
-        ", with a UUID of ", message.uuid().size(), " bytes"));
+        ", with a UUID of ", message.uuid().size(), " bytes, and ",
+        message.bytes(), " bytes of its memory"));
   }
   absl::Status status = communicators_.NoteGpu(node, message);
   if (status.ok()) rank_gpus_[{message.rank(), message.uuid()}] = message;

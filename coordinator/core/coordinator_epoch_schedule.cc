@@ -110,10 +110,16 @@ proto::Schedule CoordinatorEpoch::ScheduleFor(
 
 absl::Status CoordinatorEpoch::OnScheduleEnded(
     size_t node, const proto::ScheduleEnded& message, JobOutput* out) {
-  if (!follows_[node] || message.number() != schedule_ ||
-      !proto::ScheduleEnd_IsValid(message.why())) {
+  if (!follows_[node] || message.number() != schedule_) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the end of schedule ", message.number(), ", which is not followed"));
+  }
+  if (!proto::ScheduleEnd_IsValid(message.why()) ||
+      message.runs() > kMaxNumber || message.operations() > kMaxNumber) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the end of schedule ", message.number(), " after ", message.runs(),
+        " runs of ", message.operations(), " operations, for reason ",
+        static_cast<int>(message.why())));
   }
   follows_[node] = false;
   const uint64_t runs = std::max(schedule_ended_.runs(), message.runs());

@@ -250,7 +250,7 @@ void Job::LoseMember(SessionId session, const std::string& how,
     out->Count(ErrorKind::kExecutorLost);
     FailStart(absl::StrCat("the job cannot start: ", who, " ", how), 0, out);
   }
-  gathering_.Remove(session);
+  gathering_.Lose(session, how);
   if (gathering_.empty()) start_since_.reset();
   elastic_.OnLost(session);
   if (recovery_) {

@@ -8,6 +8,8 @@
 #include "common/absl_status.h"
 #include "common/limits.h"
 #include "common/program/secret.h"
+#include "common/wire/texts.h"
+#include "common/wire/versions.h"
 #include "coordinator/core/text.h"
 
 namespace maypole::coordinator {
@@ -110,6 +112,7 @@ bool JobShard::OpensAgain(StreamId stream, const proto::ExecutorHello& hello,
   }
   session.link.Reset();
   session.unsettled.clear();
+  session.state.clear();
   Welcome(&session, stream, actions);
   return true;
 }
@@ -126,7 +129,12 @@ absl::Status JobShard::CheckOpen(const proto::ExecutorHello& hello) const {
     if (session.stream == 0) return absl::OkStatus();
     return absl::AlreadyExistsError(absl::StrCat(
         "node '", hello.node(), "' is in job '", id_, "' already (from host ",
-        session.host, "); give every worker its own --node"));
+        session.host, "); ",
+        session.host == hello.host()
+            ? "if its agent has just been restarted, try again when the "
+              "executor of the one before has ended, else "
+            : "",
+        "give every worker its own --node"));
   }
   if (sessions_.size() >= kMaxNodes) {
     return absl::ResourceExhaustedError(
@@ -271,7 +279,12 @@ void JobShard::Payload(ExecutorSession* session,
   if (message.has_rank_gone() || message.has_failed()) {
     EndRelays(absl::StrCat("node ", session->node, " leaves"), actions);
   }
-  if (message.has_relays_ready()) {
+  if (!session->state.empty() && !message.has_node_state_part()) {
+    status = absl::InvalidArgumentError(
+        "another message between the parts of a node's state");
+  } else if (message.has_node_state_part()) {
+    status = TakeStatePart(session, message.node_state_part(), actions);
+  } else if (message.has_relays_ready()) {
     status = BeginRelays(*session, message.relays_ready(), actions);
   } else if (job_->recovering() && !message.has_node_state()) {
     // Bounded: an executor that has said its state waits for Recovered, a new
@@ -294,6 +307,30 @@ void JobShard::Payload(ExecutorSession* session,
   if (session->link.AckDue() && session->stream != 0) {
     actions->emplace_back(Send{session->stream, session->link.Bare({})});
   }
+}
+
+absl::Status JobShard::TakeStatePart(ExecutorSession* session,
+                                     const proto::NodeStatePart& part,
+                                     Actions* actions) {
+  std::string& state = session->state;
+  if (part.piece().empty() ||
+      part.piece().size() > kMaxNodeStateBytes - state.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a part of ", part.piece().size(), " bytes of a node's state, after ",
+        state.size(), "; 1 to ", kMaxNodeStateBytes, " in all are allowed"));
+  }
+  state += part.piece();
+  if (!part.last()) return absl::OkStatus();
+  proto::ExecutorMessage message;
+  if (!message.mutable_node_state()->ParseFromString(
+          std::exchange(state, {}))) {
+    return absl::InvalidArgumentError(
+        "parts of a node's state that are no NodeState together");
+  }
+  JobOutput output;
+  absl::Status status = job_->Handle(now_, session->id, message, &output);
+  Deliver(std::move(output), actions);
+  return status;
 }
 
 void JobShard::HandleHeld(Actions* actions) {
@@ -360,6 +397,7 @@ void JobShard::Deliver(JobOutput output, Actions* actions) {
     const auto it = sessions_.find(id);
     if (it == sessions_.end()) continue;
     ExecutorSession& session = it->second;
+    if (session.version < kTextsOfBytes) message.MakeTextUtf8();
     const uint64_t first = message.first_decision();
     const uint64_t last = message.last_decision();
     if (first != 0) {

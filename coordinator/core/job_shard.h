@@ -147,6 +147,7 @@ class JobShard {
     // Messages with decisions that are not acknowledged: their numbers, and the
     // first decision of each.
     std::deque<std::pair<uint64_t, uint64_t>> unsettled;
+    std::string state;  // the parts of its NodeState, until the last has come
   };
 
   void SetNow(Time now) { now_ = std::max(now_, now); }
@@ -167,6 +168,11 @@ class JobShard {
   void Detach(ExecutorSession* session);
   void Payload(ExecutorSession* session, const proto::ExecutorMessage& message,
                Actions* actions);
+
+  // Adds a part of the node's state; handles the state if it is the last one.
+  absl::Status TakeStatePart(ExecutorSession* session,
+                             const proto::NodeStatePart& part,
+                             Actions* actions);
 
   // Ends the session, what needs it in the job, and its stream, if there is
   // one.

@@ -300,6 +300,28 @@ TEST_F(JobTest, AnExecutorLostWhileWaitingFailsTheStart) {
   EXPECT_THAT(c.ends[0].message(), HasSubstr("cannot start"));
 }
 
+// Its ranks have called init(), and whoever looks for them must look there.
+TEST_F(JobTest, AStartTimeoutNamesAnExecutorThatWasLostWhileItsRanksCame) {
+  bed_.Waiting(a_, 4, {0}, 2);
+  bed_.Ready(b_, 4, {2, 3});
+  bed_.Break(a_);
+  bed_.Pass(seconds(121));
+  ASSERT_EQ(b_.ends.size(), 1u);
+  EXPECT_EQ(b_.ends[0].message(),
+            "the job did not start within 120 s: ranks 0,1 of 4 have not "
+            "called init(); arrived: node n1 (host host-n1) with ranks 2,3; "
+            "lost again: node n0 (host host-n0) with rank 0 (1 of its 2 ranks), "
+            "whose executor was lost: its connection broke and did not come "
+            "back within 3 s");
+  // Not of the next start, in which the node is there.
+  bed_.Ready(b_, 4, {2, 3});
+  Executor& again = bed_.Connect("j", "n0");
+  bed_.Waiting(again, 4, {0}, 2);
+  bed_.Pass(seconds(121));
+  ASSERT_EQ(b_.ends.size(), 2u);
+  EXPECT_THAT(b_.ends[1].message(), Not(HasSubstr("lost again")));
+}
+
 TEST_F(JobTest, ADeadRankEndsTheEpochForAll) {
   Start();
   bed_.From(b_, Gone(1, 3, false, "closed its connection (pid 1003)"));

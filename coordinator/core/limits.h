@@ -56,13 +56,18 @@ inline constexpr size_t kMaxHeld = 16384;
 inline constexpr int64_t kMaxStallMs = int64_t{1000} * 3600 * 24 * 365;
 
 // Bytes of one message of an executor; gRPC refuses longer ones.
-inline constexpr size_t kMaxMessageBytes = size_t{4} << 20;
+inline constexpr size_t kMaxMessageBytes = kMaxExecutorMessageBytes;
 // Bytes of one message to an executor. (The splits of an alltoall of
 // kMaxAlltoallRanks ranks take at most 7 MiB.)
 inline constexpr size_t kMaxSentBytes = size_t{16} << 20;
 // Execute messages are split when they get this long.
 inline constexpr size_t kMaxExecuteBytes = size_t{1} << 20;
 inline constexpr size_t kMaxAddressBytes = 1024;  // one address of an Endpoint
+// A session's and an incarnation's name.
+inline constexpr size_t kMaxSessionBytes = 127;
+// Of what executors count (epochs, decisions, runs, schedules). Later ones get
+// greater numbers.
+inline constexpr uint64_t kMaxNumber = uint64_t{1} << 62;
 
 // Bytes of an executor's text ("how", "message") in the coordinator's errors.
 inline constexpr size_t kMaxForeignText = 512;

@@ -41,7 +41,11 @@ std::string UuidText(const std::string& bytes) {
 std::string Cut(absl::string_view text, size_t max_bytes) {
   if (text.size() <= max_bytes) return std::string(text);
   size_t n = max_bytes;
-  while (n > 0 && (static_cast<unsigned char>(text[n]) & 0xc0) == 0x80) --n;
+  // At most three bytes follow a character's first one; other text is cut there.
+  while (n > 0 && n + 3 > max_bytes &&
+         (static_cast<unsigned char>(text[n]) & 0xc0) == 0x80) {
+    --n;
+  }
   return std::string(text.substr(0, n));
 }
 

@@ -65,6 +65,23 @@ TEST_F(VersionsTest, WelcomeSaysTheVersionOfTheSession) {
   EXPECT_EQ(older.Connect("j", "n0").version, 10u);
 }
 
+// An older executor could not parse the message that ends its epoch.
+TEST_F(VersionsTest, TextsAreUtf8ForOlderExecutors) {
+  TestBed bed;
+  Executor& a = bed.Connect("j", "n0");
+  Executor& b = bed.Connect("j", "n1", "secret", {10, kTextsOfBytes - 1});
+  bed.Ready(a, 2, {0});
+  bed.Ready(b, 2, {1});
+  bed.From(a, Gone(1, 0, false, "it ended in /tmp/\xff"));
+  ASSERT_EQ(a.ends.size(), 1u);
+  ASSERT_EQ(b.ends.size(), 1u);
+  EXPECT_NE(a.ends[0].message().find("it ended in /tmp/\xff"),
+            std::string::npos);
+  EXPECT_NE(b.ends[0].message().find("it ended in /tmp/\xef\xbf\xbd"),
+            std::string::npos)
+      << b.ends[0].message();
+}
+
 TEST_F(VersionsTest, AResumedSessionKeepsItsVersion) {
   TestBed bed;
   Executor& e = bed.Connect("j", "n0", "secret", kOld);

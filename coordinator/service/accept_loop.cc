@@ -1,18 +1,19 @@
 #include "coordinator/service/accept_loop.h"
 
-#include <poll.h>
-#include <sys/eventfd.h>
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
-#include <cstdint>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/absl_status.h"
 #include "common/program/listener.h"
+#include "coordinator/service/peer.h"
+#include "coordinator/service/secret.h"
 #include "spdlog/spdlog.h"
 
 namespace maypole::coordinator {
@@ -20,24 +21,50 @@ namespace {
 
 // How long to wait when no descriptor is left at all.
 constexpr std::chrono::milliseconds kPause(50);
+constexpr std::chrono::milliseconds kTick(500);
 
-}  // namespace
+EventLoop::Time In(std::chrono::milliseconds time) {
+  return std::chrono::steady_clock::now() + time;
+}
 
-absl::StatusOr<std::unique_ptr<AcceptLoop>> AcceptLoop::Listen(
-    const Address& address, int user_timeout_ms) {
-  absl::StatusOr<TcpListener> listener =
-      ListenTcp(address, {.user_timeout_ms = user_timeout_ms});
-  if (!listener.ok()) return listener.status();
-  std::unique_ptr<AcceptLoop> accept_loop(new AcceptLoop);
-  accept_loop->listeners_ = std::move(listener->fds);
-  accept_loop->port_ = listener->port;
-  accept_loop->wake_ = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  // Without the eventfd Close() could not end the thread.
-  if (!accept_loop->wake_.valid()) return ToAbsl(ErrnoStatus(errno, "eventfd"));
+int FirstReserved() {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
   const int most = static_cast<int>(std::min<rlim_t>(limit.rlim_cur, 1 << 30));
-  accept_loop->most_ = most - std::min(kReservedDescriptors, most / 4);
+  return most - std::min(kReservedDescriptors, most / 4);
+}
+
+// False if the peer has gone, or does not read: what is sent here fits into the
+// buffer of every socket.
+bool SendAll(int fd, absl::string_view bytes) {
+  return send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
+         static_cast<ssize_t>(bytes.size());
+}
+
+}  // namespace
+
+AcceptLoop::AcceptLoop(const AcceptOptions& options)
+    : options_(options),
+      most_(FirstReserved()),
+      callers_(std::min(options.tls ? kMaxTlsStrangers : kMaxStrangers,
+                        static_cast<size_t>(most_) / 2)) {}
+
+absl::StatusOr<std::unique_ptr<AcceptLoop>> AcceptLoop::Listen(
+    const Address& address, const AcceptOptions& options) {
+  absl::StatusOr<TcpListener> listener =
+      ListenTcp(address, {.user_timeout_ms = options.user_timeout_ms});
+  if (!listener.ok()) return listener.status();
+  std::unique_ptr<AcceptLoop> accept_loop(new AcceptLoop(options));
+  accept_loop->port_ = listener->port;
+  accept_loop->listeners_ = std::vector<WatchedFd>(listener->fds.size());
+  for (size_t i = 0; i < listener->fds.size(); ++i) {
+    const int fd = listener->fds[i].get();
+    const Status watched = accept_loop->loop_.Watch(
+        std::move(listener->fds[i]),
+        {.readable = [loop = accept_loop.get(), fd] { loop->Accept(fd); }},
+        &accept_loop->listeners_[i]);
+    if (!watched.ok()) return ToAbsl(watched);
+  }
   return accept_loop;
 }
 
@@ -49,32 +76,52 @@ void AcceptLoop::Open(std::unique_ptr<Acceptor> acceptor) {
 }
 
 void AcceptLoop::Close() {
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t n = write(wake_.get(), &one, sizeof(one));
-  if (thread_.joinable()) thread_.join();
+  if (thread_.joinable()) {
+    loop_.Post([this] { stopped_ = true; });
+    thread_.join();
+  }
   listeners_.clear();
 }
 
 void AcceptLoop::Run() {
-  std::vector<pollfd> fds = {{wake_.get(), POLLIN, 0}};
-  for (const Fd& l : listeners_) fds.push_back({l.get(), POLLIN, 0});
-  for (;;) {
-    poll(fds.data(), fds.size(), -1);
-    if (fds[0].revents != 0) return;
-    for (size_t i = 1; i < fds.size(); ++i) {
-      if (fds[i].revents != 0) Accept(fds[i].fd);
-    }
+  tick_.Set(In(kTick));
+  while (!stopped_ && loop_.RunOnce().ok()) {
   }
+}
+
+void AcceptLoop::Tick() {
+  tick_.Set(In(kTick));
+  options_.refusals->Flush();
+  const EventLoop::Time now = In({});
+  for (auto it = callers_.begin(); it != callers_.end();) {
+    it = it->value.deadline <= now ? callers_.Erase(it) : std::next(it);
+  }
+}
+
+void AcceptLoop::WatchListeners(bool wanted) {
+  for (WatchedFd& l : listeners_) l.WantRead(wanted);
 }
 
 void AcceptLoop::Accept(int listener) {
   Fd fd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!fd.valid()) {
-    if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(kPause);
+    if (errno == EMFILE || errno == ENFILE) {
+      WatchListeners(false);
+      accept_again_.Set(In(kPause));
+    }
     return;
   }
+  if (IsCrowded(fd.get())) return;
+  if (options_.secret.empty() && !options_.tls) {
+    PassToGrpc(fd.Release(), "");
+  } else {
+    Add(std::move(fd));
+  }
+}
+
+bool AcceptLoop::IsCrowded(int descriptor) {
   // The kernel assigns the lowest free number.
-  const bool crowded = fd.get() >= most_;
+  const bool crowded = descriptor >= most_;
   if (crowded != crowded_) {
     crowded_ = crowded;
     if (crowded) {
@@ -86,11 +133,110 @@ void AcceptLoop::Accept(int listener) {
       spdlog::info("event=not_crowded");
     }
   }
-  if (crowded) return;
+  return crowded;
+}
+
+void AcceptLoop::PassToGrpc(int fd, const std::string& first) {
   Acceptor::NewConnectionParameters connection;
-  connection.listener_fd = listener;
-  connection.fd = fd.Release();
+  connection.fd = fd;
+  const grpc::Slice slice(first);
+  if (!first.empty()) connection.read_buffer = grpc::ByteBuffer(&slice, 1);
   acceptor_->HandleNewConnection(&connection);
+}
+
+void AcceptLoop::Add(Fd fd) {
+  const int socket = fd.get();
+  const Callers::Iterator it = callers_.Add(NetworkOf(socket));
+  Caller& caller = it->value;
+  caller.peer = PeerOf(socket);
+  caller.deadline = In(kHandshakeTime);
+  caller.last_deadline = In(kFirstCallTime);
+  if (options_.tls) {
+    caller.copy = Fd(fcntl(socket, F_DUPFD_CLOEXEC, 0));
+    PassToGrpc(fd.Release(), "");
+  } else {
+    const bool ok =
+        SendAll(socket, kServerPreface) &&
+        loop_
+            .Watch(std::move(fd), {.readable = [this, it] { Read(it); }},
+                   &caller.fd)
+            .ok();
+    if (!ok) {
+      callers_.Erase(it);
+      return;
+    }
+  }
+  DropSurplus();
+}
+
+void AcceptLoop::DropSurplus() {
+  const auto surplus = callers_.Surplus();
+  if (!surplus) return;
+  Caller& caller = (*surplus)->value;
+  options_.refusals->Report(
+      caller.peer, "too many connections that have not called: the oldest of "
+                   "the address with the most of them is closed");
+  // gRPC closes its own descriptor when it sees the end.
+  if (caller.copy.valid()) shutdown(caller.copy.get(), SHUT_RDWR);
+  callers_.Erase(*surplus);
+}
+
+void AcceptLoop::Read(Callers::Iterator it) {
+  Caller& caller = it->value;
+  char part[kMaxFirstBytes];
+  const ssize_t n = recv(caller.fd.fd(), part, sizeof(part), 0);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (n <= 0) {
+    callers_.Erase(it);
+    return;
+  }
+  // A refused one reads why; if we closed the socket with data unread, our
+  // kernel would reset the connection, and its kernel drop what we have said.
+  if (caller.refused) return;
+  const FirstRequest::State state =
+      caller.first.Read({part, static_cast<size_t>(n)});
+  if (state != FirstRequest::State::kPreface) {
+    caller.deadline = caller.last_deadline;
+  }
+  if (state == FirstRequest::State::kMalformed ||
+      !SendAll(caller.fd.fd(), caller.first.TakeReplies())) {
+    callers_.Erase(it);
+  } else if (state == FirstRequest::State::kComplete) {
+    Decide(it);
+  }
+}
+
+void AcceptLoop::Decide(Callers::Iterator it) {
+  Caller& caller = it->value;
+  const HeaderValue given = caller.first.Secret();
+  const grpc::Status status = CheckSecret(
+      given.bytes,
+      given.huffman ? HuffmanEncode(options_.secret) : options_.secret);
+  if (status.ok()) {
+    const std::string first = caller.first.bytes();
+    const int fd = caller.fd.Release().Release();
+    callers_.Erase(it);
+    PassToGrpc(fd, first);
+    return;
+  }
+  options_.refusals->Report(caller.peer, status.error_message());
+  caller.refused = true;
+  caller.deadline = In(kRefusalTime);
+  if (!SendAll(caller.fd.fd(), caller.first.Refusal(status)) ||
+      shutdown(caller.fd.fd(), SHUT_WR) != 0) {
+    callers_.Erase(it);
+  }
+}
+
+void AcceptLoop::Admitted(const std::string& peer) {
+  if (!options_.tls) return;
+  loop_.Post([this, peer] {
+    for (auto it = callers_.begin(); it != callers_.end(); ++it) {
+      if (!SamePeer(it->value.peer, peer)) continue;
+      callers_.Erase(it);
+      return;
+    }
+  });
 }
 
 }  // namespace maypole::coordinator

@@ -5,7 +5,6 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "coordinator/service/authenticate.h"
 
 namespace maypole::coordinator {
 namespace {
@@ -79,7 +78,8 @@ grpc::Status Follow(const proto::EventsRequest& request, uint64_t after,
 grpc::Status AdminService::GetStatus(grpc::ServerContext* context,
                                      const proto::StatusRequest* request,
                                      proto::StatusReply* reply) {
-  const grpc::Status authentic = Authenticate(*context, Role::kAdmin, secret_);
+  const grpc::Status authentic =
+      authenticator_->Check(*context, Role::kAdmin);
   if (!authentic.ok()) return authentic;
   return Answer(hub_->Status(*request), reply);
 }
@@ -87,7 +87,8 @@ grpc::Status AdminService::GetStatus(grpc::ServerContext* context,
 grpc::Status AdminService::WatchEvents(
     grpc::ServerContext* context, const proto::EventsRequest* request,
     grpc::ServerWriter<proto::Event>* writer) {
-  const grpc::Status authentic = Authenticate(*context, Role::kAdmin, secret_);
+  const grpc::Status authentic =
+      authenticator_->Check(*context, Role::kAdmin);
   if (!authentic.ok()) return authentic;
   if (const grpc::Status leads = CheckLeads(*hub_); !leads.ok()) return leads;
   EventLog* const events = hub_->events();
@@ -120,7 +121,8 @@ grpc::Status AdminService::WatchEvents(
 grpc::Status AdminService::AbortJob(grpc::ServerContext* context,
                                     const proto::AbortRequest* request,
                                     proto::AbortReply* reply) {
-  const grpc::Status authentic = Authenticate(*context, Role::kAdmin, secret_);
+  const grpc::Status authentic =
+      authenticator_->Check(*context, Role::kAdmin);
   if (!authentic.ok()) return authentic;
   if (const grpc::Status leads = CheckLeads(*hub_); !leads.ok()) return leads;
   return Answer(hub_->Abort(*request), reply);
@@ -129,7 +131,8 @@ grpc::Status AdminService::AbortJob(grpc::ServerContext* context,
 grpc::Status AdminService::DrainNode(grpc::ServerContext* context,
                                      const proto::DrainRequest* request,
                                      proto::DrainReply* reply) {
-  const grpc::Status authentic = Authenticate(*context, Role::kAdmin, secret_);
+  const grpc::Status authentic =
+      authenticator_->Check(*context, Role::kAdmin);
   if (!authentic.ok()) return authentic;
   if (const grpc::Status leads = CheckLeads(*hub_); !leads.ok()) return leads;
   return Answer(hub_->Drain(*request), reply);
@@ -138,7 +141,8 @@ grpc::Status AdminService::DrainNode(grpc::ServerContext* context,
 grpc::Status AdminService::RecordTimeline(
     grpc::ServerContext* context, const proto::RecordTimelineRequest* request,
     proto::RecordTimelineReply* reply) {
-  const grpc::Status authentic = Authenticate(*context, Role::kAdmin, secret_);
+  const grpc::Status authentic =
+      authenticator_->Check(*context, Role::kAdmin);
   if (!authentic.ok()) return authentic;
   if (const grpc::Status leads = CheckLeads(*hub_); !leads.ok()) return leads;
   return Answer(hub_->RecordTimeline(*request), reply);
@@ -147,7 +151,8 @@ grpc::Status AdminService::RecordTimeline(
 grpc::Status AdminService::MakeDashboardLink(
     grpc::ServerContext* context, const proto::DashboardRequest* request,
     proto::DashboardReply* reply) {
-  const grpc::Status authentic = Authenticate(*context, Role::kAdmin, secret_);
+  const grpc::Status authentic =
+      authenticator_->Check(*context, Role::kAdmin);
   if (!authentic.ok()) return authentic;
   if (const grpc::Status leads = CheckLeads(*hub_); !leads.ok()) return leads;
   if (dashboard_ == nullptr) {

@@ -5,9 +5,7 @@
 #ifndef MAYPOLE_COORDINATOR_SERVICE_ADMIN_SERVICE_H_
 #define MAYPOLE_COORDINATOR_SERVICE_ADMIN_SERVICE_H_
 
-#include <string>
-#include <utility>
-
+#include "coordinator/service/authenticate.h"
 #include "coordinator/service/dashboard.h"
 #include "coordinator/service/hub.h"
 #include "proto/admin.grpc.pb.h"
@@ -16,9 +14,9 @@ namespace maypole::coordinator {
 
 class AdminService final : public proto::Admin::Service {
  public:
-  // `hub` must outlive the service.
-  AdminService(Hub* hub, std::string secret)
-      : hub_(hub), secret_(std::move(secret)) {}
+  // `hub` and `authenticator` must outlive the service.
+  AdminService(Hub* hub, const Authenticator* authenticator)
+      : hub_(hub), authenticator_(authenticator) {}
 
   // Before the first call; null: there is none. It must outlive the service.
   void SetDashboard(Dashboard* dashboard) { dashboard_ = dashboard; }
@@ -44,7 +42,7 @@ class AdminService final : public proto::Admin::Service {
 
  private:
   Hub* const hub_;
-  const std::string secret_;
+  const Authenticator* const authenticator_;
   Dashboard* dashboard_ = nullptr;
 };
 

@@ -1,16 +1,14 @@
 #include "coordinator/service/authenticate.h"
 
-#include "coordinator/core/text.h"
-#include "spdlog/spdlog.h"
-
 namespace maypole::coordinator {
 
-grpc::Status Authenticate(const grpc::ServerContextBase& context, Role role,
-                          const std::string& secret) {
-  grpc::Status status = Authorize(context, role, secret);
+grpc::Status Authenticator::Check(const grpc::ServerContextBase& context,
+                                  Role role) const {
+  grpc::Status status = Authorize(context, role, secret_);
   if (!status.ok()) {
-    spdlog::warn("event=unauthenticated peer={} reason={}", context.peer(),
-                 LogValue(status.error_message()));
+    refusals_->Report(context.peer(), status.error_message());
+  } else if (admitted_) {
+    admitted_(context.peer());
   }
   return status;
 }

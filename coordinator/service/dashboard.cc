@@ -6,6 +6,7 @@
 #include <event2/keyvalq_struct.h>
 #include <openssl/x509.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -176,6 +177,13 @@ absl::Status Dashboard::SetUpTls(const TlsOptions& tls) {
         "with the key of --tls_key");
   }
   SSL_CTX_set_verify(context_.get(), SSL_VERIFY_PEER, nullptr);
+  // Without a context OpenSSL refuses each browser that resumes a session, as
+  // all do, because we ask for certificates. The sessions are in the browsers'
+  // tickets, not in a cache of ours that strangers could fill.
+  constexpr unsigned char kSessions[] = "maypole-dashboard";
+  SSL_CTX_set_session_id_context(context_.get(), kSessions,
+                                 sizeof(kSessions) - 1);
+  SSL_CTX_set_session_cache_mode(context_.get(), SSL_SESS_CACHE_OFF);
   return absl::OkStatus();
 }
 
@@ -196,16 +204,12 @@ absl::Status Dashboard::Listen() {
         static_cast<Dashboard*>(self)->Handle(request);
       },
       this);
-  if (context_ != nullptr) {
-    evhttp_set_bevcb(
-        http_.get(),
-        [](event_base* base, void* context) {
-          return bufferevent_openssl_socket_new(
-              base, -1, SSL_new(static_cast<SSL_CTX*>(context)),
-              BUFFEREVENT_SSL_ACCEPTING, BEV_OPT_CLOSE_ON_FREE);
-        },
-        context_.get());
-  }
+  evhttp_set_bevcb(
+      http_.get(),
+      [](event_base*, void* self) {
+        return static_cast<Dashboard*>(self)->MakeConnection();
+      },
+      this);
   absl::StatusOr<TcpListener> listener = ListenTcp(address_, {});
   if (!listener.ok()) {
     return absl::UnavailableError(
@@ -228,7 +232,15 @@ absl::Status Dashboard::Listen() {
   tick_.reset(event_new(
       base_.get(), -1, EV_PERSIST,
       [](evutil_socket_t, short, void* self) {
+        static_cast<Dashboard*>(self)->DropStrangers();
         static_cast<Dashboard*>(self)->Look();
+      },
+      this));
+  event_add(tick_.get(), &kLookEvery);
+  arrival_.reset(event_new(
+      base_.get(), -1, 0,
+      [](evutil_socket_t, short, void* self) {
+        static_cast<Dashboard*>(self)->CountArrived();
       },
       this));
   thread_ = std::thread([this] { event_base_dispatch(base_.get()); });
@@ -243,6 +255,64 @@ Dashboard::~Dashboard() {
   // evhttp_free() closes their connections, but must not call us.
   for (const Watcher& w : watchers_) {
     evhttp_connection_set_closecb(w.connection, nullptr, nullptr);
+  }
+  for (bufferevent* const b : arrived_) bufferevent_decref(b);
+  for (const auto& s : strangers_) bufferevent_decref(s.value.connection);
+}
+
+bufferevent* Dashboard::MakeConnection() {
+  bufferevent* const connection =
+      context_ == nullptr
+          ? bufferevent_socket_new(base_.get(), -1, BEV_OPT_CLOSE_ON_FREE)
+          : bufferevent_openssl_socket_new(
+                base_.get(), -1, SSL_new(context_.get()),
+                BUFFEREVENT_SSL_ACCEPTING, BEV_OPT_CLOSE_ON_FREE);
+  if (connection == nullptr) return nullptr;
+  bufferevent_incref(connection);
+  arrived_.push_back(connection);
+  event_active(arrival_.get(), 0, 0);
+  return connection;
+}
+
+void Dashboard::CountArrived() {
+  for (bufferevent* const connection : std::exchange(arrived_, {})) {
+    const auto it = strangers_.Add(NetworkOf(bufferevent_getfd(connection)));
+    it->value = {connection, Now() + kBrowserTimeout};
+    if (strangers_.size() > kMaxBrowserStrangers) DropStrangers();
+    if (const auto surplus = strangers_.Surplus()) {
+      (*surplus)->value.deadline = Now();
+      DropStrangers();
+    }
+  }
+}
+
+// Also forgets those that libevent has closed.
+void Dashboard::DropStrangers() {
+  const Time now = Now();
+  for (auto it = strangers_.begin(); it != strangers_.end();) {
+    bufferevent* const connection = it->value.connection;
+    bufferevent_event_cb open = nullptr;
+    bufferevent_getcb(connection, nullptr, nullptr, &open, nullptr);
+    if (open != nullptr && now < it->value.deadline) {
+      ++it;
+      continue;
+    }
+    // libevent sees the end, and frees its connection.
+    if (open != nullptr) shutdown(bufferevent_getfd(connection), SHUT_RDWR);
+    bufferevent_decref(connection);
+    it = strangers_.Erase(it);
+  }
+}
+
+void Dashboard::Admit(evhttp_request* request) {
+  CountArrived();
+  bufferevent* const connection =
+      evhttp_connection_get_bufferevent(evhttp_request_get_connection(request));
+  for (auto it = strangers_.begin(); it != strangers_.end(); ++it) {
+    if (it->value.connection != connection) continue;
+    bufferevent_decref(connection);
+    strangers_.Erase(it);
+    return;
   }
 }
 
@@ -263,6 +333,7 @@ void Dashboard::Handle(evhttp_request* request) {
   }
   if (where == "/login") return LogIn(request);
   if (RightOf(request) < Right::kLook) return AskWho(request);
+  Admit(request);
   if (where == "/timeline") return RecordTimeline(request);
   if (where == "/stream") return BeginStream(request);
   for (const Asset& asset : Assets()) {
@@ -342,7 +413,6 @@ void Dashboard::BeginStream(evhttp_request* request) {
         static_cast<Dashboard*>(self)->EndStream(connection);
       },
       this);
-  if (watchers_.size() == 1) event_add(tick_.get(), &kLookEvery);
   const auto watcher = std::prev(watchers_.end());
   if (RightOf(request) == Right::kControl) Send("control", "", watcher);
   Send("", Data(&watcher->after), watcher);
@@ -356,12 +426,7 @@ void Dashboard::EndStream(evhttp_connection* connection) {
       [connection](const Watcher& w) { return w.connection == connection; });
   if (watcher == watchers_.end()) return;
   evhttp_send_reply_end(watcher->request);
-  Forget(watcher);
-}
-
-void Dashboard::Forget(Watchers::iterator watcher) {
   watchers_.erase(watcher);
-  if (watchers_.empty()) event_del(tick_.get());
 }
 
 // Normally all have got the same events, so their data are made once.
@@ -384,7 +449,7 @@ void Dashboard::Send(absl::string_view event, const std::string& data,
       bufferevent_get_output(evhttp_connection_get_bufferevent(connection));
   if (evbuffer_get_length(waiting) > kMaxBacklogBytes) {
     evhttp_connection_set_closecb(connection, nullptr, nullptr);
-    Forget(watcher);
+    watchers_.erase(watcher);
     return evhttp_connection_free(connection);  // with its request
   }
   evbuffer* const chunk = evbuffer_new();

@@ -19,8 +19,12 @@
 //
 // libevent serves HTTP, on one thread; nothing of a browser can block it:
 //
-//   a browser                                is dropped
-//   that does not send its request, or
+//   a connection                             is dropped
+//   that has not shown a right, whatever
+//   it sends                                 after kBrowserTimeout
+//   of those, the oldest of whoever has      when there would be more than
+//   the most (strangers.h)                   kMaxBrowserStrangers
+//   that does not send its next request, or
 //   does not read its page                   after kBrowserTimeout
 //   that does not read its stream            at kMaxBacklogBytes
 //   that would be one of over kMaxWatchers   with an answer that says so
@@ -29,6 +33,7 @@
 #ifndef MAYPOLE_COORDINATOR_SERVICE_DASHBOARD_H_
 #define MAYPOLE_COORDINATOR_SERVICE_DASHBOARD_H_
 
+#include <event2/bufferevent.h>
 #include <event2/event.h>
 #include <event2/http.h>
 #include <openssl/ssl.h>
@@ -39,9 +44,11 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/program/address.h"
+#include "common/program/strangers.h"
 #include "common/program/tls.h"
 #include "common/system/fd.h"
 #include "coordinator/dashboard/access.h"
@@ -52,6 +59,7 @@ namespace maypole::coordinator {
 
 inline constexpr size_t kMaxWatchers = 16;
 inline constexpr size_t kMaxBacklogBytes = 4 << 20;
+inline constexpr size_t kMaxBrowserStrangers = 64;
 inline constexpr std::chrono::seconds kBrowserTimeout(10);
 
 class Dashboard {
@@ -83,16 +91,27 @@ class Dashboard {
     uint64_t after = 0;                 // the last event that it has got
   };
   using Watchers = std::list<Watcher>;
+  // A connection that has not shown a right. The reference keeps the object;
+  // libevent says nothing when it closes a connection, but then takes its
+  // callbacks away.
+  struct Stranger {
+    bufferevent* connection = nullptr;
+    Time deadline{};
+  };
 
   Dashboard(Address address, Hub* hub);
   absl::Status SetUpTls(const TlsOptions& tls);
   absl::Status Listen();
+  // A connection for libevent, which gives it its socket afterwards.
+  bufferevent* MakeConnection();
+  void CountArrived();
+  void DropStrangers();
+  void Admit(evhttp_request* request);
   void Handle(evhttp_request* request);
   void SendPage(const Asset& asset, evhttp_request* request);
   void LogIn(evhttp_request* request);
   void BeginStream(evhttp_request* request);
   void EndStream(evhttp_connection* connection);
-  void Forget(Watchers::iterator watcher);
   void RecordTimeline(evhttp_request* request);
   Right RightOf(evhttp_request* request) const;
   // Sends all watchers what is there now.
@@ -115,8 +134,11 @@ class Dashboard {
   std::unique_ptr<event_base, FreeBy<event_base_free>> base_;
   std::unique_ptr<event, FreeBy<event_free>> stopped_;
   std::unique_ptr<event, FreeBy<event_free>> tick_;
+  std::unique_ptr<event, FreeBy<event_free>> arrival_;
   std::unique_ptr<evhttp, FreeBy<evhttp_free>> http_;
   Watchers watchers_;
+  std::vector<bufferevent*> arrived_;  // not yet in strangers_
+  Strangers<Stranger> strangers_{kMaxBrowserStrangers};
   std::thread thread_;
 };
 

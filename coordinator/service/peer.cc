@@ -1,5 +1,11 @@
 #include "coordinator/service/peer.h"
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "common/address.h"
@@ -30,6 +36,33 @@ std::string PeerAddress(absl::string_view peer) {
     text = std::string(rest);
   }
   return IsNumericHost(text) ? text : "";
+}
+
+std::string PeerOf(int socket) {
+  sockaddr_storage peer{};
+  socklen_t size = sizeof(peer);
+  auto* const address = reinterpret_cast<sockaddr*>(&peer);
+  if (getpeername(socket, address, &size) != 0) return "";
+  const bool v6 = peer.ss_family == AF_INET6;
+  const int port = ntohs(v6 ? reinterpret_cast<sockaddr_in6&>(peer).sin6_port
+                            : reinterpret_cast<sockaddr_in&>(peer).sin_port);
+  const std::string text =
+      absl::StrCat(v6 ? "ipv6:" : "ipv4:",
+                   JoinHostPort(NumericHost(address), port));
+  const std::string host = PeerAddress(text);
+  const bool mapped = v6 && host.find(':') == host.npos;
+  return mapped ? absl::StrCat("ipv4:", JoinHostPort(host, port)) : text;
+}
+
+bool SamePeer(absl::string_view a, absl::string_view b) {
+  const auto port = [](absl::string_view peer) {
+    return peer.substr(std::min(peer.rfind(':'), peer.size()));
+  };
+  const auto host = [](absl::string_view peer) {
+    const std::string address = PeerAddress(peer);
+    return address.substr(0, address.find('%'));
+  };
+  return port(a) == port(b) && host(a) == host(b);
 }
 
 }  // namespace maypole::coordinator

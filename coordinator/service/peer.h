@@ -15,6 +15,13 @@ namespace maypole::coordinator {
 // there is none (a unix socket).
 std::string PeerAddress(absl::string_view peer);
 
+// The peer of a TCP socket as grpc::ServerContext::peer() has it; empty if it
+// has gone.
+std::string PeerOf(int socket);
+
+// True if both are the same address and port, whatever their zones are called.
+bool SamePeer(absl::string_view a, absl::string_view b);
+
 }  // namespace maypole::coordinator
 
 #endif  // MAYPOLE_COORDINATOR_SERVICE_PEER_H_

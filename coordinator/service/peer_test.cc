@@ -27,5 +27,13 @@ TEST(PeerAddressTest, OthersHaveNone) {
   }
 }
 
+TEST(SamePeerTest, ComparesAddressAndPort) {
+  EXPECT_TRUE(SamePeer("ipv4:10.0.0.7:1", "ipv6:[::ffff:10.0.0.7]:1"));
+  EXPECT_TRUE(SamePeer("ipv6:%5Bfe80::1%252%5D:1", "ipv6:[fe80::1%eth0]:1"));
+  EXPECT_FALSE(SamePeer("ipv4:10.0.0.7:1", "ipv4:10.0.0.7:11"));
+  EXPECT_FALSE(SamePeer("ipv4:10.0.0.7:1", "ipv4:10.0.0.8:1"));
+  EXPECT_FALSE(SamePeer("", "ipv4:10.0.0.8:1"));
+}
+
 }  // namespace
 }  // namespace maypole::coordinator

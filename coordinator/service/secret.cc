@@ -35,22 +35,25 @@ grpc::Status Authorize(const grpc::ServerContextBase& context, Role role,
     if (!names.empty()) name = {names[0].data(), names[0].size()};
   }
   const grpc::Status status = CheckRole(role, authenticated, name);
-  return status.ok() ? CheckSecret(context, secret) : status;
-}
-
-grpc::Status CheckSecret(const grpc::ServerContextBase& context,
-                         const std::string& secret) {
-  if (secret.empty()) return grpc::Status::OK;
+  if (!status.ok()) return status;
   const auto& metadata = context.client_metadata();
   const auto it = metadata.find(kSecretMetadata);
+  return CheckSecret(
+      it == metadata.end()
+          ? absl::string_view()
+          : absl::string_view(it->second.data(), it->second.size()),
+      secret);
+}
+
+grpc::Status CheckSecret(absl::string_view given, const std::string& secret) {
+  if (secret.empty()) return grpc::Status::OK;
   // A worker without a secret sends an empty one.
-  if (it == metadata.end() || it->second.empty()) {
+  if (given.empty()) {
     return grpc::Status(grpc::StatusCode::UNAUTHENTICATED,
                         "this coordinator needs the cluster secret; give "
                         "--secret_file with the coordinator's secret");
   }
-  if (EqualSecrets(secret, {it->second.data(), it->second.size()}))
-    return grpc::Status::OK;
+  if (EqualSecrets(secret, {given.data(), given.size()})) return grpc::Status::OK;
   return grpc::Status(grpc::StatusCode::UNAUTHENTICATED,
                       "the cluster secret is not this coordinator's; give "
                       "--secret_file with the coordinator's secret");

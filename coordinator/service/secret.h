@@ -8,6 +8,7 @@
 
 #include <string>
 
+#include "absl/strings/string_view.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/status.h"
 
@@ -28,10 +29,9 @@ grpc::Status Authorize(const grpc::ServerContextBase& context, Role role,
 grpc::Status CheckRole(Role role, bool authenticated,
                        const std::string& common_name);
 
-// UNAUTHENTICATED with an explanation unless the call carries the secret. An
-// empty secret admits every caller.
-grpc::Status CheckSecret(const grpc::ServerContextBase& context,
-                         const std::string& secret);
+// UNAUTHENTICATED with an explanation unless the secret that a call carries
+// (empty: none) is `secret`. An empty `secret` admits every caller.
+grpc::Status CheckSecret(absl::string_view given, const std::string& secret);
 
 }  // namespace maypole::coordinator
 

@@ -18,20 +18,21 @@ constexpr int kPingTimeoutMs = 2000;
 // Executors ping as often as we do; gRPC's default would treat that as abuse.
 constexpr int kLeastPingIntervalMs = 500;
 constexpr std::chrono::seconds kShutdownGrace(2);
-// A connection is closed if its handshake (TLS, HTTP/2) takes longer than
-// kHandshakeMs, or if it has no call for kIdleMs.
-constexpr int kHandshakeMs = 5000;
-constexpr int kIdleMs = 30000;
 
 std::string NewIncarnation() {
   std::random_device random;
   return absl::StrFormat("%08x%08x", random(), random());
 }
 
+int Milliseconds(std::chrono::milliseconds time) {
+  return static_cast<int>(time.count());
+}
+
 void SetChannelArguments(grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
-                              kHandshakeMs);
-  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
+                              Milliseconds(kHandshakeTime));
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS,
+                              Milliseconds(kFirstCallTime));
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kPingIntervalMs);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingTimeoutMs);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
@@ -52,8 +53,10 @@ Server::Server(const ServerOptions& options)
       listen_(options.listen),
       metrics_address_(options.metrics),
       hub_(options.config, incarnation_, &metrics_, leadership_),
-      coordinator_(&hub_, options.secret),
-      admin_(&hub_, options.secret) {}
+      secret_(options.secret),
+      authenticator_(secret_, &refusals_),
+      coordinator_(&hub_, &authenticator_),
+      admin_(&hub_, &authenticator_) {}
 
 Server::~Server() { Shutdown(); }
 
@@ -76,7 +79,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
 
 absl::Status Server::Listen() {
   absl::StatusOr<std::unique_ptr<AcceptLoop>> accept_loop =
-      AcceptLoop::Listen(listen_, kPingTimeoutMs);
+      AcceptLoop::Listen(listen_, {.user_timeout_ms = kPingTimeoutMs,
+                                   .secret = secret_,
+                                   .tls = tls_.enabled(),
+                                   .refusals = &refusals_});
   if (!accept_loop.ok()) {
     return absl::UnavailableError(absl::StrCat(
         "cannot listen: ", std::string(accept_loop.status().message()),
@@ -84,6 +90,8 @@ absl::Status Server::Listen() {
   }
   accept_loop_ = *std::move(accept_loop);
   listen_.port = accept_loop_->port();
+  authenticator_.OnAdmitted(
+      [this](const std::string& peer) { accept_loop_->Admitted(peer); });
   grpc::ServerBuilder builder;
   SetChannelArguments(&builder);
   using Type = grpc::ServerBuilder::experimental_type::ExternalConnectionType;

@@ -20,9 +20,11 @@
 #include "coordinator/election/leadership.h"
 #include "coordinator/service/accept_loop.h"
 #include "coordinator/service/admin_service.h"
+#include "coordinator/service/authenticate.h"
 #include "coordinator/service/dashboard.h"
 #include "coordinator/service/hub.h"
 #include "coordinator/service/metrics.h"
+#include "coordinator/service/refusals.h"
 #include "coordinator/service/services.h"
 #include "grpcpp/server.h"
 
@@ -72,6 +74,9 @@ class Server {
   std::optional<Address> metrics_address_;
   Metrics metrics_;
   Hub hub_;
+  const std::string secret_;
+  Refusals refusals_;
+  Authenticator authenticator_;
   CoordinatorService coordinator_;
   std::unique_ptr<Dashboard> dashboard_;
   AdminService admin_;

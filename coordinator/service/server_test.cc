@@ -15,6 +15,8 @@
 #include "coordinator/service/testing/test_http.h"
 #include "gmock/gmock.h"
 #include "grpcpp/create_channel.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/sync_stream.h"
 #include "gtest/gtest.h"
 #include "proto/admin.grpc.pb.h"
 
@@ -58,6 +60,55 @@ class ServerTest : public ::testing::Test {
   Leadership leadership_;  // before the server, which uses it to its end
   std::unique_ptr<Server> server_;
 };
+
+// What is no message says nothing about versions that are equal.
+TEST_F(ServerTest, AMessageThatCannotBeReadBlamesVersionsOnlyIfTheyDiffer) {
+  Start(ServerOptions());
+  const auto channel = grpc::CreateChannel(server_->listen().Text(),
+                                           grpc::InsecureChannelCredentials());
+  const grpc::internal::RpcMethod method(
+      "/maypole.proto.Coordinator/Session",
+      grpc::internal::RpcMethod::BIDI_STREAMING, channel);
+  const auto bytes = [](const std::string& text) {
+    const grpc::Slice slice(text);
+    return grpc::ByteBuffer(&slice, 1);
+  };
+  const auto ends_with = [&](uint32_t newest) {
+    grpc::ClientContext context;
+    using Stream = grpc::ClientReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
+    const std::unique_ptr<Stream> stream(
+        grpc::internal::ClientReaderWriterFactory<
+            grpc::ByteBuffer, grpc::ByteBuffer>::Create(channel.get(), method,
+                                                        &context));
+    grpc::ByteBuffer welcome;
+    if (newest != 0) {
+      proto::ExecutorMessage hello;
+      hello.mutable_hello()->set_protocol_version(kOldestProtocolVersion);
+      hello.mutable_hello()->set_newest_version(newest);
+      hello.mutable_hello()->set_job("j");
+      hello.mutable_hello()->set_node(absl::StrCat("n", newest));
+      stream->Write(bytes(hello.SerializeAsString()));
+      EXPECT_TRUE(stream->Read(&welcome));
+    }
+    stream->Write(bytes("\xff\xff\xff"));
+    while (stream->Read(&welcome)) {
+    }
+    const grpc::Status status = stream->Finish();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    return status.error_message();
+  };
+  EXPECT_EQ(ends_with(0),
+            "a message of 3 bytes that is no ExecutorMessage, where a hello is "
+            "expected; this coordinator speaks protocol versions 10 to 16");
+  EXPECT_EQ(ends_with(kProtocolVersion),
+            "a message of 3 bytes that is no ExecutorMessage, although both "
+            "sides speak protocol versions 10 to 16; it was damaged on its way, "
+            "or this is a fault of Maypole");
+  EXPECT_EQ(ends_with(kProtocolVersion - 1),
+            "a message of 3 bytes that is no ExecutorMessage; the executor "
+            "speaks protocol versions 10 to 15, this coordinator protocol "
+            "versions 10 to 16: run the same version of Maypole on all nodes");
+}
 
 TEST_F(ServerTest, TwoNodesStartExchangeEndpointsAndRun) {
   Start(WithMetrics());

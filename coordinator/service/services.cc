@@ -2,8 +2,6 @@
 
 #include <string>
 
-#include "coordinator/service/authenticate.h"
-
 namespace maypole::coordinator {
 namespace {
 
@@ -19,7 +17,7 @@ class RefusedStream final : public SessionStream::Reactor {
 SessionStream::Reactor* CoordinatorService::Session(
     grpc::CallbackServerContext* context) {
   const grpc::Status authentic =
-      Authenticate(*context, Role::kExecutor, secret_);
+      authenticator_->Check(*context, Role::kExecutor);
   if (!authentic.ok()) return new RefusedStream(authentic);
   // No Refused message: the executor must try again, here or at the leader.
   if (const absl::Status leads = hub_->CheckLeads(); !leads.ok()) {

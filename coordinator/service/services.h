@@ -4,9 +4,7 @@
 #ifndef MAYPOLE_COORDINATOR_SERVICE_SERVICES_H_
 #define MAYPOLE_COORDINATOR_SERVICE_SERVICES_H_
 
-#include <string>
-#include <utility>
-
+#include "coordinator/service/authenticate.h"
 #include "coordinator/service/hub.h"
 #include "coordinator/service/session_stream.h"
 #include "proto/coordinator.grpc.pb.h"
@@ -18,16 +16,16 @@ class CoordinatorService final
     : public proto::Coordinator::WithRawCallbackMethod_Session<
           proto::Coordinator::Service> {
  public:
-  // `hub` must outlive the service.
-  CoordinatorService(Hub* hub, std::string secret)
-      : hub_(hub), secret_(std::move(secret)) {}
+  // `hub` and `authenticator` must outlive the service.
+  CoordinatorService(Hub* hub, const Authenticator* authenticator)
+      : hub_(hub), authenticator_(authenticator) {}
 
   SessionStream::Reactor* Session(
       grpc::CallbackServerContext* context) override;
 
  private:
   Hub* const hub_;
-  const std::string secret_;
+  const Authenticator* const authenticator_;
 };
 
 }  // namespace maypole::coordinator

@@ -3,6 +3,8 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "common/limits.h"
 #include "coordinator/service/peer.h"
 #include "grpcpp/impl/codegen/proto_utils.h"
 #include "grpcpp/support/slice.h"
@@ -117,6 +119,7 @@ void SessionStream::OnReadDone(bool ok) {
     BeginToClose(absl::OkStatus());
     return Continue();
   }
+  const size_t bytes = incoming_.Length();  // reading it clears it
   auto* const message =
       google::protobuf::Arena::CreateMessage<proto::ExecutorMessage>(&arena_);
   const bool readable =
@@ -125,17 +128,39 @@ void SessionStream::OnReadDone(bool ok) {
           .ok();
   if (readable && message->has_hello()) {
     message->mutable_hello()->set_seen_address(PeerAddress(context_->peer()));
+    versions_ = AnnouncedVersions(message->hello().protocol_version(),
+                                  message->hello().newest_version());
   }
   if (readable) hub_->Received(id_, *message);
   arena_.Reset();
   std::lock_guard lock(mutex_);
   if (!readable) {
-    BeginToClose(absl::InvalidArgumentError(
-        "a message that is no ExecutorMessage; run the same version of Maypole "
-        "on all nodes"));
+    BeginToClose(UnreadableStatus(bytes));
     Continue();
   }
   if (!finished_) StartRead(&incoming_);
+}
+
+// Different versions are a cause only if the versions differ.
+absl::Status SessionStream::UnreadableStatus(size_t bytes) const {
+  const std::string what =
+      absl::StrCat("a message of ", bytes, " bytes that is no ExecutorMessage");
+  const std::string ours = VersionsText(kProtocolVersions);
+  if (versions_ == VersionRange()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, ", where a hello is expected; this coordinator "
+                     "speaks ", ours));
+  }
+  if (versions_ == kProtocolVersions) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, ", although both sides speak ", ours,
+                     "; it was damaged on its way, or this is a fault of "
+                     "Maypole"));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      what, "; the executor speaks ", VersionsText(versions_),
+      ", this coordinator ", ours,
+      ": run the same version of Maypole on all nodes"));
 }
 
 void SessionStream::OnWriteDone(bool ok) {

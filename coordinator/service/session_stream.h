@@ -34,6 +34,7 @@
 #include <mutex>
 
 #include "absl/status/status.h"
+#include "common/wire/versions.h"
 #include "coordinator/core/actions.h"
 #include "coordinator/service/hub.h"
 #include "coordinator/service/stream.h"
@@ -70,6 +71,7 @@ class SessionStream final
   void OnDone() override;
 
   // With the lock.
+  absl::Status UnreadableStatus(size_t bytes) const;
   bool MayWrite() const;
   void BeginToClose(absl::Status status);
   void Continue();
@@ -81,6 +83,7 @@ class SessionStream final
   // allocations.
   google::protobuf::Arena arena_;
   grpc::ByteBuffer incoming_;
+  VersionRange versions_;  // of the executor; none before its hello
 
   std::mutex mutex_;
   std::shared_ptr<SessionStream> self_;  // until OnDone()

@@ -71,7 +71,8 @@ class ElasticGpuTest(unittest.TestCase):
         state = os.path.join(self.dir, "gpus")
         os.mkdir(state)
         self.fake = {"MAYPOLE_FAKE_CUDA": "devices=%d,memory=%d,state=%s" % (GPUS, fake_gpu.MEMORY, state),
-                     "LD_LIBRARY_PATH": fake_gpu.DIRECTORY, "MAYPOLE_NCCL_LIBRARY": FAKE_NCCL}
+                     "LD_LIBRARY_PATH": fake_gpu.DIRECTORY, "MAYPOLE_NCCL_LIBRARY": FAKE_NCCL,
+                     "MAYPOLE_GPU_HOST_BYTES": "0"}
         d = daemons.Daemons(nodes=1, env=self.fake)
         d.__enter__()
         self.addCleanup(d.__exit__, None, None, None)

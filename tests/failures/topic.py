@@ -103,5 +103,5 @@ def main(faults, skip=None):
     if skip:
         case = unittest.skip(skip)(case)
     suite = unittest.defaultTestLoader.loadTestsFromTestCase(case)
-    result = unittest.TextTestRunner(verbosity=1).run(suite)
+    result = unittest.TextTestRunner(verbosity=2).run(suite)
     sys.exit(not result.wasSuccessful())

@@ -59,7 +59,7 @@ class Script {
       case 10:
         return Raw();
       case 11:
-        return Link();
+        return nodes_ > 1 && feed_.OnceIn(4) ? Peer() : Link();
       default:
         return Coordinator(Message());
     }
@@ -225,8 +225,164 @@ class Script {
     if (!rig_.link_open) return;  // nobody could have sent it
     proto::CoordinatorMessage arrived;
     if (!Transmit(m, &arrived)) return;
+    NoteReached(arrived, OneofOf<proto::CoordinatorMessage>("payload"));
     rig_.core().OnCoordinator(arrived);
     rig_.Do();
+  }
+  // Another executor's, of several nodes.
+  void Peer() {
+    proto::PeerMessage m;
+    m.set_schedule(feed_.OnceIn(8) ? feed_.Number() : schedule_);
+    switch (feed_.Below(6)) {
+      case 0:
+        m.set_ready(feed_.Number());
+        break;
+      case 1:
+        m.mutable_refusal()->set_from(feed_.Number());
+        m.mutable_refusal()->set_text(std::string(feed_.Take(4)));
+        break;
+      case 2:
+        m.mutable_leaving()->set_text(std::string(feed_.Take(4)));
+        break;
+      case 3:
+        m.set_below_ready(feed_.OnceIn(2));
+        break;
+      case 4:
+        *m.mutable_relayed() = Relayed().relayed();
+        break;
+      default:
+        m.mutable_inputs_of()->set_id(feed_.Below(4));
+        m.mutable_inputs_of()->set_generation(feed_.Below(4));
+        m.mutable_inputs_of()->set_after(feed_.Number());
+        m.set_inputs(std::string(feed_.Take(16)));
+    }
+    if (rig_.epoch_there) NoteReached(m, OneofOf<proto::PeerMessage>("what"));
+    rig_.core().OnPeerMessage(
+        1 + feed_.Below(static_cast<uint32_t>(nodes_) - 1), m);
+    rig_.Do();
+  }
+
+  // The rarer messages.
+  proto::CoordinatorMessage Schedule() {
+    proto::CoordinatorMessage m;
+    proto::Schedule* schedule = m.mutable_schedule();
+    schedule->set_epoch(Epoch());
+    if (!feed_.OnceIn(8)) ++schedule_;
+    schedule->set_number(schedule_);
+    schedule->set_length(feed_.OnceIn(16) ? static_cast<uint32_t>(feed_.Number())
+                                          : 1 + feed_.Below(3));
+    schedule->set_refuse(feed_.OnceIn(8));
+    schedule->set_fan_out(feed_.OnceIn(8) ? static_cast<uint32_t>(feed_.Number())
+                                          : 0);
+    for (uint32_t i = 0; i < 3 && !feed_.OnceIn(4); ++i) {
+      proto::ScheduledRun* run = schedule->add_runs();
+      run->set_index(feed_.OnceIn(16) ? static_cast<uint32_t>(feed_.Number())
+                                      : i);
+      proto::ScheduledOperation* op = run->add_operations();
+      proto::RunOperation known;
+      const uint32_t slot = Identify(&known);
+      op->set_id(known.id());
+      const Kind kind = slot < rig_.allotted ? rig_.slots[slot].kind
+                                             : Kind::kAllreduce;
+      SetSignature(kind, op->mutable_signature());
+    }
+    return m;
+  }
+  void SetSignature(Kind kind, proto::LocalSignature* out) {
+    const Signature honest = HonestSignature(kind, 0, 2, feed_.Byte());
+    out->set_kind(static_cast<uint32_t>(kind));
+    out->set_dtype(feed_.OnceIn(16) ? static_cast<uint32_t>(feed_.Number())
+                                    : 7);
+    out->set_root(honest.root);
+    out->set_prescale(1);
+    out->set_postscale(1);
+    for (int i = 0; i < honest.dims; ++i) out->add_shape(honest.shape[i]);
+  }
+  proto::CoordinatorMessage Relayed() {
+    proto::CoordinatorMessage m;
+    m.mutable_relayed()->set_epoch(Epoch());
+    m.mutable_relayed()->set_incarnation("i");
+    m.mutable_relayed()->set_message(SetReply().SerializeAsString());
+    for (uint32_t i = feed_.Below(4); i > 0; --i) {
+      m.mutable_relayed()->add_sequences(feed_.Below(4));
+      m.mutable_relayed()->add_acknowledged(feed_.Number());
+    }
+    return m;
+  }
+  proto::CoordinatorMessage Communicator() {
+    proto::CoordinatorMessage m;
+    proto::Communicator* c = m.mutable_communicator();
+    c->set_epoch(Epoch());
+    c->set_number(feed_.OnceIn(8) ? static_cast<uint32_t>(feed_.Number())
+                                  : 1 + feed_.Below(2));
+    c->set_size(feed_.OnceIn(8) ? static_cast<uint32_t>(feed_.Number()) : 2);
+    c->set_first(feed_.Below(2));
+    for (uint32_t i = feed_.Below(3); i > 0; --i) c->add_gpus(feed_.Below(3));
+    c->set_ranks_call_nccl(feed_.OnceIn(4));
+    c->set_process_set(feed_.Below(3));
+    return m;
+  }
+  proto::CoordinatorMessage Rare() {
+    proto::CoordinatorMessage m;
+    switch (feed_.Below(16)) {
+      case 0:
+      case 1:
+        return Schedule();
+      case 2:
+        return Relayed();
+      case 3:
+        return Communicator();
+      case 4:
+        m.mutable_communicator_id()->set_epoch(Epoch());
+        m.mutable_communicator_id()->set_number(feed_.Below(3));
+        m.mutable_communicator_id()->set_id(std::string(feed_.Take(8)));
+        return m;
+      case 5:
+        m.mutable_names_retired()->set_epoch(Epoch());
+        for (uint32_t i = feed_.Below(3); i > 0; --i) {
+          m.mutable_names_retired()->add_ids(feed_.Below(6));
+        }
+        return m;
+      case 6:
+        m.mutable_timeline()->set_epoch(Epoch());
+        m.mutable_timeline()->set_number(feed_.Below(4));
+        m.mutable_timeline()->set_path(std::string(feed_.Take(4)));
+        return m;
+      case 7:
+        m.mutable_timeline_records()->set_epoch(Epoch());
+        return m;
+      case 8:
+        m.mutable_timeline_taken()->set_epoch(Epoch());
+        return m;
+      case 9:
+        m.mutable_timeline_closed()->set_epoch(Epoch());
+        return m;
+      case 10:
+        m.mutable_clock_reply()->set_epoch(Epoch());
+        return m;
+      case 11:
+        m.mutable_watch_stats()->set_epoch(Epoch());
+        m.mutable_watch_stats()->set_every_ms(
+            static_cast<uint32_t>(feed_.Number()));
+        m.mutable_watch_stats()->set_for_ms(
+            static_cast<uint32_t>(feed_.Number()));
+        return m;
+      case 12:
+        // Recovered follows, of this epoch or not.
+        rig_.core().OnCoordinatorReplaced();
+        rig_.Do();
+        [[fallthrough]];
+      case 13:
+        m.mutable_recovered()->set_epoch(Epoch());
+        m.mutable_recovered()->set_endpoints(feed_.OnceIn(4));
+        return m;
+      case 14:  // the transport takes these two
+        m.mutable_welcome()->set_session("1");
+        return m;
+      default:
+        m.mutable_refused()->set_code(feed_.Below(20));
+        return m;
+    }
   }
   void Raw() {
     proto::CoordinatorMessage m;
@@ -358,15 +514,8 @@ class Script {
     const uint32_t slot = Identify(s);
     const Kind kind = slot < rig_.allotted ? rig_.slots[slot].kind
                                            : static_cast<Kind>(feed_.Below(6));
-    const Signature honest = HonestSignature(kind, 0, 2, feed_.Byte());
     proto::LocalSignature* out = s->mutable_signature();
-    out->set_kind(static_cast<uint32_t>(kind));
-    out->set_dtype(feed_.OnceIn(16) ? static_cast<uint32_t>(feed_.Number())
-                                    : 7);
-    out->set_root(honest.root);
-    out->set_prescale(1);
-    out->set_postscale(1);
-    for (int i = 0; i < honest.dims; ++i) out->add_shape(honest.shape[i]);
+    SetSignature(kind, out);
     for (uint32_t i = feed_.OnceIn(16) ? feed_.Below(16) : 0; i > 0; --i) {
       out->add_shape(static_cast<int64_t>(feed_.Number()));
     }
@@ -420,6 +569,8 @@ class Script {
         m.mutable_confirm_blocked()->set_epoch(Epoch());
         m.mutable_confirm_blocked()->set_round(feed_.Number());
         return m;
+      case 12:
+        return Rare();
       case 11:
         m.mutable_membership_wanted()->set_epoch(Epoch());
         m.mutable_membership_wanted()->set_new_ranks(
@@ -440,6 +591,7 @@ class Script {
   bool elastic_ = false;
   int64_t now_ms_ = 0;
   uint64_t epoch_ = 0;
+  uint64_t schedule_ = 0;
   uint64_t next_run_ = 1;
   uint32_t next_set_ = 1, next_reply_ = 1, next_join_ = 1;
   std::map<uint32_t, uint32_t> generations_;  // by slot
@@ -449,6 +601,14 @@ class Script {
 
 }  // namespace
 }  // namespace maypole::fuzz
+
+extern "C" const char* FuzzerMissing() {
+  namespace proto = maypole::proto;
+  static const std::string missing = maypole::fuzz::MissingCases(
+      {maypole::fuzz::OneofOf<proto::CoordinatorMessage>("payload"),
+       maypole::fuzz::OneofOf<proto::PeerMessage>("what")});
+  return missing.c_str();
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   maypole::fuzz::Feed feed(data, size);

@@ -5,7 +5,8 @@
 // It runs all files of the corpus unchanged, then N inputs, mutated from them
 // or new; equal seeds give equal inputs. A broken invariant, or a sanitizer,
 // ends the process; the input is then in crash-input in the working directory
-// (or $TEST_UNDECLARED_OUTPUTS_DIR).
+// (or $TEST_UNDECLARED_OUTPUTS_DIR). It also fails if a thousand inputs or more
+// have not reached all that FuzzerMissing() wants to be reached.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -23,6 +24,8 @@
 #include <vector>
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+// The cases of messages that no input has reached (feed.h).
+extern "C" const char* FuzzerMissing() __attribute__((weak));
 extern "C" void __sanitizer_set_death_callback(void (*)())
     __attribute__((weak));
 
@@ -140,7 +143,7 @@ int main(int argc, char** argv) {
       seed = std::strtoull(argv[i] + 6, nullptr, 10);
     } else if (a.rfind("-max_len=", 0) == 0) {
       max_len = std::strtoull(argv[i] + 9, nullptr, 10);
-    } else {
+    } else if (a.rfind('-', 0) != 0) {  // as libFuzzer, no unknown options
       Read(a, &corpus);
     }
   }
@@ -154,6 +157,10 @@ int main(int argc, char** argv) {
   for (const Input& input : corpus) Run(input);
   Maker maker(&corpus, seed, max_len);
   for (uint64_t i = 0; i < runs; ++i) Run(maker.Make());
+  if (runs >= 1000 && FuzzerMissing != nullptr && *FuzzerMissing() != '\0') {
+    std::fprintf(stderr, "no input has reached%s\n", FuzzerMissing());
+    return 1;
+  }
   std::printf("%zu files of the corpus, %llu inputs made of seed %llu: clean\n",
               corpus.size(), static_cast<unsigned long long>(runs),
               static_cast<unsigned long long>(seed));

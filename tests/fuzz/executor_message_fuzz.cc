@@ -6,6 +6,14 @@
 #include "tests/fuzz/executors.h"
 #include "tests/fuzz/feed.h"
 
+extern "C" const char* FuzzerMissing() {
+  namespace proto = maypole::proto;
+  static const std::string missing = maypole::fuzz::MissingCases(
+      {maypole::fuzz::OneofOf<proto::ExecutorMessage>("payload"),
+       maypole::fuzz::OneofOf<proto::Decision>("what")});
+  return missing.c_str();
+}
+
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   maypole::fuzz::Feed feed(data, size);
   maypole::fuzz::Coordinated world(&feed);

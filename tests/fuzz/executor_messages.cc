@@ -41,6 +41,7 @@ void Coordinated::Identity(proto::Identity* out) {
 
 proto::ExecutorMessage Coordinated::Make(Player* p) {
   proto::ExecutorMessage m;
+  if (p->schedule != 0 && feed_.OnceIn(2)) return ScheduleEnded(p);
   switch (feed_.Below(24)) {
     case 0:
       return p->elastic != feed_.OnceIn(16) ? ElasticReady(p) : Ready(p);
@@ -90,9 +91,191 @@ proto::ExecutorMessage Coordinated::Make(Player* p) {
       return Raw();
     case 15:
       return Retire(p);
+    case 16:
+      return Other(p);
     default:
       return Presence(p);
   }
+}
+
+// What needs a schedule, GPUs, checksums, a timeline or an operator.
+proto::ExecutorMessage Coordinated::Other(Player* p) {
+  proto::ExecutorMessage m;
+  const uint32_t what = feed_.Below(12);
+  switch (what) {
+    case 0:
+      return RankGpu(p);
+    case 1:
+      return CommunicatorId(p);
+    case 2:
+    case 3:
+      return Results(p);
+    case 4:
+    case 5:
+    case 6:
+    case 7:
+      return Timeline(p, what - 4);
+    case 8:
+      m.mutable_clock_query()->set_epoch(Epoch(*p));
+      m.mutable_clock_query()->set_sent_ns(static_cast<int64_t>(feed_.Number()));
+      return m;
+    case 9:
+      return NodeStats(p);
+    case 10:
+      return ScheduleEnded(p);
+    default: {
+      p->lied = true;
+      const uint64_t epoch = p->epoch;
+      const proto::EpochStart start = p->start;
+      m = NodeState(p);
+      p->epoch = epoch;
+      p->start = start;
+      if (feed_.OnceIn(2)) return m;
+      const std::string state = m.node_state().SerializeAsString();
+      m.mutable_node_state_part()->set_piece(
+          state.substr(0, state.size() - feed_.Below(2)));
+      m.mutable_node_state_part()->set_last(!feed_.OnceIn(8));
+      return m;
+    }
+  }
+}
+
+proto::ExecutorMessage Coordinated::ScheduleEnded(Player* p) {
+  proto::ExecutorMessage m;
+  proto::ScheduleEnded* ended = m.mutable_schedule_ended();
+  ended->set_epoch(Epoch(*p));
+  ended->set_number(feed_.OnceIn(32) ? feed_.Number() : p->schedule);
+  ended->set_runs(feed_.Number());
+  ended->set_operations(feed_.Number());
+  ended->set_why(static_cast<proto::ScheduleEnd>(
+      feed_.OnceIn(32) ? static_cast<int>(feed_.Byte())
+                       : static_cast<int>(feed_.Below(6))));
+  ended->set_text(std::string(feed_.Take(4)));
+  p->schedule = 0;
+  return m;
+}
+
+proto::ExecutorMessage Coordinated::RankGpu(Player* p) {
+  proto::ExecutorMessage m;
+  proto::RankGpu* gpu = m.mutable_rank_gpu();
+  gpu->set_epoch(Epoch(*p));
+  gpu->set_rank(Rank(*p));
+  gpu->set_gpu(feed_.OnceIn(16) ? static_cast<uint32_t>(feed_.Number())
+                                : feed_.Below(2));
+  gpu->set_own(feed_.OnceIn(4));
+  // Mostly a GPU of the node alone, and the same one each time.
+  std::string uuid(kGpuUuidBytes, static_cast<char>(p->index));
+  uuid[0] = static_cast<char>(gpu->gpu());
+  if (feed_.OnceIn(16)) uuid.resize(feed_.Below(20));
+  gpu->set_uuid(uuid);
+  gpu->set_bytes(feed_.Number());
+  return m;
+}
+
+proto::ExecutorMessage Coordinated::CommunicatorId(Player* p) {
+  if (p->communicator == 0 && !feed_.OnceIn(8)) return RankGpu(p);
+  proto::ExecutorMessage m;
+  m.mutable_communicator_id()->set_epoch(Epoch(*p));
+  m.mutable_communicator_id()->set_number(
+      feed_.OnceIn(16) ? static_cast<uint32_t>(feed_.Number())
+                       : std::exchange(p->communicator, 0));
+  m.mutable_communicator_id()->set_id(
+      std::string(feed_.OnceIn(16) ? feed_.Below(2) * 2000 : 8, 'i'));
+  return m;
+}
+
+proto::ExecutorMessage Coordinated::Results(Player* p) {
+  if (p->executed.empty() && !feed_.OnceIn(8)) return NodeStats(p);
+  proto::ExecutorMessage m;
+  m.mutable_results()->set_epoch(Epoch(*p));
+  m.mutable_results()->set_equal(feed_.Number());
+  m.mutable_results()->set_unchecked(feed_.Number());
+  proto::Result* result = m.mutable_results()->add_results();
+  if (!p->executed.empty()) {
+    const auto& [identity, id, generation] = p->executed.back();
+    *result->mutable_identity() = identity;
+    result->set_id(id);
+    result->set_generation(generation);
+    p->executed.pop_back();
+  }
+  const std::vector<uint32_t> own = p->OwnRanks();
+  const bool differ = feed_.OnceIn(8);
+  if (p->start.nodes_size() == 1) result->set_id(0);
+  if (feed_.OnceIn(16)) result->set_id(static_cast<uint32_t>(feed_.Number()));
+  for (size_t i = 0; i < own.size(); ++i) {
+    proto::ResultCopies* copies =
+        i == 0 || differ || result->id() == 0 ? result->add_copies()
+                                              : result->mutable_copies(0);
+    copies->set_checksum(differ ? static_cast<uint32_t>(i) : 7);
+    copies->set_bytes(4);
+    copies->add_ranks(own[i]);
+  }
+  if (feed_.OnceIn(16) && result->copies_size() > 0) {
+    result->mutable_copies(0)->add_ranks(Rank(*p));
+  }
+  return m;
+}
+
+proto::ExecutorMessage Coordinated::Timeline(Player* p, uint32_t what) {
+  proto::ExecutorMessage m;
+  const uint32_t number = feed_.OnceIn(16)
+                              ? static_cast<uint32_t>(feed_.Number())
+                              : p->timeline;
+  switch (what) {
+    case 0: {
+      proto::TimelineRequest* request = m.mutable_timeline_request();
+      request->set_epoch(Epoch(*p));
+      request->set_rank(Rank(*p));
+      request->set_stop(feed_.OnceIn(4));
+      request->set_number(number);
+      request->set_path(feed_.OnceIn(8) ? std::string(600, '\xe2')
+                                        : std::string(feed_.Take(4)));
+      return m;
+    }
+    case 1: {
+      proto::TimelineRecords* records = m.mutable_timeline_records();
+      records->set_epoch(Epoch(*p));
+      records->set_number(number);
+      records->set_node(feed_.Below(4));
+      records->set_records(std::string(feed_.Take(8)));
+      records->set_dropped(feed_.Number());
+      records->set_clock_offset_ns(static_cast<int64_t>(feed_.Number()));
+      records->set_last(feed_.OnceIn(4));
+      return m;
+    }
+    case 2:
+      m.mutable_timeline_taken()->set_epoch(Epoch(*p));
+      m.mutable_timeline_taken()->set_number(number);
+      m.mutable_timeline_taken()->set_node(feed_.Below(p->start.nodes_size() + 1));
+      return m;
+    default:
+      m.mutable_timeline_closed()->set_epoch(Epoch(*p));
+      m.mutable_timeline_closed()->set_number(number);
+      m.mutable_timeline_closed()->set_code(static_cast<int>(feed_.Byte()));
+      m.mutable_timeline_closed()->set_message(std::string(feed_.Take(8)));
+      return m;
+  }
+}
+
+proto::ExecutorMessage Coordinated::NodeStats(Player* p) {
+  proto::ExecutorMessage m;
+  proto::NodeStats* stats = m.mutable_node_stats();
+  stats->set_epoch(Epoch(*p));
+  p->stats_ms += 1000;
+  stats->set_time_ms(feed_.OnceIn(8) ? static_cast<int64_t>(feed_.Number())
+                                     : p->stats_ms);
+  stats->set_steps(feed_.Number());
+  stats->set_operations(feed_.Number());
+  stats->set_runs(feed_.Number());
+  const size_t ranks = p->OwnRanks().size() + (feed_.OnceIn(32) ? 1 : 0);
+  for (size_t i = 0; i < ranks; ++i) stats->add_waited_ns(feed_.Number());
+  if (feed_.OnceIn(4)) {
+    proto::GpuLoad* load = stats->add_gpus();
+    load->set_uuid(std::string(feed_.OnceIn(8) ? 3 : kGpuUuidBytes, 'g'));
+    load->set_used_bytes(feed_.Number());
+    load->set_busy_percent(static_cast<uint32_t>(feed_.Number()));
+  }
+  return m;
 }
 
 // Asks the coordinator to forget some of the names that have ids.
@@ -116,6 +299,7 @@ proto::ExecutorMessage Coordinated::Ready(Player* p) {
   proto::RanksReady* ready = m.mutable_ranks_ready();
   ready->set_size(std::min(nodes, 3u) * kRanksOfNode);
   ready->set_chunk_bytes(4096);
+  ready->set_checksums(checksums_);
   ready->set_stall_check_ms(-1);
   ready->set_stall_shutdown_ms(feed_.OnceIn(8) ? 5000 : -1);
   for (uint32_t i = 0; i < kRanksOfNode; ++i) {
@@ -178,6 +362,7 @@ proto::ExecutorMessage Coordinated::Endpoint(Player* p) {
   m.mutable_endpoint()->set_epoch(Epoch(*p));
   const int n = p->start.nodes_size() + (feed_.OnceIn(32) ? 1 : 0);
   for (int i = 0; i < n; ++i) m.mutable_endpoint()->add_addresses("a");
+  m.mutable_endpoint()->set_nccl_version(gpus_ ? 21800 : 0);
   if (feed_.OnceIn(64)) {
     m.mutable_endpoint()->add_addresses(std::string(2000, 'a'));
   }
@@ -219,6 +404,11 @@ void Coordinated::AddSignatures(Player* p, uint32_t kind, uint32_t set,
   }
   for (size_t i = 0; alltoall && i < ranks.size() * members.size(); ++i) {
     op->add_splits(shape);
+  }
+  for (uint32_t i = 0; gpus_ && i < ranks.size(); ++i) {
+    op->add_gpus(i);
+    if (op->first_dims_size() > 0) op->add_gpu_rooms(4096);
+    op->set_ranks_call_nccl(set != 0);
   }
   if (!feed_.OnceIn(16)) return;
   const uint64_t value = feed_.Number();
@@ -331,8 +521,30 @@ void Coordinated::AddUrgent(Player* p, proto::Presence* presence) {
   urgent->set_generation(it->second);
 }
 
+void Coordinated::Freeze() {
+  constexpr int kSteps = 8;  // those before may have been other ones
+  proto::Identity identity;
+  identity.set_kind(static_cast<uint32_t>(Kind::kAllreduce));
+  identity.set_name("step");
+  const std::string job = Any().job;
+  for (int step = 0; step < kSteps; ++step) {
+    for (Player& p : players_) {
+      if (p.undisturbed || p.job != job || p.epoch == 0 || p.schedule != 0) {
+        continue;
+      }
+      proto::ExecutorMessage m;
+      m.mutable_presence()->set_epoch(p.epoch);
+      AddPresent(&p, identity, m.mutable_presence());
+      m.mutable_presence()->mutable_operations(0)->set_urgency(2);
+      Say(&p, std::move(m), true);
+    }
+  }
+}
+
 void Coordinated::Together() {
-  const uint32_t what = feed_.Below(5);
+  const uint8_t choice = feed_.Byte();
+  if (choice >= 240) return Freeze();
+  const uint32_t what = choice % 5;
   proto::Identity identity;
   Identity(&identity);
   const std::string job = Any().job;

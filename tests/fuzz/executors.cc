@@ -17,7 +17,7 @@ constexpr uint32_t kNodes = 3;
 
 coordinator::Config MakeConfig() {
   coordinator::Config config;
-  config.frozen_nodes = 0;  // these executors follow no schedules
+  config.frozen_nodes = 2;  // three nodes follow a schedule in a tree
   config.start_timeout = std::chrono::seconds(10);
   config.stall_check = std::chrono::seconds(1);
   config.fusion_threshold = 4096;
@@ -56,7 +56,10 @@ Coordinated::Coordinated(Feed* feed)
   Expect(other.epoch == 1, "the undisturbed job starts");
   undisturbed_heard_ = other.link.received();
 
-  const uint32_t nodes = 1 + feed_.Below(kNodes);
+  const uint8_t kind = feed_.Byte();
+  const uint32_t nodes = 1 + kind % kNodes;
+  checksums_ = kind < 192 ? 0 : kind < 208 ? 1 : kind < 224 ? 2 : 0;
+  gpus_ = kind >= 224;
   const bool elastic = feed_.OnceIn(4);
   for (uint32_t i = 0; i < nodes; ++i) {
     Player& p = players_.emplace_back();
@@ -112,11 +115,36 @@ void Coordinated::Event() {
         q.elastic = feed_.OnceIn(4);
         return Open(&q, false);
       }
-      (void)core_.totals();
-      return;
+      return Operator();
     default:
       if (p.stream == 0) return Open(&p, !p.session.empty());
       Say(&p, Make(&p));
+  }
+}
+
+void Coordinated::Operator() {
+  switch (feed_.Below(4)) {
+    case 0:
+      return core_.Watch(now_, "job", carry_);
+    case 1: {
+      proto::RecordTimelineRequest request;
+      request.set_job("job");
+      request.set_stop(feed_.OnceIn(2));
+      request.set_who(std::string(feed_.Take(4)));
+      (void)core_.RecordTimeline(now_, request, carry_);
+      return;
+    }
+    case 2: {
+      proto::StatusRequest request;
+      request.set_job(feed_.OnceIn(2) ? "job" : "");
+      request.set_stats(true);
+      proto::StatusReply arrived;
+      const auto reply = core_.Status(now_, request);
+      if (reply.ok()) Expect(Transmit(*reply, &arrived), "a status arrives");
+      return;
+    }
+    default:
+      (void)core_.totals();
   }
 }
 
@@ -227,7 +255,19 @@ void Coordinated::Say(Player* p, proto::ExecutorMessage message, bool honest) {
 void Coordinated::Deliver(Player* p, const proto::ExecutorMessage& message) {
   proto::ExecutorMessage arrived;
   if (!Transmit(message, &arrived)) return Break(p);
-  core_.Received(now_, p->stream, arrived, carry_);
+  const StreamId stream = p->stream;
+  const bool in_epoch = p->epoch != 0 && !p->over;
+  core_.Received(now_, stream, arrived, carry_);
+  if (p->stream != stream) return;
+  // Messages of an epoch that is over are dropped unread.
+  if (in_epoch || arrived.has_hello() || arrived.has_ranks_ready() ||
+      arrived.has_ranks_waiting() || arrived.has_node_state() ||
+      arrived.has_node_state_part()) {
+    NoteReached(arrived, OneofOf<proto::ExecutorMessage>("payload"));
+  }
+  for (const proto::Decision& d : arrived.node_state().decisions()) {
+    NoteReached(d, OneofOf<proto::Decision>("what"));
+  }
 }
 
 void Coordinated::Pass() {
@@ -312,6 +352,9 @@ void Coordinated::ReceiveRuns(Player* p, const proto::Execute& execute) {
         }
       }
       Answered(p, key, op.generation());
+      if (const auto it = p->identities.find(key); it != p->identities.end()) {
+        p->executed.emplace_back(it->second, op.id(), op.generation());
+      }
     }
   }
 }
@@ -326,6 +369,10 @@ void Coordinated::Payload(Player* p, const proto::CoordinatorMessage& m) {
       ++p->round;
       p->handled = 1;
       p->last_run = 0;
+      p->over = false;
+      p->schedule = 0;
+      p->timeline = p->communicator = 0;
+      p->executed.clear();
       p->ids.clear();
       p->generations.clear();
       p->identities.clear();
@@ -345,8 +392,49 @@ void Coordinated::Payload(Player* p, const proto::CoordinatorMessage& m) {
         p->waiting.clear();
       } else {
         p->unanswered.clear();
+        p->over = p->over || m.epoch_end().epoch() == p->epoch;
       }
       return;
+    case proto::CoordinatorMessage::kSchedule: {
+      ++p->handled;
+      const proto::Schedule& schedule = m.schedule();
+      Expect(schedule.length() > 0 || p->lied, "a schedule has runs");
+      int64_t last = -1;
+      for (const proto::ScheduledRun& run : schedule.runs()) {
+        Expect(run.index() > last && run.index() < schedule.length(),
+               "a schedule's runs ascend");
+        Expect(run.operations_size() > 0, "a scheduled run has operations");
+        last = run.index();
+      }
+      p->schedule = schedule.number();
+      // What it has reported is dropped, and reported again later.
+      for (const auto& [key, generation] : p->unanswered) {
+        p->generations[key] = generation - 1;
+      }
+      p->unanswered.clear();
+      return;
+    }
+    case proto::CoordinatorMessage::kCommunicator: {
+      ++p->handled;
+      const proto::Communicator& c = m.communicator();
+      Expect((c.number() >= 1 && c.number() <= kMaxCommunicators) || p->lied,
+             "communicators are numbered");
+      if (c.parts_size() > 0 && c.parts(0).node() == p->start.node_index()) {
+        p->communicator = c.number();
+      }
+      return;
+    }
+    case proto::CoordinatorMessage::kTimeline:
+      Expect(m.timeline().path().size() <= kMaxShownPathBytes || p->lied,
+             "a shown path has a bound");
+      p->timeline = m.timeline().number();
+      return;
+    case proto::CoordinatorMessage::kTimelineRecords:
+    case proto::CoordinatorMessage::kTimelineTaken:
+    case proto::CoordinatorMessage::kTimelineClosed:
+    case proto::CoordinatorMessage::kClockReply:
+    case proto::CoordinatorMessage::kWatchStats:
+      return;  // not counted
     case proto::CoordinatorMessage::kExecute:
       ++p->handled;
       return ReceiveRuns(p, m.execute());

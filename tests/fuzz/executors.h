@@ -17,6 +17,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -45,6 +46,13 @@ struct Player {
   uint64_t handled = 0;
   uint64_t confirm = 0;
   uint64_t last_run = 0;
+  bool over = false;          // the epoch has ended
+  uint64_t schedule = 0;      // that it follows; 0: none
+  uint32_t timeline = 0;      // number of the last one
+  uint32_t communicator = 0;  // that needs an id of this node; 0: none
+  int64_t stats_ms = 0;
+  // Of the epoch, the last one at the end: an identity, an id, a generation.
+  std::vector<std::tuple<proto::Identity, uint32_t, uint32_t>> executed;
   std::vector<proto::ElasticMember> waiting;
   bool elastic = false;
   // Of the epoch: operations by "set/kind/name".
@@ -78,6 +86,7 @@ class Coordinated {
   void Say(Player* p, proto::ExecutorMessage message, bool honest = false);
   void Deliver(Player* p, const proto::ExecutorMessage& message);
   void Pass();
+  void Operator();
   void Carry(const coordinator::Actions& actions);
   void Receive(Player* p, const proto::CoordinatorMessage& message);
   void Payload(Player* p, const proto::CoordinatorMessage& message);
@@ -100,11 +109,22 @@ class Coordinated {
   proto::ExecutorMessage Late(Player* p);
   proto::ExecutorMessage Blocked(Player* p);
   proto::ExecutorMessage Retire(Player* p);
+  proto::ExecutorMessage Other(Player* p);
+  proto::ExecutorMessage ScheduleEnded(Player* p);
+  proto::ExecutorMessage RankGpu(Player* p);
+  proto::ExecutorMessage CommunicatorId(Player* p);
+  proto::ExecutorMessage Results(Player* p);
+  proto::ExecutorMessage Timeline(Player* p, uint32_t what);
+  proto::ExecutorMessage NodeStats(Player* p);
+  // All nodes take equal steps, until they get a schedule.
+  void Freeze();
   proto::ExecutorMessage Raw();
   // What another coordinator has known (executors_recovery.cc): all players but
   // the undisturbed one come from it.
   void Recover();
   proto::ExecutorMessage NodeState(Player* p);
+  // In parts, if it is long enough.
+  void SayState(Player* p, const proto::ExecutorMessage& message);
   void AddKnown(proto::NodeState* state);
   void Falsify(proto::NodeState* state);
   uint64_t Epoch(const Player& p);
@@ -122,6 +142,8 @@ class Coordinated {
   coordinator::StreamId last_stream_ = 0;
   size_t opened_ = 0;  // sessions asked for
   uint64_t last_client_ = 0;
+  uint32_t checksums_ = 0;  // ChecksumMode that the ranks want
+  bool gpus_ = false;       // tensors are on GPUs
   Player* undisturbed_ = nullptr;
   uint64_t undisturbed_heard_ = 0;
 };

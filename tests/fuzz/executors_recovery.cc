@@ -28,7 +28,19 @@ void Coordinated::Recover() {
   }
   for (Player& p : players_) {
     if (p.undisturbed || p.session.empty() || feed_.OnceIn(16)) continue;
-    Say(&p, NodeState(&p), true);
+    SayState(&p, NodeState(&p));
+  }
+}
+
+void Coordinated::SayState(Player* p, const proto::ExecutorMessage& message) {
+  const std::string state = message.node_state().SerializeAsString();
+  if (state.empty() || state.size() % 4 != 0) return Say(p, message, true);
+  const size_t piece = state.size() / 4;
+  for (size_t at = 0; at < state.size(); at += piece) {
+    proto::ExecutorMessage m;
+    m.mutable_node_state_part()->set_piece(state.substr(at, piece));
+    m.mutable_node_state_part()->set_last(at + piece == state.size());
+    Say(p, std::move(m), true);
   }
 }
 
@@ -64,6 +76,8 @@ proto::ExecutorMessage Coordinated::NodeState(Player* p) {
   if (feed_.OnceIn(2)) Falsify(state);
   p->start = *start;
   p->epoch = start->epoch();
+  p->over = state->has_end();
+  p->schedule = state->follows() ? state->schedule() : 0;
   return m;
 }
 
@@ -104,7 +118,7 @@ void Coordinated::AddKnown(proto::NodeState* state) {
   }
   if (feed_.OnceIn(4)) state->add_left(feed_.Below(4));
   state->set_schedule(feed_.Below(3));
-  state->set_schedule_length(feed_.Below(3));
+  state->set_schedule_length(1 + feed_.Below(3) / 2);
   state->set_follows(feed_.OnceIn(2));
   if (feed_.OnceIn(4)) {
     proto::Communicator* c = state->add_communicators();
@@ -125,7 +139,7 @@ void Coordinated::Falsify(proto::NodeState* state) {
   const uint64_t value = feed_.Number();
   const auto small = static_cast<uint32_t>(value);
   proto::EpochStart* start = state->mutable_start();
-  switch (feed_.Below(18)) {
+  switch (feed_.Below(24)) {
     case 0:
       return start->set_epoch(value);
     case 1:
@@ -160,6 +174,20 @@ void Coordinated::Falsify(proto::NodeState* state) {
       return state->set_schedule(value);
     case 16:
       return state->add_communicators()->set_number(small);
+    case 17:
+      return state->set_schedule_length(small);
+    case 18:
+      return state->set_schedule_fan_out(small);
+    case 19:
+      state->mutable_timeline()->set_epoch(kEpoch);
+      state->mutable_timeline()->set_number(small);
+      return state->mutable_timeline()->set_rank(small);
+    case 20:
+      return state->mutable_timeline()->set_node(small);
+    case 21:
+      return start->set_checksums(small);
+    case 22:
+      return state->add_communicator_ids()->set_number(small);
     default:
       return state->set_joins_answered(small);
   }

@@ -17,9 +17,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/message.h"
 #include "google/protobuf/stubs/logging.h"
 
 namespace maypole::fuzz {
@@ -45,6 +50,42 @@ template <typename Message>
 bool Transmit(const Message& message, Message* arrived) {
   SilenceProtobuf();
   return arrived->ParseFromString(message.SerializeAsString());
+}
+
+// --- What the inputs reach ---------------------------------------------------
+// A fuzzer that never sends a message does not test it. So it notes the cases of
+// oneofs that its inputs have reached, over all executions, and its test fails
+// if one is missing (driver.cc).
+
+using Oneof = google::protobuf::OneofDescriptor;
+
+inline std::map<const Oneof*, std::set<int>>& ReachedCases() {
+  static std::map<const Oneof*, std::set<int>> cases;
+  return cases;
+}
+
+template <typename Message>
+const Oneof* OneofOf(const char* name) {
+  return Message::descriptor()->FindOneofByName(name);
+}
+
+inline void NoteReached(const google::protobuf::Message& message,
+                        const Oneof* oneof) {
+  const auto* reached =
+      message.GetReflection()->GetOneofFieldDescriptor(message, oneof);
+  if (reached != nullptr) ReachedCases()[oneof].insert(reached->number());
+}
+
+// The names of the cases of these oneofs that no input has reached.
+inline std::string MissingCases(const std::vector<const Oneof*>& oneofs) {
+  std::string missing;
+  for (const Oneof* oneof : oneofs) {
+    for (int i = 0; i < oneof->field_count(); ++i) {
+      if (ReachedCases()[oneof].contains(oneof->field(i)->number())) continue;
+      missing += " " + oneof->field(i)->full_name();
+    }
+  }
+  return missing;
 }
 
 class Feed {

@@ -59,6 +59,11 @@ bool Rig::Message(ClientId client, const std::string& bytes) {
         core_.OnGoodbye(client, m.pending, m.returns != 0);
       });
       break;
+    case session::Type::kLeaveReason:
+      taken = Handle<session::LeaveReason>(bytes, [&](const auto& m) {
+        core_.OnLeaveReason(client, m.text);
+      });
+      break;
     case session::Type::kFinished:
       taken = Handle<session::Finished>(bytes, [&](const auto& m) {
         core_.OnFinished(client, m.finished != 0);

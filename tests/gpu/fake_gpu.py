@@ -30,7 +30,7 @@ class Job(harness.Job):
                  **options):
         self.state = tempfile.mkdtemp(prefix="mpg", dir="/tmp")
         self.fake = "memory=%d,state=%s%s" % (MEMORY, self.state, "," + fake if fake else "")
-        extra = {"MAYPOLE_FAKE_CUDA": self.fake, "MAYPOLE_NCCL_LIBRARY": nccl}
+        extra = {"MAYPOLE_FAKE_CUDA": self.fake, "MAYPOLE_NCCL_LIBRARY": nccl, "MAYPOLE_GPU_HOST_BYTES": "0"}
         if driver is not None:
             extra["LD_LIBRARY_PATH"] = driver
         extra.update(env or {})

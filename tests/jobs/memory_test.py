@@ -252,6 +252,15 @@ class MemoryTest(unittest.TestCase):
             self.assertIn("(the limit of address space leaves no more: raise ulimit -v)", record["text"])
         self.assertEqual(stderr, "")
 
+    # The rank on the other node reads why, too.
+    def test_no_memory_for_a_result(self):
+        with harness.Job(np=2, nodes=2, program="no_room.py", args=[1]) as job:
+            job.check_ok(60)
+            errors = [record["error"] for record in job.records()]
+        why = "allgather 'large': no memory for a result of %d bytes" % (128 * MIB)
+        self.assertIn(why, errors[1])
+        self.assertRegex(errors[0], r"rank 1 \(node .*\) was lost: it has left with 1 operation pending: " + why)
+
     # As if the machine had no memory for the board: the ranks get a line that
     # says what to do, the agent lives, and the next job runs.
     def test_no_memory_for_the_board(self):

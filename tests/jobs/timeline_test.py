@@ -134,6 +134,14 @@ class TimelineTest(unittest.TestCase):
             events = load(os.path.join(job.dir, "e.json"))
             self.check_late(events, 3, [r["moments"] for r in job.records()], [0] * 4)
 
+    def test_a_path_that_is_no_utf8(self):
+        name = os.fsdecode(b"\xff.json")
+        with harness.Job(np=2, nodes=2, program="timeline.py", args=["environment"],
+                         launcher_args=["--timeline-filename", name]) as job:
+            job.check_ok()
+            events = load(os.path.join(job.dir, name))
+            self.check_late(events, 1, [r["moments"] for r in job.records()], [0] * 2)
+
     def written(self, job, name, tensor, rank):
         """How often the file, which is not complete, has this rank's part of an operation of this name."""
         with open(os.path.join(job.dir, name), encoding="utf-8") as f:

@@ -99,7 +99,7 @@ def check(model, defines, mutant):
 
 
 def main():
-    models = sys.argv[1:] or list(SIZES)
+    models = [a for a in sys.argv[1:] if a != "-v"] or list(SIZES)
     if any(m not in SIZES for m in models):
         sys.exit(__doc__)
     if shutil.which("spin") is None:

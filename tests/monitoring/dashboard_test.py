@@ -1,9 +1,11 @@
 """The dashboard, as a browser sees it: links, sessions and the stream, of a real coordinator with a real job."""
 
 import collections
+import contextlib
 import http.client
 import json
 import os
+import select
 import socket
 import ssl
 import subprocess
@@ -19,6 +21,7 @@ CTL = os.path.join(harness.ROOT, "client/ctl/maypolectl")
 COORDINATOR = os.path.join(harness.ROOT, "coordinator/maypole-coordinator")
 MAKE_CERTS = os.path.join(harness.ROOT, "deploy/make-certs.sh")
 WATCHERS = 16
+STRANGERS = 64
 # Shows a job of 1,024 nodes with 8 ranks each, until the next look; the milliseconds that it takes, and what is there.
 LARGE = """
   const job = structuredClone(last.jobs[0]);
@@ -251,6 +254,20 @@ class DashboardTest(CoordinatorTest):
         streams[0].close()
         streams[0].connection.close()
         harness.wait_until(lambda: self.get("/stream", cookie).status == 200, 20, "a place for another browser")
+        # Strangers displace each other, and nobody else.
+        crowd = [socket.create_connection((host, int(port)), source_address=("127.0.0.2", 0)) for _ in range(5 * STRANGERS)]
+        for stranger in crowd:
+            self.addCleanup(stranger.close)
+        began = time.monotonic()
+        harness.wait_until(lambda: len(select.select(crowd, [], [], 0)[0]) >= 4 * STRANGERS, 8, "the oldest strangers to be dropped")
+        self.assertEqual(self.get("/app.js", cookie).status, 200)
+        self.data(streams[1])
+        # Those that are left have their time, whatever they send.
+        while len(select.select(crowd, [], [], 0)[0]) < len(crowd):
+            with contextlib.suppress(OSError):
+                crowd[-1].sendall(b"G" if time.monotonic() - began < 1 else b"E")
+            time.sleep(0.1)
+            self.assertLess(time.monotonic() - began, 30)
         # The coordinator ends at once, whoever looks.
         began = time.monotonic()
         self.end()
@@ -308,6 +325,38 @@ class TlsTest(CoordinatorTest):
         self.assertIn("; Secure", reply.headers["Set-Cookie"])
         stream = self.get_with(None, "/stream", reply.headers["Set-Cookie"].split(";")[0])
         self.assertTrue(stream.readline().startswith(b"data: {"))
+
+    def test_a_session_is_resumed_with_the_rights_of_its_certificate(self):
+        host, port = self.announced["dashboard"].rsplit(":", 1)
+        for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+            for who, status in ((None, b"401"), ("node", b"401"), ("admin", b"200")):
+                context = ssl.create_default_context(cafile=self.file("ca.pem"))
+                context.minimum_version = context.maximum_version = version
+                if who:
+                    context.load_cert_chain(self.file(who + ".pem"), self.file(who + ".key"))
+                session = None
+                for resumed in (False, True, True):
+                    with socket.create_connection((host, int(port)), timeout=20) as plain, \
+                            context.wrap_socket(plain, server_hostname=host, session=session) as s:
+                        self.assertEqual(s.session_reused, resumed, (version, who))
+                        s.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+                        self.assertEqual(s.recv(4096).split()[1], status, (version, who, resumed))
+                        session = s.session
+
+    def test_a_browser_over_https(self):
+        said = self.ctl("--tls_ca", self.file("ca.pem"), "--tls_cert", self.file("admin.pem"), "--tls_key", self.file("admin.key"),
+                        "dashboard")
+        key = subprocess.run("openssl x509 -in '%s' -pubkey -noout | openssl pkey -pubin -outform DER | openssl dgst -sha256 -binary | base64"
+                             % self.file("coordinator.pem"), shell=True, check=True, capture_output=True, text=True).stdout.strip()
+        browser = webdriver.Browser(self, "--ignore-certificate-errors-spki-list=" + key)
+        browser.go(said.stdout.strip())
+        harness.wait_until(lambda: browser.run("return $('link').textContent") == "live", 40, "the stream")
+        # Six connections at a time, again and again: they resume.
+        self.assertEqual(browser.run(
+            "const all = []; for (let i = 0; i < 5; ++i) all.push(...await Promise.all([...Array(6)].map("
+            "async () => (await fetch('/app.js', {cache: 'no-store'})).status))); return [...new Set(all)]"), [200])
+        self.assertEqual(browser.run("return $('link').textContent"), "live")
+        self.assertEqual([e for e in browser.errors() if e["level"] == "SEVERE"], [])
 
 
 if __name__ == "__main__":

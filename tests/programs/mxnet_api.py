@@ -105,6 +105,11 @@ def check_refusals():
             (lambda: hvd.allreduce(mx.nd.ones(1).tostype("row_sparse")), ValueError, "row_sparse, expected default"),
             (lambda: hvd.reducescatter(mx.nd.ones(1), op=hvd.Adasum), ValueError, "Adasum is a reduction of allreduce"),
             (lambda: hvd.allreduce(mx.nd.ones(1), average=True, op=hvd.Sum), ValueError, "both average and op"),
+            (lambda: hvd.allreduce(mx.nd.ones(1), name=5), TypeError, "name=5, expected a string"),
+            (lambda: hvd.allgather(mx.nd.ones(1), name="a\0b"), ValueError, "contains a NUL character"),
+            (lambda: hvd.allreduce(mx.nd.ones(1), prescale_factor="x"), TypeError, "prescale_factor='x', expected a number"),
+            (lambda: hvd.reducescatter(mx.nd.ones(1), postscale_factor="x"), TypeError, "postscale_factor='x', expected a"),
+            (lambda: hvd.broadcast_(mx.nd.ones(1), "0"), TypeError, "root_rank='0', expected an integer"),
             (lambda: hvd.broadcast_parameters([mx.nd.ones(1)]), ValueError, "expected a dict"),
             (lambda: hvd.broadcast_parameters({"a": 3}), ValueError, "'a' is a int")):
         try:

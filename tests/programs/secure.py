@@ -2,7 +2,7 @@
 
 usage: secure.py [STEPS]   records the sum, or the error of init.
 With STEPS it first creates the file "running.RANK", and runs until the test
-creates the file "enough".
+creates the file "enough"; it records how long the slowest step took.
 """
 
 import os
@@ -24,17 +24,20 @@ def main():
         rank.record(error=str(error), type=type(error).__name__)
         return
     total = hvd.allreduce(torch.full((1000,), hvd.rank() + 1.0), op=hvd.Sum, name="gradient.of.plan.nine")
-    steps = 0
+    steps, slowest = 0, 0.0
     if len(sys.argv) > 1:
         rank.touch("running.%d" % hvd.rank())
         enough = os.path.join(rank.DIR, "enough")
         while True:
             done = torch.tensor([float(os.path.exists(enough))])
             steps += 1
-            if hvd.allreduce(done, op=hvd.Sum, name="done")[0] == hvd.size():
+            began = time.monotonic()
+            ended = hvd.allreduce(done, op=hvd.Sum, name="done")[0] == hvd.size()
+            slowest = max(slowest, time.monotonic() - began)
+            if ended:
                 break
             time.sleep(0.002)
-    rank.record(sum=float(total[0]), steps=steps)
+    rank.record(sum=float(total[0]), steps=steps, slowest=slowest)
     hvd.shutdown()
 
 

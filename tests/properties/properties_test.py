@@ -105,6 +105,7 @@ class PropertiesTest(unittest.TestCase):
         self.play(layout, 8192, 3, most_bytes=128 * 1024, least=5, options=["--cuda"], env={
             "LD_LIBRARY_PATH": os.path.join(harness.ROOT, "tests/gpu/fake"),
             "MAYPOLE_NCCL_LIBRARY": "none",
+            "MAYPOLE_GPU_HOST_BYTES": "0",
             "MAYPOLE_FAKE_CUDA": "memory=2G,seed=%d%s" % (SEED, fake)})
 
     def test_cuda_four_ranks(self):

@@ -22,9 +22,9 @@ HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 NOBODY = 65534
 
 
-def connect(address, seconds=5):
+def connect(address, seconds=5, source="127.0.0.1"):
     host, port = address.rsplit(":", 1)
-    return socket.create_connection((host, int(port)), timeout=seconds)
+    return socket.create_connection((host, int(port)), timeout=seconds, source_address=(source, 0))
 
 
 def hung_up(sock, seconds):
@@ -67,9 +67,9 @@ def executors(agent):
 class Running:
     """Two agents with a job that must keep running during an attack."""
 
-    def __init__(self, c, *coordinator_flags, **kwargs):
+    def __init__(self, c, *coordinator_flags, secret=SECRET, **kwargs):
         self.c = c
-        self.flag = "--secret_file=" + c.secret(SECRET)
+        self.flag = "--secret_file=" + c.secret(secret) if secret else "--secret_file="
         self.address = c.coordinator(self.flag, *coordinator_flags, **kwargs)
         self.agents = [c.agent(n, self.address, self.flag) for n in (0, 1)]
         self.ranks = c.ranks(self.agents, token=TOKEN, args=["on"])
@@ -128,9 +128,24 @@ class CoordinatorTest(unittest.TestCase):
             job.check()
             self.assertEqual(c.processes["coordinator"].poll(), None)
 
-    def test_a_crowd_that_takes_all_descriptors_and_goes_again(self):
+    def test_a_crowd_of_strangers_keeps_nobody_out(self):
         with cluster.Cluster() as c:
             job = Running(c, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256)))
+            with contextlib.ExitStack() as crowd:
+                for _ in range(400):
+                    crowd.enter_context(connect(job.address, source="127.0.0.2"))
+                harness.wait_until(lambda: "too many connections that have not called" in c.log("coordinator"), 10,
+                                   "the coordinator to notice")
+                agents = [c.agent(n, job.address, job.flag, "--socket=" + c.path("new%d.sock" % n), name="new%d" % n)
+                          for n in (2, 3)]
+                c.check_ok(c.ranks(agents, job="new"))
+            job.check()
+            self.assertNotIn("event=crowded", c.log("coordinator"))
+
+    def test_a_crowd_that_takes_all_descriptors_and_goes_again(self):
+        with cluster.Cluster() as c:
+            # Without a secret nobody is a stranger.
+            job = Running(c, secret=None, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256)))
             crowd = []
             try:
                 for _ in range(400):

@@ -14,7 +14,7 @@ OPTIONS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=130
 class Browser:
     """One window, until the test ends."""
 
-    def __init__(self, test):
+    def __init__(self, test, *options):
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             self.port = s.getsockname()[1]
@@ -22,7 +22,7 @@ class Browser:
         test.addCleanup(harness.kill_tree, driver)
         harness.wait_until(self._ready, 30, "chromedriver")
         session = self._call("POST", "", {"capabilities": {"alwaysMatch": {
-            "goog:chromeOptions": {"args": OPTIONS}, "goog:loggingPrefs": {"browser": "ALL"}}}}, prefix="/session")
+            "goog:chromeOptions": {"args": OPTIONS + list(options)}, "goog:loggingPrefs": {"browser": "ALL"}}}}, prefix="/session")
         self.session = session["sessionId"]
         test.addCleanup(lambda: self._call("DELETE", ""))
 

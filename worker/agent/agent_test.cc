@@ -35,10 +35,14 @@ constexpr int kPatienceMs = 20000;
 class Agent {
  public:
   // `log`: a file for stderr; by default it goes to the test's stderr.
-  explicit Agent(const std::string& coordinator, const char* log = nullptr) {
+  // `here`: in the current directory, where another one may have been.
+  explicit Agent(const std::string& coordinator, const char* log = nullptr,
+                 bool here = false) {
     std::string dir = std::string(getenv("TEST_TMPDIR")) + "/aXXXXXX";
-    EXPECT_NE(mkdtemp(dir.data()), nullptr);
-    EXPECT_EQ(chdir(dir.c_str()), 0);  // socket paths are short
+    if (!here) {
+      EXPECT_NE(mkdtemp(dir.data()), nullptr);
+      EXPECT_EQ(chdir(dir.c_str()), 0);  // socket paths are short
+    }
     int announce[2];
     EXPECT_EQ(pipe(announce), 0);
     const std::string binary = std::string(getenv("TEST_SRCDIR")) + "/" +
@@ -79,6 +83,11 @@ class Agent {
   }
 
   pid_t pid() const { return pid_; }
+
+  void Kill() {
+    kill(pid_, SIGKILL);
+    EXPECT_GT(waitpid(std::exchange(pid_, 0), nullptr, 0), 0);
+  }
 
   // Its exit status.
   int Terminate() {
@@ -353,7 +362,7 @@ TEST_F(AgentTest, OtherVersionIsToldBoth) {
   const auto refused = r.Expect<session::Refused>();
   EXPECT_EQ(refused.header.version, 77u) << "a client of 77 can read it";
   EXPECT_EQ(std::string(refused.text),
-            "maypole-worker on node n0 speaks protocol versions 10 to 15, but "
+            "maypole-worker on node n0 speaks protocol versions 10 to 16, but "
             "libmaypole of rank 0 speaks protocol version 77; upgrade "
             "maypole-worker on node n0");
 }
@@ -466,6 +475,57 @@ TEST_F(AgentTest, SigtermEndsTheJobsWithAReason) {
   EXPECT_NE(stat("agent.sock", &st), 0);
 }
 
+// Its executor lets the rank go that has come already, and the rank comes to
+// the next agent.
+TEST_F(AgentTest, AnAgentIsKilledAndStartedAgainWhileAJobStarts) {
+  {
+    Rank first(0);
+    AwaitSupervisor();  // it has handed the rank over
+    agent_.Kill();
+    EXPECT_TRUE(first.Receive().data.empty());
+  }
+  Agent next(coordinator_.address(), nullptr, /*here=*/true);
+  Rank a(0), b(1);
+  a.AwaitWelcome();
+  b.AwaitWelcome();
+}
+
+TEST_F(AgentTest, AnAgentIsKilledWhileAJobRuns) {
+  Rank a(0), b(1);
+  a.AwaitWelcome();
+  b.AwaitWelcome();
+  agent_.Kill();
+  a.RequestSlot("loss");
+  EXPECT_EQ(a.Expect<session::SlotReply>().code, 0u);
+}
+
+std::string ReadFile(const char* path) {
+  std::ifstream file(path);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+// Ranks that wait for it point to the agent's log.
+TEST(AgentWithAStoppedExecutor, TheLogNamesIt) {
+  FakeCoordinator coordinator;
+  Agent agent(coordinator.address(), "agent.log");
+  Rank a(0);
+  AwaitSupervisor();
+  const pid_t executor = OnlyChild(agent.pid());
+  ASSERT_EQ(kill(executor, SIGSTOP), 0);
+  Rank b(1);
+  const std::string said = "event=executor_stuck job=job uid=" +
+                           std::to_string(geteuid()) +
+                           " pid=" + std::to_string(executor);
+  const auto logged = [&] {
+    return ReadFile("agent.log").find(said) != std::string::npos;
+  };
+  for (int ms = 0; ms < kPatienceMs && !logged(); ms += 20) usleep(20000);
+  const std::string log = ReadFile("agent.log");
+  EXPECT_NE(log.find(said), std::string::npos) << log;
+  EXPECT_NE(log.find("stopped=true"), std::string::npos) << log;
+  EXPECT_EQ(kill(executor, SIGCONT), 0);
+}
+
 // Nothing within a node needs it.
 TEST_F(AgentTest, ALostCoordinatorDoesNotEndTheEpochOfANode) {
   Rank a(0);
@@ -475,11 +535,6 @@ TEST_F(AgentTest, ALostCoordinatorDoesNotEndTheEpochOfANode) {
   coordinator_.Stop();
   b.reset();
   EXPECT_EQ(a.AwaitAbort().find("rank 1 "), 0u) << a.AwaitAbort();
-}
-
-std::string ReadFile(const char* path) {
-  std::ifstream file(path);
-  return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
 TEST(AgentWithoutDescriptors, WaitsQuietlyAndServesAgain) {

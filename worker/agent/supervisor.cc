@@ -1,8 +1,10 @@
 #include "worker/agent/supervisor.h"
 
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,6 +13,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -24,6 +27,7 @@
 #include "worker/agent/executor_environment.h"
 #include "worker/agent/launch.h"
 #include "worker/core/limits.h"
+#include "worker/executor/board/process_state.h"
 
 namespace maypole::worker {
 namespace {
@@ -36,6 +40,8 @@ constexpr milliseconds kHelloTimeout{kHelloTimeoutMs};
 constexpr milliseconds kPause{50};
 // After this time without a failed accept, the trouble counts as over.
 constexpr milliseconds kCalm{1000};
+// For how long an executor may take to receive a client.
+constexpr milliseconds kTakeTime{5000};
 // For how long executors may take to end after SIGTERM.
 constexpr milliseconds kEndTime{2000};
 
@@ -58,7 +64,8 @@ Supervisor::Supervisor(SupervisorOptions options,
     : options_(std::move(options)),
       metrics_(std::move(metrics)),
       hello_timer_(&loop_, [this] { DropLateHalfOpen(); }),
-      resume_timer_(&loop_, [this] { listener_.WantRead(true); }) {}
+      resume_timer_(&loop_, [this] { listener_.WantRead(true); }),
+      stuck_timer_(&loop_, [this] { ReportStuckExecutors(); }) {}
 
 Supervisor::~Supervisor() {
   if (listener_.valid()) unlink(options_.socket.c_str());
@@ -235,6 +242,10 @@ absl::Status Supervisor::HandOver(const session::Hello& hello,
                      executor->pid, ") accepts no clients: ", s.message()));
   }
   ++executor->handed_over;
+  executor->last_handed_over = steady_clock::now();
+  if (!stuck_timer_.pending()) {
+    stuck_timer_.Set(executor->last_handed_over + kTakeTime);
+  }
   if (options_.on_rank) options_.on_rank(hello);
   return absl::OkStatus();
 }
@@ -365,6 +376,27 @@ void Supervisor::OnExecutorMessage(uint64_t id) {
   if (!ends) return;
   e.control.Reset();
   by_job_.erase({e.uid, e.job});
+}
+
+void Supervisor::ReportStuckExecutors() {
+  const Time now = steady_clock::now();
+  std::optional<Time> next;
+  for (auto& [id, e] : executors_) {
+    int unread = 0;
+    const bool stuck = e.control.valid() &&
+                       ioctl(e.control.fd(), SIOCOUTQ, &unread) == 0 &&
+                       unread > 0;
+    if (stuck && now < e.last_handed_over + kTakeTime) {
+      next = std::min(next.value_or(Time::max()),
+                      e.last_handed_over + kTakeTime);
+    } else if (stuck && !e.stuck) {
+      spdlog::error(
+          "event=executor_stuck job={} uid={} pid={} seconds={} stopped={}",
+          e.job, e.uid, e.pid, kTakeTime.count() / 1000, IsStopped(e.pid));
+    }
+    if (!stuck || now >= e.last_handed_over + kTakeTime) e.stuck = stuck;
+  }
+  if (next) stuck_timer_.Set(*next);
 }
 
 void Supervisor::OnExecutorEnded(uint64_t id) {

@@ -79,6 +79,8 @@ class Supervisor {
     WatchedFd pidfd;
     WatchedFd control;  // invalid: the executor is about to end
     uint64_t handed_over = 0;
+    Time last_handed_over;
+    bool stuck = false;  // the log says so
   };
   using Variables = std::vector<std::string>;  // common/wire/job_variables.h
   using JobKey = std::pair<uid_t, std::string>;
@@ -109,6 +111,9 @@ class Supervisor {
               const std::string& text);
   void OnExecutorMessage(uint64_t id);
   void OnExecutorEnded(uint64_t id);
+  // Reports executors that do not take their clients: ranks wait for them and
+  // cannot know for whom.
+  void ReportStuckExecutors();
   bool IsSilent(uint64_t id);
   void DropOldestHalfOpen();
   void DropLateHalfOpen();
@@ -123,6 +128,7 @@ class Supervisor {
   bool stop_ = false;
   LoopTimer hello_timer_;       // set while there is a half-open connection
   LoopTimer resume_timer_;      // set while accepting is paused
+  LoopTimer stuck_timer_;       // set after a client was handed over
   Time failed_;                 // when the last accept failed
   bool cannot_accept_ = false;  // the log says so
   uint64_t next_id_ = 1;

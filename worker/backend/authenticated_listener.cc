@@ -70,10 +70,10 @@ AuthenticatedListener::SetPeers(const std::vector<std::string>& offers) {
     if (i == options_.self) continue;
     handshake::Offer offer;
     if (!handshake::ReadOffer(offers[i], &offer)) {
-      return std::make_unique<BadOffer>(
-          BadOffer{i,
-                   "its address is invalid; run the same version of Maypole "
-                   "on all nodes"});
+      return std::make_unique<BadOffer>(BadOffer{
+          i, absl::StrCat("its address is invalid: it has ",
+                          offers[i].size(), " bytes and is no IP address "
+                          "with a port and a secret")});
     }
     if (offer.connections != options_.connections) {
       return std::make_unique<BadOffer>(BadOffer{

@@ -220,10 +220,14 @@ void ExecutorCore::OnGoodbye(ClientId client, uint32_t pending, bool returns) {
   if (found != nullptr) {
     const LocalMember m = *found;
     members_.Remove(client);
+    const char* const operations = pending == 1 ? " operation" : " operations";
     const std::string what =
-        absl::StrCat("has shut down with ", pending,
-                     pending == 1 ? " operation" : " operations", " pending",
-                     phase_ == Phase::kRunning ? epoch_->AfterText() : "");
+        m.leave_reason.empty()
+            ? absl::StrCat("has shut down with ", pending, operations,
+                           " pending",
+                           phase_ == Phase::kRunning ? epoch_->AfterText() : "")
+            : absl::StrCat("has left with ", pending, operations,
+                           " pending: ", m.leave_reason);
     MemberGone(m, pending == 0, what, absl::StrCat("it ", what), returns);
   } else if (gathering_.Find(client) != nullptr) {
     LeaveGathering(client);

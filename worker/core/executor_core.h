@@ -104,6 +104,10 @@ class ExecutorCore {
   void OnFinished(ClientId client, bool finished) {
     members_.SetFinished(client, finished);
   }
+  // Comes before Goodbye if an error makes the rank leave.
+  void OnLeaveReason(ClientId client, const std::string& why) {
+    members_.SetLeaveReason(client, why);
+  }
   void OnGoodbye(ClientId client, uint32_t pending, bool returns = false);
   // The client has gone without Goodbye; `how` completes "rank 3 died: ".
   void OnClientGone(ClientId client, const std::string& how);
@@ -183,6 +187,8 @@ class ExecutorCore {
 
   // The executor has been asked to end (SIGTERM).
   void OnStop(const std::string& text);
+  // The agent has ended: no other client can come to this executor.
+  void OnSupervisorGone();
 
   // Of the epoch that starts or runs, by index.
   std::vector<std::string> NodeNames() const;

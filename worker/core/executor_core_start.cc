@@ -19,6 +19,20 @@ void ExecutorCore::BeginIfComplete() {
   SayReady();
 }
 
+// A start that is complete here goes on; the others' clients close, and come to
+// the agent's successor.
+void ExecutorCore::OnSupervisorGone() {
+  const bool starts = gathering_.elastic() ? phase_ != Phase::kIdle
+                                           : gathering_.complete();
+  if (gathering_.empty() || starts) return;
+  for (const auto& [local, m] : gathering_.members()) {
+    actions_.push_back(CloseClient{m.client});
+  }
+  const bool elastic = gathering_.elastic();
+  gathering_ = Membership();
+  elastic ? SayWaiting() : SendWaiting(gathering_);
+}
+
 void ExecutorCore::SayReady() {
   proto::ExecutorMessage message;
   proto::RanksReady* ready = message.mutable_ranks_ready();

@@ -45,6 +45,28 @@ TEST_F(ExecutorCoreTest, GoodbyeWithPendingOperationsEndsTheEpoch) {
             "operations pending");
 }
 
+// The other nodes read why, not only that the rank has left.
+TEST_F(ExecutorCoreTest, GoodbyeTellsTheErrorThatMakesTheRankLeave) {
+  StartOneNode();
+  core_.OnLeaveReason(2, "allgather 'x': no memory for a result of 8 bytes");
+  core_.OnGoodbye(2, 1);
+  const std::string what =
+      "has left with 1 operation pending: allgather 'x': no memory for a "
+      "result of 8 bytes";
+  std::vector<std::string> how;
+  std::vector<std::string> aborted;
+  for (const Action& a : core_.TakeActions()) {
+    if (const auto* sent = std::get_if<SendToCoordinator>(&a)) {
+      how.push_back(sent->message.rank_gone().how());
+    } else if (const auto* abort = std::get_if<AbortBoard>(&a)) {
+      aborted.push_back(abort->text);
+    }
+  }
+  EXPECT_EQ(how, std::vector<std::string>{"it " + what});
+  EXPECT_EQ(aborted, std::vector<std::string>{
+                         "rank 1 (pid 101, host hosta, node n0) " + what});
+}
+
 TEST_F(ExecutorCoreTest, OneOperationIsOne) {
   StartOneNode();
   core_.OnGoodbye(2, 1);

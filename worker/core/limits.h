@@ -78,6 +78,8 @@ inline constexpr size_t kMaxQueuedRuns = 65536;
 // --- Link to the coordinator -------------------------------------------------
 inline constexpr size_t kMaxUnacknowledged = 4096;
 inline constexpr int kMaxCoordinatorMessageBytes = 64 << 20;
+// A longer NodeState is sent in pieces of this size.
+inline constexpr size_t kNodeStatePieceBytes = size_t{1} << 20;
 // The coordinator's messages are acknowledged by the executor's next one; or by
 // one of its own, when so many have come, or after this time. (So each Execute
 // is not a message in both directions.)

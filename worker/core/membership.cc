@@ -246,6 +246,12 @@ void Membership::SetFinished(ClientId client, bool finished) {
   }
 }
 
+void Membership::SetLeaveReason(ClientId client, const std::string& why) {
+  for (auto& [local, m] : members_) {
+    if (m.client == client) m.leave_reason = why;
+  }
+}
+
 void Membership::Remove(ClientId client) {
   if (const LocalMember* m = Find(client)) members_.erase(m->local_rank);
 }

@@ -39,6 +39,7 @@ struct LocalMember {
   int last_rank = -1;       // its rank in last_epoch
   VersionRange versions;    // that its libmaypole speaks
   bool finished = false;    // elastic: it says that it has trained to the end
+  std::string leave_reason;  // the error that makes it leave; empty: none
 };
 
 class Membership {
@@ -53,6 +54,7 @@ class Membership {
   void Remove(ClientId client);
   // Does nothing if there is no such member.
   void SetFinished(ClientId client, bool finished);
+  void SetLeaveReason(ClientId client, const std::string& why);
 
   bool empty() const { return members_.empty(); }
   // True if all local ranks are there; always true for elastic ranks.

@@ -83,6 +83,37 @@ TEST_F(ExecutorCoreTest, WrongHelloIsRefusedAndTouchesNobodyElse) {
   EXPECT_EQ(TakeSent().size(), 1u);
 }
 
+// The missing ranks come to the agent that is started in its place, and so must
+// the others.
+TEST_F(ExecutorCoreTest, WithoutItsAgentAnIncompleteStartIsLeftToAnotherOne) {
+  core_.OnClient(1, MakeHello(0, 4, 0, 2), 0);
+  Drop();
+  core_.OnSupervisorGone();
+  const auto closed = Take<CloseClient>();
+  ASSERT_EQ(closed.size(), 1u);
+  EXPECT_EQ(closed[0].client, 1u);
+  EXPECT_EQ(core_.clients(), 0u);
+}
+
+TEST_F(ExecutorCoreTest, TheCoordinatorIsToldThatNobodyWaitsWithoutAnAgent) {
+  core_.OnClient(1, MakeHello(0, 4, 0, 2), 0);
+  Drop();
+  core_.OnSupervisorGone();
+  const auto sent = TakeSent();
+  ASSERT_EQ(sent.size(), 1u);
+  ASSERT_TRUE(sent[0].has_ranks_waiting());
+  EXPECT_EQ(sent[0].ranks_waiting().ranks_size(), 0);
+}
+
+TEST_F(ExecutorCoreTest, WithoutItsAgentACompleteStartGoesOn) {
+  Join(2);
+  Drop();
+  core_.OnSupervisorGone();
+  EXPECT_TRUE(Take<CloseClient>().empty());
+  core_.OnCoordinator(StartMessage(4, 1));
+  EXPECT_EQ(Take<CreateBoard>().size(), 1u);
+}
+
 TEST_F(ExecutorCoreTest, MissingLocalRankIsNamedAfterTheStartTimeout) {
   core_.OnClient(1, MakeHello(0, 2, 0, 2), 0);
   core_.OnTime(120999);  // the coordinator goes first

@@ -174,7 +174,8 @@ void ExecutorLogic::TakeClients() {
     case ExecutorSystem::HandOver::kSupervisorGone:
       observer_->OnSupervisorGone(idle_reported_);
       supervised_ = false;
-      return;
+      core_.OnSupervisorGone();
+      return DoActions();
     case ExecutorSystem::HandOver::kLost:
       ++received_;  // the supervisor counts it, too
       observer_->OnClientRefused(

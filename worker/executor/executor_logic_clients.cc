@@ -110,6 +110,9 @@ Status ExecutorLogic::Dispatch(ClientId id, const std::vector<char>& data) {
         timeline_.OnClientGone(id);
         core_.OnGoodbye(id, m.pending, m.returns != 0);
       });
+    case session::Type::kLeaveReason:
+      return Parsed<session::LeaveReason>(
+          data, [&](const auto& m) { core_.OnLeaveReason(id, m.text); });
     case session::Type::kFinished:
       return Parsed<session::Finished>(
           data, [&](const auto& m) { core_.OnFinished(id, m.finished != 0); });

@@ -1,10 +1,13 @@
-// SetNcclEnvironment: what NCCL must know about the executor's memory.
+// SetNcclEnvironment: what NCCL must know about the executor's memory and
+// network.
 //
 // NCCL reads its settings from the environment, once.
 //
 // Thread contract: as setenv(): before the process has other threads.
 #ifndef MAYPOLE_WORKER_EXECUTOR_NCCL_ENVIRONMENT_H_
 #define MAYPOLE_WORKER_EXECUTOR_NCCL_ENVIRONMENT_H_
+
+#include <string>
 
 namespace maypole::worker {
 
@@ -13,7 +16,11 @@ namespace maypole::worker {
 // (cuMemMap) can be accessed by its own GPU only. Then NCCL copies through its
 // own buffers, as between processes. What the user has set stays. Variables
 // that make calls wait are unset (common/wire/job_variables.h).
-void SetNcclEnvironment();
+//
+// NCCL_SOCKET_IFNAME, if `network` (--network) is an address of an interface of
+// this machine: NCCL's ports authenticate nobody, so they are open on that
+// interface only, instead of on all of them.
+void SetNcclEnvironment(const std::string& network);
 
 }  // namespace maypole::worker
 

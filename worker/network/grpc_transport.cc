@@ -111,14 +111,17 @@ GrpcTransport::~GrpcTransport() {
 
 uint64_t GrpcTransport::Send(proto::ExecutorMessage message) {
   std::lock_guard lock(mutex_);
-  const proto::ExecutorMessage* numbered = session_.Push(std::move(message));
-  if (numbered == nullptr) {
-    if (session_.overflowed() && context_ != nullptr) context_->TryCancel();
-    return 0;
-  }
-  const uint64_t sequence = numbered->sequence();
-  ack_due_since_.reset();
-  if (up_) {
+  uint64_t sequence = 0;
+  for (proto::ExecutorMessage& part : session_.PartsOf(std::move(message))) {
+    const proto::ExecutorMessage* numbered = session_.Push(std::move(part));
+    if (numbered == nullptr) {
+      const bool lost = session_.overflowed() || session_.too_long() > 0;
+      if (lost && context_ != nullptr) context_->TryCancel();
+      return 0;
+    }
+    sequence = numbered->sequence();
+    ack_due_since_.reset();
+    if (!up_) continue;
     outgoing_.push_back(*numbered);
     Write();
   }
@@ -134,22 +137,37 @@ absl::Status GrpcTransport::UnreachableStatus(const absl::Status& last) const {
       options_.connect_timeout.count() / 1000.0, " s)"));
 }
 
+absl::Status GrpcTransport::Fault() const {
+  if (session_.overflowed()) {
+    return absl::UnavailableError(absl::StrCat(
+        "coordinator ", choice_.address(), " lost: it has not acknowledged ",
+        kMaxUnacknowledged, " messages"));
+  }
+  if (session_.too_long() > 0) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "coordinator ", choice_.address(), " lost: a message to it would have ",
+        session_.too_long(), " bytes; it takes at most ",
+        kMaxExecutorMessageBytes));
+  }
+  return absl::OkStatus();
+}
+
 void GrpcTransport::Main() {
   Clock::time_point deadline = Clock::now() + options_.connect_timeout;
   std::chrono::milliseconds pause(kReconnectFirstMs);
   absl::Status lost;
+  // Why it was not reached: the last that was heard, not that the last try was
+  // short.
+  absl::Status unreachable;
   for (;;) {
     const End end =
         OneStream(std::min(deadline, Clock::now() + Share(options_)));
+    if (!end.timed_out || unreachable.ok()) unreachable = end.status;
     if (end.welcomed) pause = std::chrono::milliseconds(kReconnectFirstMs);
     std::unique_lock lock(mutex_);
     if (closing_) break;
-    if (session_.overflowed()) {
-      lost = absl::UnavailableError(absl::StrCat(
-          "coordinator ", choice_.address(), " lost: it has not acknowledged ",
-          kMaxUnacknowledged, " messages"));
-      break;
-    }
+    lost = Fault();
+    if (!lost.ok()) break;
     if (end.final) {
       lost = end.status;
       break;
@@ -164,7 +182,7 @@ void GrpcTransport::Main() {
       }
       deadline = Clock::now() + options_.connect_timeout;
     } else if (Clock::now() >= deadline) {
-      lost = UnreachableStatus(end.status);
+      lost = UnreachableStatus(unreachable);
       break;
     }
     // After a stream that worked, the same coordinator is tried first.
@@ -206,13 +224,25 @@ GrpcTransport::End GrpcTransport::OneStream(Clock::time_point deadline) {
   context_ = nullptr;
   if (end.final || !end.status.ok()) return end;
   const grpc::Status& status = call.status;
+  end.timed_out =
+      call.cancelled && status.error_code() == grpc::StatusCode::CANCELLED;
+  if (end.timed_out) {
+    end.status = absl::UnavailableError("it does not answer");
+    return end;
+  }
   end.final = IsRefusal(static_cast<absl::StatusCode>(status.error_code()));
-  const std::string text = status.error_message();
+  const std::string text =
+      !status.error_message().empty() ? status.error_message()
+      : status.ok()
+          ? "it has ended the stream"
+          : absl::StrCat("it has ended the stream with ",
+                         absl::StatusCodeToString(
+                             static_cast<absl::StatusCode>(status.error_code())));
   end.status = absl::Status(
       status.ok() ? absl::StatusCode::kUnavailable
                   : static_cast<absl::StatusCode>(status.error_code()),
       end.final ? absl::StrCat("coordinator ", choice_.address(), ": ", text)
-                : (text.empty() ? "it has ended the stream" : text));
+                : text);
   return end;
 }
 

@@ -65,6 +65,9 @@ class GrpcTransport : public Transport {
   struct End {
     bool final = false;     // a new stream would fail, too
     bool welcomed = false;  // the coordinator had sent Welcome
+    // We have ended it, because nothing had come of it in time: the status says
+    // nothing about the coordinator.
+    bool timed_out = false;
     absl::Status status;
   };
   struct Call;  // an open stream; used by main_
@@ -96,6 +99,8 @@ class GrpcTransport : public Transport {
   // The coordinator was never reached. Takes up to kDiagnosisTime, so do not
   // hold the mutex.
   absl::Status UnreachableStatus(const absl::Status& last) const;
+  // Why the session cannot go on, if it cannot.
+  absl::Status Fault() const;
 
   const GrpcTransportOptions options_;
   const TransportCallbacks callbacks_;

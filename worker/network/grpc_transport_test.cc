@@ -243,6 +243,48 @@ TEST(GrpcTransport, AnotherCoordinatorAtTheAddressIsToldTheStateFirst) {
                               proto::ExecutorMessage::kRanksReady}));
 }
 
+// gRPC takes messages of up to 4 MiB. A longer one would be sent again on every
+// stream, for ever.
+TEST(GrpcTransport, ALongStateReachesAnotherCoordinatorAtOnce) {
+  auto coordinator = std::make_unique<FakeCoordinator>();
+  Echo(*coordinator);
+  Heard heard;
+  GrpcTransport transport(Options(coordinator->address()), heard.callbacks());
+  transport.Send(Ready(1));
+  ASSERT_TRUE(heard.Await([&] { return heard.messages.size() == 1; }));
+  const int port = coordinator->port();
+  coordinator.reset();
+  std::mutex mutex;
+  std::string got;
+  auto other = std::make_unique<FakeCoordinator>(
+      port, "j",
+      [&](const proto::ExecutorMessage& m,
+          const FakeCoordinator::Reply& reply) {
+        std::lock_guard lock(mutex);
+        got += m.node_state_part().piece();
+        if (!m.node_state_part().last()) return;
+        proto::CoordinatorMessage out;
+        out.mutable_epoch_start()->set_epoch(100);
+        reply(out);
+      });
+  ASSERT_TRUE(heard.Await([&] { return heard.replaced == 1; }));
+  proto::ExecutorMessage state;
+  for (uint64_t d = 1; d <= 2; ++d) {
+    proto::Run* run =
+        state.mutable_node_state()->add_decisions()->mutable_run();
+    run->set_decision(d);
+    for (int64_t i = 0; i < 1 << 20; ++i) run->add_splits(i << 20);
+  }
+  const std::string all = state.node_state().SerializeAsString();
+  ASSERT_GT(all.size(), 2 * kMaxExecutorMessageBytes);
+  EXPECT_GT(transport.Send(std::move(state)), 1u);
+  ASSERT_TRUE(heard.Await([&] { return heard.messages.size() == 2; }));
+  EXPECT_FALSE(heard.lost.has_value());
+  EXPECT_EQ(other->hellos(), 1) << "the stream did not break";
+  std::lock_guard lock(mutex);
+  EXPECT_TRUE(got == all);
+}
+
 // A listener at the coordinator's port that does not answer the TLS diagnosis
 // does not block Send().
 TEST(GrpcTransport, NobodyWaitsForTheDiagnosis) {
@@ -268,6 +310,33 @@ TEST(GrpcTransport, NobodyWaitsForTheDiagnosis) {
                                        options.addresses[0]),
             std::string::npos)
       << *heard.lost;
+}
+
+// The last try may be too short to hear anything.
+TEST(GrpcTransport, AnUnreachableCoordinatorIsNamedWithTheReason) {
+  int port = 0;
+  { port = FakeCoordinator().port(); }
+  for (const int ms : {60, 130, 170, 240, 310, 420}) {
+    Heard heard;
+    GrpcTransportOptions options = Options("127.0.0.1:" + std::to_string(port));
+    options.connect_timeout = std::chrono::milliseconds(ms);
+    GrpcTransport transport(options, heard.callbacks());
+    ASSERT_TRUE(heard.Await([&] { return heard.lost.has_value(); }));
+    const std::string text(heard.lost->message());
+    EXPECT_NE(text.find("onnection refused"), std::string::npos) << text;
+    EXPECT_EQ(text.find("CANCELLED"), std::string::npos) << text;
+  }
+}
+
+TEST(GrpcTransport, ACoordinatorThatDoesNotAnswerIsSaidNotTo) {
+  FakeListener silent([](FakeListener::Caller& c) { c.Wait(); });
+  Heard heard;
+  GrpcTransportOptions options = Options(silent.address());
+  options.connect_timeout = std::chrono::milliseconds(300);
+  GrpcTransport transport(options, heard.callbacks());
+  ASSERT_TRUE(heard.Await([&] { return heard.lost.has_value(); }));
+  const std::string text(heard.lost->message());
+  EXPECT_EQ(text.find("CANCELLED"), std::string::npos) << text;
 }
 
 // TLS has worked before, so it is not the cause of the failure.

@@ -1,6 +1,7 @@
 #include "worker/network/session.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/wire/texts.h"
 #include "common/wire/versions.h"
 
 namespace maypole::worker {
@@ -45,7 +46,7 @@ absl::StatusOr<CoordinatorSession::Welcome> CoordinatorSession::OnWelcome(
   }
   session_ = first.welcome().session();
   incarnation_ = first.welcome().incarnation();
-  relays_ = first.welcome().protocol_version() >= kRelays;
+  version_ = first.welcome().protocol_version();
   up_ = true;
   if (replaced) {
     link_.Reset();
@@ -70,7 +71,7 @@ bool CoordinatorSession::OnReceived(proto::CoordinatorMessage message,
       if (message.has_relayed()) ready->push_back(std::move(message));
       return true;
     case Receipt::kGap:
-      if (!relays_ || early_.size() >= kMaxUnacknowledged) return false;
+      if (version_ < kRelays || early_.size() >= kMaxUnacknowledged) return false;
       // What it acknowledges does not depend on its place.
       link_.OnReceived(0, message.acknowledged());
       early_.emplace(sequence, std::move(message));
@@ -95,10 +96,39 @@ void CoordinatorSession::OnRelayed(absl::string_view incarnation,
   static_cast<void>(OnReceived(std::move(message), ready));
 }
 
+std::vector<proto::ExecutorMessage> CoordinatorSession::PartsOf(
+    proto::ExecutorMessage message) const {
+  std::vector<proto::ExecutorMessage> parts;
+  if (!message.has_node_state() || version_ < kNodeStateParts ||
+      message.node_state().ByteSizeLong() <= kNodeStatePieceBytes) {
+    parts.push_back(std::move(message));
+    return parts;
+  }
+  const std::string state = message.node_state().SerializeAsString();
+  for (size_t at = 0; at < state.size(); at += kNodeStatePieceBytes) {
+    proto::NodeStatePart* const part =
+        parts.emplace_back().mutable_node_state_part();
+    part->set_piece(state.substr(at, kNodeStatePieceBytes));
+    part->set_last(at + kNodeStatePieceBytes >= state.size());
+  }
+  return parts;
+}
+
 const proto::ExecutorMessage* CoordinatorSession::Push(
     proto::ExecutorMessage message) {
-  if (owes_state_ && !message.has_node_state()) return nullptr;
+  if (owes_state_ && !message.has_node_state() &&
+      !message.has_node_state_part()) {
+    return nullptr;
+  }
   owes_state_ = false;
+  if (version_ < kTextsOfBytes) MakeTextsUtf8(&message);
+  // With its numbers it is a little longer.
+  constexpr size_t kNumbers = 32;
+  if (const size_t bytes = message.ByteSizeLong();
+      bytes + kNumbers > kMaxExecutorMessageBytes) {
+    too_long_ = bytes;
+    return nullptr;
+  }
   const proto::ExecutorMessage* numbered = link_.Push(std::move(message));
   if (numbered != nullptr) return numbered;
   if (up_ || session_.empty()) {

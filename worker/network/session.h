@@ -9,7 +9,9 @@
 //   stream.Write(session.Hello());                    // on each new stream
 //   absl::StatusOr<Welcome> welcome = session.OnWelcome(first, "host:1");
 //   session.Resend([&](const ExecutorMessage& m) { stream.Write(m); });
-//   if (const ExecutorMessage* m = session.Push(std::move(message))) ...
+//   for (ExecutorMessage& part : session.PartsOf(std::move(message))) {
+//     if (const ExecutorMessage* m = session.Push(std::move(part))) ...
+//   }
 //
 //   answer of the coordinator         means
 //   Welcome, the first one            kOpened
@@ -31,6 +33,7 @@
 #ifndef MAYPOLE_WORKER_NETWORK_SESSION_H_
 #define MAYPOLE_WORKER_NETWORK_SESSION_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -62,11 +65,18 @@ class CoordinatorSession {
   // is the coordinator's, for messages.
   absl::StatusOr<Welcome> OnWelcome(const proto::CoordinatorMessage& first,
                                     absl::string_view address);
-  // Numbers the message. Returns null if it is not to be sent: see above, or
-  // overflowed().
+  // The message as Push() must get it: a long NodeState in parts, if the
+  // coordinator knows them.
+  std::vector<proto::ExecutorMessage> PartsOf(
+      proto::ExecutorMessage message) const;
+  // Numbers the message. Returns null if it is not to be sent: see above,
+  // overflowed() or too_long().
   const proto::ExecutorMessage* Push(proto::ExecutorMessage message);
   // The coordinator does not acknowledge messages, although a stream is open.
   bool overflowed() const { return overflowed_; }
+  // The bytes of a message that the coordinator would refuse, so that it would
+  // be sent again for ever; 0: there was none.
+  size_t too_long() const { return too_long_; }
   // The stream has ended.
   void OnStreamEnded() { up_ = false; }
 
@@ -97,11 +107,12 @@ class CoordinatorSession {
   Link<proto::ExecutorMessage> link_{kMaxUnacknowledged};
   std::string session_;  // empty before the first Welcome
   std::string incarnation_;
-  bool relays_ = false;  // the coordinator may use them
+  uint32_t version_ = 0;  // of the session
   bool up_ = false;
   bool owes_state_ = false;  // the next message must be NodeState
   bool incomplete_ = false;  // messages were dropped while no stream was open
   bool overflowed_ = false;
+  size_t too_long_ = 0;
   // By number: received before one with a smaller number.
   std::map<uint64_t, proto::CoordinatorMessage> early_;
 };

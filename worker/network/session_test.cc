@@ -1,5 +1,6 @@
 #include "worker/network/session.h"
 
+#include "common/wire/versions.h"
 #include "gtest/gtest.h"
 
 namespace maypole::worker {
@@ -82,6 +83,68 @@ TEST_F(CoordinatorSessionTest, AnotherCoordinatorIsToldTheStateFirst) {
   session_.OnStreamEnded();
   EXPECT_EQ(session_.Hello().hello().session(), "1");
   EXPECT_EQ(session_.Hello().hello().incarnation(), "b");
+}
+
+// A state with the sizes of large alltoalls.
+TEST_F(CoordinatorSessionTest, ALongStateIsSentInPartsThatAreMessages) {
+  Open(WelcomeOf("5", "a"));
+  session_.OnStreamEnded();
+  proto::CoordinatorMessage welcome = WelcomeOf("1", "b");
+  welcome.mutable_welcome()->set_protocol_version(kProtocolVersion);
+  EXPECT_EQ(Open(welcome), Welcome::kReplaced);
+  proto::ExecutorMessage big = State();
+  for (uint64_t d = 1; d <= 3; ++d) {
+    proto::Run* run = big.mutable_node_state()->add_decisions()->mutable_run();
+    run->set_decision(d);
+    for (int64_t i = 0; i < 1 << 20; ++i) run->add_splits(i);
+  }
+  const std::string all = big.node_state().SerializeAsString();
+  ASSERT_GT(all.size(), 2 * kMaxExecutorMessageBytes);
+  std::string got;
+  uint64_t sequence = 0;
+  const auto parts = session_.PartsOf(big);
+  for (const proto::ExecutorMessage& part : parts) {
+    const proto::ExecutorMessage* m = session_.Push(part);
+    ASSERT_NE(m, nullptr);
+    EXPECT_EQ(m->sequence(), ++sequence);
+    EXPECT_LT(m->ByteSizeLong(), kMaxExecutorMessageBytes);
+    EXPECT_EQ(m->node_state_part().last(), sequence == parts.size());
+    got += m->node_state_part().piece();
+  }
+  EXPECT_EQ(got, all);
+  EXPECT_EQ(session_.Push(Gone())->sequence(), sequence + 1);
+  EXPECT_EQ(session_.too_long(), 0u);
+  // A short one needs no parts.
+  EXPECT_TRUE(session_.PartsOf(State()).at(0).has_node_state());
+}
+
+// A coordinator that knows no parts would break the stream, and get the same
+// message on the next one, for ever.
+TEST_F(CoordinatorSessionTest, AMessageThatIsTooLongEndsTheSession) {
+  proto::CoordinatorMessage welcome = WelcomeOf("5", "a");
+  welcome.mutable_welcome()->set_protocol_version(kNodeStateParts - 1);
+  Open(welcome);
+  proto::ExecutorMessage big = State();
+  big.mutable_node_state()->mutable_end()->set_message(
+      std::string(kMaxExecutorMessageBytes, 'x'));
+  const auto parts = session_.PartsOf(big);
+  ASSERT_EQ(parts.size(), 1u);
+  EXPECT_EQ(session_.Push(parts[0]), nullptr);
+  EXPECT_EQ(session_.too_long(), big.ByteSizeLong());
+  EXPECT_TRUE(Resent().empty());
+}
+
+TEST_F(CoordinatorSessionTest, TextsAreUtf8ForAnOlderCoordinatorOnly) {
+  proto::ExecutorMessage gone = Gone();
+  gone.mutable_rank_gone()->set_how("of \xff");
+  for (const uint32_t version : {kTextsOfBytes - 1, kTextsOfBytes}) {
+    CoordinatorSession session(Hello());
+    proto::CoordinatorMessage welcome = WelcomeOf("5", "a");
+    welcome.mutable_welcome()->set_protocol_version(version);
+    ASSERT_TRUE(session.OnWelcome(welcome, "h:1").ok());
+    EXPECT_EQ(session.Push(gone)->rank_gone().how(),
+              version < kTextsOfBytes ? "of \xef\xbf\xbd" : "of \xff");
+  }
 }
 
 TEST_F(CoordinatorSessionTest, TooMuchWhileAwayNeedsAnotherCoordinator) {

@@ -267,15 +267,27 @@ class ElasticJobTest(LauncherTest):
             for name in ("go", "node0.pid", "node0.1.pid"):
                 os.remove(os.path.join(self.dir, name))
 
+    def test_a_coordinator_that_was_killed_is_replaced(self):
+        job = self.start("-np", "2", "--min-np", "1", "sh", "-c", PROCESS % self.marker)
+        before = self.wait_for_processes(2)
+        coordinator = self.read("coordinator.pid")
+        os.kill(int(coordinator), signal.SIGKILL)
+        wait_for(lambda: self.read("coordinator.pid") not in ("", coordinator), "another coordinator")
+        self.assertEqual(self.up(), before)
+        _, err = self.finish(job)
+        self.assertRegex(err, r"maypolerun: coordinator \(pid \d+\) was killed by signal 9 \(Killed\) and wrote nothing; "
+                         "another one is started\n")
+
     def test_the_coordinators_end_is_the_jobs(self):
-        self.write("maypole-coordinator", '#!/bin/sh\necho $$ >"$FAKE_DIR/coordinator.pid"\n' + FAKE_COORDINATOR)
+        # As after SIGTERM.
+        self.write("maypole-coordinator", FAKE_COORDINATOR.replace(
+            'exec sleep "$FAKE_SLEEP"', 'while [ ! -e "$FAKE_DIR/stop" ]; do sleep 0.01; done'))
         job = self.start("-np", "2", "--min-np", "1", "sh", "-c", PROCESS % self.marker)
         self.wait_for_processes(2)
-        os.kill(int(self.read("coordinator.pid")), signal.SIGKILL)
+        self.write("stop", "")
         _, err = job.communicate(timeout=60)
         self.assertEqual(job.returncode, 1, err)
-        self.assertRegex(err, r"maypolerun: coordinator \(pid \d+\) was killed by signal 9 \(Killed\) and wrote nothing; "
-                         "stopping the job\n")
+        self.assertRegex(err, r"maypolerun: coordinator \(pid \d+\) exited with code 0 and wrote nothing; stopping the job\n")
 
     def test_a_script_that_cannot_run(self):
         for arguments in ("", " --zone a"):

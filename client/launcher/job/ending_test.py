@@ -10,7 +10,7 @@ import subprocess
 import time
 import unittest
 
-from client.launcher.testing.launch_fixture import RANK_IS_UP, LauncherTest, wait_for
+from client.launcher.testing.launch_fixture import FAKE_COORDINATOR, RANK_IS_UP, LauncherTest, wait_for
 
 
 class FailureTest(LauncherTest):
@@ -167,7 +167,7 @@ exit 1
         job = self.start("-np", "2", "sh", "-c", RANK_IS_UP + 'while [ ! -e "$FAKE_DIR/go" ]; do sleep 0.01; done; '
                          "echo lost the agent >&2; exit 7")
         self.wait_for_ranks(2)
-        agent = next(p for p in self.processes() if p != job.pid and b"sleep" in self.command_line(p))
+        agent = int(self.read("node0.pid"))
         os.kill(agent, signal.SIGKILL)
         said = ""
         while "was killed by signal 9" not in said:
@@ -175,13 +175,13 @@ exit 1
         self.write("go", "")
         err = job.stderr.read()
         self.assertEqual(job.wait(timeout=60), 7, err)
-        self.assertRegex(err, r"before that, (coordinator|node0) \(pid %d\) was killed by signal 9" % agent)
+        self.assertRegex(err, r"before that, node0 \(pid %d\) was killed by signal 9" % agent)
         self.assertRegex(err.splitlines()[-1], r"rank \d .* exited with code 7$")
 
     def test_a_job_that_does_not_need_its_lost_daemon_goes_on(self):
         job = self.start("-np", "2", "sh", "-c", RANK_IS_UP + 'while [ ! -e "$FAKE_DIR/go" ]; do sleep 0.01; done')
         self.wait_for_ranks(2)
-        agent = next(p for p in self.processes() if p != job.pid and b"sleep" in self.command_line(p))
+        agent = int(self.read("node0.pid"))
         os.kill(agent, signal.SIGKILL)
         said = ""
         while "was killed by signal 9" not in said:
@@ -190,12 +190,55 @@ exit 1
         err = job.stderr.read()
         self.assertEqual(job.wait(timeout=60), 0, err)
         self.assertRegex(
-            err, r"^maypolerun: all ranks exited with code 0, but (coordinator|node0) \(pid %d\) was" % agent)
+            err, r"^maypolerun: all ranks exited with code 0, but node0 \(pid %d\) was" % agent)
 
-    @staticmethod
-    def command_line(pid):
-        with open("/proc/%d/cmdline" % pid, "rb") as f:
-            return f.read()
+    def start_and_kill_the_coordinator(self, *options):
+        """A job whose ranks end when the test writes `go`; returns it, and the coordinator's pid."""
+        job = self.start("-np", "2", *options, "sh", "-c",
+                         RANK_IS_UP + 'while [ ! -e "$FAKE_DIR/go" ]; do sleep 0.01; done')
+        self.wait_for_ranks(2)
+        coordinator = int(self.read("coordinator.pid"))
+        os.kill(coordinator, signal.SIGKILL)
+        return job, coordinator
+
+    def test_a_coordinator_that_was_killed_is_started_again_at_its_address(self):
+        for times in (1, 2):
+            job, coordinator = self.start_and_kill_the_coordinator("--coordinator-flag=--resume_timeout=7s")
+            for number in range(times):
+                if number > 0:
+                    os.kill(coordinator, signal.SIGKILL)
+                wait_for(lambda: self.read("coordinator.pid") not in ("", "%d\n" % coordinator), "another coordinator")
+                coordinator = int(self.read("coordinator.pid"))
+            arguments = self.read("coordinator.args").split()
+            self.write("go", "")
+            _, err = job.communicate(timeout=60)
+            self.assertEqual(job.returncode, 0, err)
+            self.assertEqual(arguments[-2:], ["--listen=127.0.0.1:1001", "--metrics=127.0.0.1:1002"])
+            self.assertIn("--resume_timeout=7s", arguments)
+            lines = err.splitlines()
+            self.assertEqual(len(lines), times, err)
+            for line in lines:
+                self.assertRegex(line, r"^maypolerun: coordinator \(pid \d+\) was killed by signal 9 \(Killed\).*; "
+                                 "another one is started$")
+            for name in ("go", "rank.0", "rank.1"):
+                os.remove(os.path.join(self.dir, name))
+
+    def test_a_coordinator_that_cannot_be_started_again_ends_the_job(self):
+        # Its port has been taken, or it ends in good order, as after SIGTERM.
+        again = FAKE_COORDINATOR.replace("#!/bin/sh\n", '#!/bin/sh\n[ -e "$FAKE_DIR/go" ] || case "$*" in *--listen=*--listen=*) '
+                                         "echo 'port is taken' >&2; exit 5 ;; esac\n")
+        self.write("maypole-coordinator", again)
+        for options in (("--nodes", "2"), ()):  # the ranks have not called init()
+            start = time.monotonic()
+            job, _ = self.start_and_kill_the_coordinator(*options)
+            _, err = job.communicate(timeout=60)
+            self.assertEqual(job.returncode, 1, err)
+            self.assertLess(time.monotonic() - start, 30)
+            self.assertRegex(err, r"(?m)^\[coordinator\] port is taken$")
+            self.assertRegex(err.splitlines()[-1], r"^maypolerun: coordinator \(pid \d+\) exited with code 5 before it was "
+                             r"ready; its last lines begin with \[coordinator\]; stopping the job$")
+            for name in ("rank.0", "rank.1"):
+                os.remove(os.path.join(self.dir, name))
 
 
 class SignalTest(LauncherTest):

@@ -192,8 +192,8 @@ NodeEvents JobLauncher::EventsOf(const std::string& host) {
             OnDaemonLog(daemon, bytes);
           },
       .on_daemon_lost =
-          [this, host](const std::string& what) {
-            OnDaemonLost(host.empty() ? what : host + ": " + what);
+          [this, host](const std::string& what, bool returns) {
+            OnDaemonLost(host.empty() ? what : host + ": " + what, returns);
           }};
   // A job's only rank inherits our stdout and stderr.
   if (host.empty() && RawOutput()) events.on_rank_output = {};
@@ -284,9 +284,16 @@ void JobLauncher::GiveUpSilentHosts(Time now) {
   }
 }
 
-void JobLauncher::OnDaemonLost(const std::string& what) {
+void JobLauncher::OnDaemonLost(const std::string& what, bool returns) {
   if (elastic_) return OnElasticDaemonLost(what);
-  if (lost_daemon_.empty()) lost_daemon_ = what;
+  // Ranks of several nodes would wait for the coordinator, and those that have
+  // not joined, until their time is over.
+  const bool needed = options_.nodes > 1 || awaited_ > 0;
+  if (here_.CoordinatorIsLost() && needed && !ranks_.empty()) {
+    Say(what + "; stopping the job");
+    return SignalRanks(supervision_.OnJobFailed(Now()), false);
+  }
+  if (!returns && lost_daemon_.empty()) lost_daemon_ = what;
   Say(what);
 }
 

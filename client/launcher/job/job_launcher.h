@@ -131,7 +131,7 @@ class JobLauncher {
   void OnDaemonLog(const std::string& daemon, std::string_view bytes);
   void OnHostLost(const RemoteNode& remote, const std::string& why);
   void GiveUpSilentHosts(Time now);
-  void OnDaemonLost(const std::string& what);
+  void OnDaemonLost(const std::string& what, bool returns);
   void OnElasticDaemonLost(const std::string& what);
   void OnFileLost(const std::string& what);
   void TellLostOutput();

@@ -97,13 +97,9 @@ Status JobLauncher::AddProcess(int process, const Host& host, int node) {
   return OpenOutput(rank);
 }
 
-// The job goes on with another agent, but not with another coordinator: ranks
-// cannot enter an epoch any more.
+// Without a coordinator ranks cannot enter an epoch any more.
 void JobLauncher::OnElasticDaemonLost(const std::string& what) {
-  const NodeCore::Daemon* const coordinator = Coordinator();
-  if (coordinator != nullptr && coordinator->ended) {
-    return elastic_->OnJobLost(what);
-  }
+  if (here_.CoordinatorIsLost()) return elastic_->OnJobLost(what);
   Say(what);
 }
 

@@ -1,11 +1,18 @@
 #include "client/launcher/node/node_core.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace maypole::launcher {
 
 void NodeCore::OnDaemonStart(const std::string& name, pid_t pid) {
-  daemons_.push_back({.name = name, .pid = pid});
+  if (Daemon* const before = Get(name)) {
+    *before = {.name = name,
+               .pid = pid,
+               .announcement = std::move(before->announcement)};
+  } else {
+    daemons_.push_back({.name = name, .pid = pid});
+  }
 }
 
 const NodeCore::Daemon* NodeCore::Find(const std::string& name) const {

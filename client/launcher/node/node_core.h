@@ -71,6 +71,8 @@ class NodeCore {
     kKillAll
   };
 
+  // Also of one that is started again under its name: its announcement is that
+  // of the life before until it is ready.
   void OnDaemonStart(const std::string& name, pid_t pid);
   // The daemon wrote these bytes to kAnnounceFd. Returns the ranks that, says
   // a worker, have called init().

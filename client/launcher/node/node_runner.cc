@@ -106,7 +106,7 @@ NodeEvents NodeRunner::EventsToHead() {
                 SendOutput(0, RankOutput::AGENT_LOG, bytes);
               },
           .on_daemon_lost =
-              [this](const std::string& what) {
+              [this](const std::string& what, bool) {
                 FromNode m;
                 m.mutable_daemon_lost()->set_what(what);
                 head_.Send(m);

@@ -23,8 +23,8 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kConnectLimit{2000};  // to the coordinator
-constexpr milliseconds kAgentPause{500};     // before it is started again
-constexpr int kMostFailedRestarts = 3;       // of an agent, in a row
+constexpr milliseconds kRestartPause{500};   // before a daemon's restart
+constexpr int kMostFailedRestarts = 3;       // of a daemon, in a row
 
 // If there are several addresses, takes the first that accepts a connection.
 Status ChooseCoordinator(const NodeJob& job, std::string* out) {
@@ -97,10 +97,13 @@ Status NodeSupervisor::StartDaemon(const std::string& name,
           [this, name](Exit exit) {
             const std::string lost = core_.OnDaemonEnd(name, exit);
             if (lost.empty()) return;
-            const bool returns = OnAgentEnd(name);
+            const bool returns = StartsAgain(name, exit);
             settings_.events.on_daemon_lost(
-                lost + (returns ? "; another one is started" : ""));
+                lost + (returns ? "; another one is started" : ""), returns);
           }};
+  if (name == kCoordinatorName && coordinator_arguments_.empty()) {
+    coordinator_arguments_ = arguments;
+  }
   std::string program;
   Status status = FindDaemon(arguments[0], &program);
   if (!status.ok()) return status;
@@ -137,6 +140,7 @@ void NodeSupervisor::StopDaemon(const std::string& name, int signal) {
     core_.AskToEnd(name);
     daemon->process.Signal(signal);
   }
+  if (name == kCoordinatorName) coordinator_.restart_at.reset();
 }
 
 Status NodeSupervisor::AddNode(NodeJob job, const std::string& secret_file) {
@@ -185,7 +189,7 @@ const NodeCore::Daemon* NodeSupervisor::AgentOf(int number) const {
 
 bool NodeSupervisor::AgentIsLost(int number) const {
   const Node* const node = Find(number);
-  return node != nullptr && node->agent_lost;
+  return node != nullptr && node->lives.lost;
 }
 
 void NodeSupervisor::StopAgent(int number) {
@@ -193,46 +197,79 @@ void NodeSupervisor::StopAgent(int number) {
       std::find_if(nodes_.begin(), nodes_.end(),
                    [&](const Node& n) { return n.job.node() == number; });
   if (it == nodes_.end()) return;
-  it->restart_at.reset();
+  it->lives.restart_at.reset();
   StopDaemon(it->worker.node, SIGTERM);
 }
 
-bool NodeSupervisor::OnAgentEnd(const std::string& name) {
+bool NodeSupervisor::StartsAgain(const std::string& name, const Exit& exit) {
+  const bool was_ready = core_.Find(name)->ready;
+  if (name == kCoordinatorName) {
+    if (exit.clean()) {
+      coordinator_.lost = true;
+    } else {
+      coordinator_.PlanRestart(was_ready);
+    }
+    return coordinator_.restart_at.has_value();
+  }
   const auto it = std::find_if(
       nodes_.begin(), nodes_.end(),
       [&](const Node& n) { return n.job.elastic() && n.worker.node == name; });
   if (it == nodes_.end()) return false;
-  PlanRestart(&*it, core_.Find(name)->ready);
-  return it->restart_at.has_value();
+  // Ranks go on without their agent, but need one to join the next epoch.
+  it->lives.PlanRestart(was_ready);
+  return it->lives.restart_at.has_value();
 }
 
-// Ranks go on without their agent, but need one to join the next epoch. A
-// node's first agent that was never ready would end again; a later one may have
+// A first daemon that was never ready would end again; a later one may have
 // been killed.
-void NodeSupervisor::PlanRestart(Node* node, bool was_ready) {
-  node->failed_restarts = was_ready ? 0 : node->failed_restarts + 1;
-  const bool hopeless = !was_ready && node->restarts == 0;
-  if (hopeless || node->failed_restarts > kMostFailedRestarts) {
-    node->agent_lost = true;
+void NodeSupervisor::Lives::PlanRestart(bool was_ready) {
+  failed = was_ready ? 0 : failed + 1;
+  const bool hopeless = !was_ready && restarts == 0;
+  if (hopeless || failed > kMostFailedRestarts) {
+    lost = true;
   } else {
-    node->restart_at = std::chrono::steady_clock::now() + kAgentPause;
+    restart_at = std::chrono::steady_clock::now() + kRestartPause;
   }
+}
+
+bool NodeSupervisor::Lives::TakeRestart(Time now) {
+  if (!restart_at || now < *restart_at) return false;
+  restart_at.reset();
+  ++restarts;
+  return true;
 }
 
 // At the same socket, which the ranks know, but as another node of the job:
 // the executor of the one that has ended may still be there.
 void NodeSupervisor::RestartAgents(Time now) {
   for (Node& node : nodes_) {
-    if (!node.restart_at || now < *node.restart_at) continue;
-    node.restart_at.reset();
+    if (!node.lives.TakeRestart(now)) continue;
     node.worker.node =
-        NodeName(node.job.node()) + "." + std::to_string(++node.restarts);
+        NodeName(node.job.node()) + "." + std::to_string(node.lives.restarts);
     const Status s =
         StartDaemon(node.worker.node, WorkerArguments(node.worker));
     if (s.ok()) continue;
-    settings_.events.on_daemon_lost(s.message());
-    PlanRestart(&node, false);
+    node.lives.PlanRestart(false);
+    settings_.events.on_daemon_lost(s.message(),
+                                    node.lives.restart_at.has_value());
   }
+}
+
+// At the address of the one that has died, which the executors and operators
+// know; the last of several flags counts.
+void NodeSupervisor::RestartCoordinator(Time now) {
+  if (!coordinator_.TakeRestart(now)) return;
+  std::vector<std::string> arguments = coordinator_arguments_;
+  const Announcement& before = core_.Find(kCoordinatorName)->announcement;
+  arguments.push_back("--listen=" + before.listen);
+  if (!before.metrics.empty()) {
+    arguments.push_back("--metrics=" + before.metrics);
+  }
+  const Status s = StartDaemon(kCoordinatorName, arguments);
+  if (s.ok()) return;
+  coordinator_.PlanRestart(false);
+  settings_.events.on_daemon_lost(s.message(),
+                                  coordinator_.restart_at.has_value());
 }
 
 Status NodeSupervisor::StartRanks() {
@@ -386,7 +423,8 @@ bool NodeSupervisor::OutputEnded() const {
 }
 
 bool NodeSupervisor::End() {
-  for (Node& node : nodes_) node.restart_at.reset();
+  for (Node& node : nodes_) node.lives.restart_at.reset();
+  coordinator_.restart_at.reset();
   if (core_.BeginEnd(std::chrono::steady_clock::now()) !=
       NodeCore::Step::kKillRanks) {
     return true;
@@ -400,14 +438,17 @@ bool NodeSupervisor::End() {
 
 std::optional<Time> NodeSupervisor::deadline() const {
   std::optional<Time> first = core_.deadline();
-  for (const Node& node : nodes_) {
-    if (!node.restart_at) continue;
-    first = first ? std::min(*first, *node.restart_at) : node.restart_at;
-  }
+  const auto add = [&first](const Lives& lives) {
+    if (!lives.restart_at) return;
+    first = first ? std::min(*first, *lives.restart_at) : lives.restart_at;
+  };
+  add(coordinator_);
+  for (const Node& node : nodes_) add(node.lives);
   return first;
 }
 
 void NodeSupervisor::OnTime(Time now) {
+  RestartCoordinator(now);
   RestartAgents(now);
   const bool others_ended = !settings_.others_ended || settings_.others_ended();
   NodeCore::Step step;

@@ -70,7 +70,8 @@ struct NodeEvents {
   std::function<void(const std::string& daemon, std::string_view)>
       on_daemon_log;
   // A daemon ended without being asked to; `what` is a message about it.
-  std::function<void(const std::string& what)> on_daemon_lost;
+  // returns: another one is started in its place.
+  std::function<void(const std::string& what, bool returns)> on_daemon_lost;
 };
 
 // Why a node of an elastic job is lost when AgentIsLost().
@@ -103,9 +104,13 @@ class NodeSupervisor {
   const rlimit& files() const { return files_; }
 
   // arguments[0] is the program's name: looked up beside maypolerun, then on
-  // PATH.
+  // PATH. A coordinator that dies is started again at its address, where the
+  // executors tell it their jobs (docs/recovery.md); not one that ends in good
+  // order, as after SIGTERM, when it has ended the jobs.
   Status StartDaemon(const std::string& name,
                      const std::vector<std::string>& arguments);
+  // Our coordinator has ended, and is not started again.
+  bool CoordinatorIsLost() const { return coordinator_.lost; }
   // Sends the signal; from now on the daemon's end is not a loss.
   void StopDaemon(const std::string& name, int signal);
   // Adds a node that runs on this machine. Finds or starts its agent, if it
@@ -133,7 +138,7 @@ class NodeSupervisor {
   // From now on the end has the shorter limits of EndLimit.
   void Hurry() { core_.Hurry(); }
   std::optional<Time> deadline() const;
-  // Continues the end, and starts agents again.
+  // Continues the end, and starts daemons again.
   void OnTime(Time now);
 
   const NodeCore& core() const { return core_; }
@@ -141,15 +146,24 @@ class NodeSupervisor {
   std::string DescribeAgent() const;
 
  private:
+  // The lives of a daemon that is started again.
+  struct Lives {
+    int restarts = 0;
+    int failed = 0;  // restarts, one after the other
+    std::optional<Time> restart_at = {};
+    bool lost = false;
+
+    // It has died; it had been ready, or not. Plans the restart, or gives up.
+    void PlanRestart(bool was_ready);
+    // Whether it is due.
+    bool TakeRestart(Time now);
+  };
   struct Node {
     NodeJob job;
     std::string program;  // path of the ranks' program
     std::string agent;    // its agent's socket; empty: no agent is needed
     WorkerSettings worker = {};  // of the agent that we have started
-    int restarts = 0;
-    int failed_restarts = 0;  // one after the other
-    std::optional<Time> restart_at = {};
-    bool agent_lost = false;
+    Lives lives = {};            // of the agent of an elastic job
   };
   struct Daemon {
     std::string name;
@@ -165,11 +179,11 @@ class NodeSupervisor {
   void OnAnnounce(const std::string& daemon, std::string_view bytes);
   const Node* Find(int node) const;
   Status StartAgent(Node* node, const std::string& secret_file);
-  // Plans the restart if it is the agent of an elastic job, and returns whether
-  // it is started again.
-  bool OnAgentEnd(const std::string& name);
-  void PlanRestart(Node* node, bool was_ready);
+  // A daemon has died. Plans its restart if it is the coordinator, or the agent
+  // of an elastic job; returns whether it is started again.
+  bool StartsAgain(const std::string& name, const Exit& exit);
   void RestartAgents(Time now);
+  void RestartCoordinator(Time now);
   Status StartRanks(const Node& node, int ranks_here);
   Status EnvironmentOf(const Node& node, int ranks_here,
                        JobEnvironment* out) const;
@@ -188,6 +202,8 @@ class NodeSupervisor {
   rlimit files_ = {};
   OnSignal on_signal_;
   WatchedFd signals_;
+  std::vector<std::string> coordinator_arguments_;
+  Lives coordinator_;
   std::vector<Node> nodes_;
   std::vector<std::unique_ptr<Daemon>> daemons_;
   std::vector<std::unique_ptr<Rank>> ranks_;

@@ -101,7 +101,11 @@ void RemoteNode::OnMessage(const FromNode& message) {
     case FromNode::kRefused:
       return Lose(message.refused().why());
     case FromNode::kDaemonLost:
-      if (!finishing_) events_.on_daemon_lost(message.daemon_lost().what());
+      if (!finishing_) {
+        // Only agents are there. Those of elastic jobs are started again, which
+        // only the text says: the job is the same.
+        events_.on_daemon_lost(message.daemon_lost().what(), false);
+      }
       return;
     case FromNode::kRankStarted: {
       const RankStarted& started = message.rank_started();

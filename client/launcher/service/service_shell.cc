@@ -78,7 +78,10 @@ NodeService::NodeService(std::string directory)
                      logs_[name].Take(bytes);
                    },
                .on_daemon_lost =
-                   [this](const std::string& what) { OnDaemonLost(what); }}}) {}
+                   [this](const std::string& what, bool returns) {
+                     // Ranks that come meanwhile wait for the new one.
+                     if (!returns) OnDaemonLost(what);
+                   }}}) {}
 
 Status NodeService::Start() {
   Status s = log_.Open(&loop_);
@@ -103,8 +106,9 @@ void NodeService::Run() {
   while (!stopping_) {
     const bool busy =
         !starting_.empty() || !dialed_.empty() || connections_.empty();
+    // node_.deadline(): of the coordinator's restart.
     loop_.Poll(busy ? std::optional<Time>(steady_clock::now() + kTick)
-                    : std::nullopt);
+                    : node_.deadline());
     OnRound();
   }
   EndDaemons();
@@ -113,6 +117,7 @@ void NodeService::Run() {
 
 void NodeService::OnRound() {
   for (auto& [name, log] : logs_) log.OnTime(steady_clock::now());
+  node_.OnTime(steady_clock::now());
   TellReady();
   if (!dialed_.empty()) Dial();
   if (connections_.empty() && !stopping_ &&

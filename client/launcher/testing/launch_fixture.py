@@ -16,6 +16,7 @@ PATIENCE = 20  # how many seconds to wait for a condition that must become true
 
 FAKE_COORDINATOR = """#!/bin/sh
 echo "$@" >"$FAKE_DIR/coordinator.args"
+echo $$ >"$FAKE_DIR/coordinator.pid"
 for a; do case "$a" in --secret_file=*) s="${a#*=}" ;; esac; done
 stat -c %a "$s" "$(dirname "$s")" >"$FAKE_DIR/modes"
 echo "listen=127.0.0.1:1001 metrics=127.0.0.1:1002" >&3
@@ -26,6 +27,7 @@ exec sleep "$FAKE_SLEEP"
 FAKE_WORKER = """#!/bin/sh
 for a; do case "$a" in --socket=*) s="${a#*=}" ;; --node=*) n="${a#*=}" ;; esac; done
 echo "$@" >"$FAKE_DIR/$n.args"
+echo $$ >"$FAKE_DIR/$n.pid"
 echo "socket=$s metrics=127.0.0.1:${n#node}2003" >&3
 exec 3>&-
 exec sleep "$FAKE_SLEEP"

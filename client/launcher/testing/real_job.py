@@ -34,6 +34,23 @@ class RealJobTestCase(unittest.TestCase):
         return subprocess.Popen([os.path.join(ROOT, "client/launcher/maypolerun"), *args], env=env, text=True,
                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
+    @staticmethod
+    def command_line(pid):
+        with open("/proc/%d/cmdline" % pid) as f:
+            return f.read()
+
+    def processes(self, program):
+        """The pids of a daemon's program in jobs of this test."""
+        found = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open("/proc/%s/cmdline" % pid) as command, open("/proc/%s/environ" % pid) as variables:
+                    if command.read().split("\0")[0].endswith(program) and "TMPDIR=%s\0" % self.dir in variables.read():
+                        found.append(int(pid))
+            except OSError:
+                pass
+        return found
+
     def run_job(self, *args, **variables):
         job = self.start(*args, **variables)
         out, err = job.communicate(timeout=120)

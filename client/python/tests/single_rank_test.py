@@ -2,14 +2,17 @@
 
 import gc
 import os
+import socket
 import subprocess
 import sys
+import tempfile
 import unittest
 from unittest import mock
 
 import torch
 
 import maypole
+import maypole.arrays
 import maypole.torch as hvd
 from maypole import _native
 from maypole.common import basics, exceptions
@@ -213,6 +216,57 @@ class SingleRankTest(unittest.TestCase):
         with self.assertRaises(ValueError):
             hvd.allreduce(torch.ones(1), name="n" * 1000)
 
+    def test_arguments_of_the_wrong_type(self):
+        # One line in Maypole's words, and nothing is submitted.
+        before = basics.counter("operations")
+        x, n = torch.ones(2), torch.ones(2, dtype=torch.int32)
+        reductions = [lambda **more: hvd.allreduce(x, **more), lambda **more: hvd.allreduce(n, **more),
+                      lambda **more: hvd.allreduce_async_(x, **more), lambda **more: hvd.allreduce(x, op=hvd.Adasum, **more),
+                      lambda **more: hvd.reducescatter(x, **more), lambda **more: hvd.grouped_allreduce([x], **more),
+                      lambda **more: maypole.arrays.allreduce(x.numpy(), **more),
+                      lambda **more: maypole.arrays.allreduce(x.numpy(), op=hvd.Adasum, **more),
+                      lambda **more: maypole.arrays.reducescatter(n.numpy(), **more)]
+        others = [lambda **more: hvd.allgather(x, **more), lambda **more: hvd.alltoall(x, **more),
+                  lambda **more: hvd.grouped_allgather([x], **more), lambda **more: maypole.arrays.allgather(x.numpy(), **more)]
+        broadcasts = [lambda root_rank=0, **more: hvd.broadcast(x, root_rank, **more),
+                      lambda root_rank=0, **more: maypole.arrays.broadcast(x.numpy(), root_rank, **more)]
+        for calls, arguments, kind, text in (
+                (reductions + others + broadcasts, {"name": 5}, TypeError, "name=5, expected a string or None$"),
+                (reductions + others + broadcasts, {"name": b"x"}, TypeError, "name=b'x', expected a string"),
+                (reductions + others + broadcasts, {"name": "a\0b"}, ValueError, r"name='a\\x00b' contains a NUL character"),
+                (reductions + others + broadcasts, {"name": "a\udcff"}, ValueError, r"name='a\\udcff'.*UTF-8"),
+                (reductions, {"prescale_factor": "x"}, TypeError, "prescale_factor='x', expected a number$"),
+                (reductions, {"postscale_factor": None}, TypeError, "postscale_factor=None, expected a number$"),
+                (reductions, {"prescale_factor": 1j}, TypeError, "prescale_factor=1j, expected a number$"),
+                (reductions, {"prescale_factor": torch.ones(2)}, TypeError, r"prescale_factor=tensor.*expected a number"),
+                (broadcasts, {"root_rank": "0"}, TypeError, "root_rank='0', expected an integer$"),
+                (broadcasts, {"root_rank": 0.0}, TypeError, "root_rank=0.0, expected an integer$")):
+            for number, call in enumerate(calls):
+                with self.subTest(arguments=arguments, call=number), self.assertRaisesRegex(kind, text):
+                    call(**arguments)
+        self.assertEqual(basics.counter("operations"), before)
+        for factor in (2, True, torch.tensor(2.0)):  # numbers
+            self.assertEqual(hvd.allreduce(x, name="\u00e9", prescale_factor=factor).tolist(), [float(factor)] * 2)
+
+    def test_a_timeline_into_a_fifo(self):
+        with tempfile.TemporaryDirectory() as directory:
+            path = os.path.join(directory, "fifo")
+            os.mkfifo(path)
+            with self.assertRaisesRegex(ValueError, "/fifo' cannot be opened: it is a FIFO that no process reads"):
+                hvd.start_timeline(path)
+            reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+            try:
+                hvd.start_timeline(path)
+                hvd.allreduce(torch.ones(1), name="x")
+                hvd.stop_timeline()
+                self.assertIn(b"ALLREDUCE", os.read(reader, 1 << 20))
+            finally:
+                os.close(reader)
+
+    def test_a_timelines_path_with_a_nul(self):
+        with self.assertRaisesRegex(ValueError, r"file_path='a\\x00b' contains a NUL"):
+            hvd.start_timeline("a\0b")
+
     def test_host_memory_that_is_submitted_as_a_cuda_tensor(self):
         # With or without a driver, the library sees that it is none.
         x = torch.ones(2)
@@ -313,6 +367,54 @@ class SingleRankTest(unittest.TestCase):
         self.assertIn(f"maypole: {maypole.__version__}\n", output)
         self.assertIn("gloo: yes\n", output)
         self.assertIn("cuda: yes\n", output)
+
+
+class StartTimeoutTest(unittest.TestCase):
+    """MAYPOLE_START_TIMEOUT is kept, whoever does not move."""
+
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory(prefix="mp", dir="/tmp")
+        self.addCleanup(directory.cleanup)
+        self.dir = directory.name
+
+    def error(self, **variables):
+        """What init() says in a process with these variables."""
+        env = {k: v for k, v in os.environ.items() if not k.startswith("MAYPOLE_") or k == "MAYPOLE_LIBRARY"}
+        env.update({"MAYPOLE_RANK": "0", "MAYPOLE_SIZE": "2", "MAYPOLE_LOCAL_RANK": "0", "MAYPOLE_LOCAL_SIZE": "2",
+                    "MAYPOLE_CROSS_RANK": "0", "MAYPOLE_CROSS_SIZE": "1", "MAYPOLE_JOB": "j", "MAYPOLE_TOKEN": "t",
+                    "MAYPOLE_START_TIMEOUT": "1"}, **variables)
+        rank = subprocess.run([sys.executable, "-c", "from maypole.common import basics; basics.init()"], env=env,
+                              timeout=30, stderr=subprocess.PIPE, text=True, check=False)
+        self.assertNotEqual(rank.returncode, 0)
+        return rank.stderr
+
+    def listener(self):
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.addCleanup(listener.close)
+        listener.bind(os.path.join(self.dir, "agent.sock"))
+        listener.listen(0)
+        return listener
+
+    def test_an_agent_that_reads_nothing_is_named(self):
+        path = self.listener().getsockname()
+        self.assertIn("rank 0 waited 1 s for the agent at %s (pid %d), which does not read what this rank has sent" %
+                      (path, os.getpid()), self.error(MAYPOLE_AGENT=path))
+
+    def test_an_agent_whose_queue_is_full(self):
+        path = self.listener().getsockname()
+        waiting = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.addCleanup(waiting.close)
+        waiting.connect(path)
+        self.assertIn("no agent answers at %s within 1 s (MAYPOLE_START_TIMEOUT)" % path, self.error(MAYPOLE_AGENT=path))
+
+    def test_a_node_service_that_is_never_ready(self):
+        program = os.path.join(self.dir, "maypolerun")
+        with open(program, "w") as f:
+            f.write("#!/bin/sh\nexec sleep 60\n")
+        os.chmod(program, 0o755)
+        self.assertRegex(self.error(MAYPOLE_BIN=self.dir, MAYPOLE_RUNTIME_DIR=self.dir),
+                         r"the node service in %s/\S+ \(%s --node-service\) is not ready within MAYPOLE_START_TIMEOUT; "
+                         r"see \S+/log" % (self.dir, program))
 
 
 if __name__ == "__main__":

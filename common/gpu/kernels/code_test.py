@@ -180,4 +180,4 @@ class CodeTest(unittest.TestCase):
 
 if __name__ == "__main__":
     FILES = [a for a in sys.argv[1:] if not a.startswith("-")]
-    unittest.main(argv=sys.argv[:1])
+    unittest.main(argv=[a for a in sys.argv if a not in FILES])

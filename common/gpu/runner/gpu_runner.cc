@@ -23,7 +23,7 @@ using std::chrono::microseconds;
 
 // How long the thread spins after something has happened. Then it naps: the
 // longer nothing happens, the longer.
-constexpr microseconds kSpin{100};
+constexpr microseconds kSpin{300};
 constexpr microseconds kShortestNap{20};
 constexpr microseconds kLongestNap{200};
 // When nobody waits for the GPU any more.

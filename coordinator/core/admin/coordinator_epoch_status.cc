@@ -2,6 +2,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/wire/utf8.h"
 #include "coordinator/core/coordinator_epoch.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/core/text.h"
@@ -18,7 +19,9 @@ void CoordinatorEpoch::FillStatus(proto::JobStatus* status) const {
   if (members_.size() > 1) {
     status->set_tier(frozen() ? "frozen" : "negotiated");
     status->set_schedules(schedule_);
-    if (!frozen()) status->set_schedule_ended(schedule_ended_.text());
+    if (!frozen()) {
+      status->set_schedule_ended(ToUtf8(schedule_ended_.text()));
+    }
   }
   if (timeline_.last().number() > 0) FillTimeline(status->mutable_timeline());
   status->set_pending_operations(static_cast<uint32_t>(table_.pending()));
@@ -43,10 +46,10 @@ void CoordinatorEpoch::FillStatus(proto::JobStatus* status) const {
 void CoordinatorEpoch::FillTimeline(proto::TimelineStatus* status) const {
   const proto::Timeline& t = timeline_.last();
   status->set_state(t.on() ? "on" : t.closing() ? "closing" : "off");
-  status->set_path(t.path());
+  status->set_path(ToUtf8(t.path()));
   status->set_rank(t.rank());
   status->set_host(members_[t.node()].host);
-  status->set_error(timeline_.error());
+  status->set_error(ToUtf8(timeline_.error()));
 }
 
 absl::Status CoordinatorEpoch::RecordTimeline(absl::string_view job, bool stop,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/wire/utf8.h"
 #include "coordinator/core/text.h"
 
 namespace maypole::coordinator {
@@ -62,7 +63,7 @@ void EventRing::Add(double unix_seconds, Level level, absl::string_view line) {
   event->set_level(LevelName(level));
   event->set_job(LogField(line, "job"));
   event->set_kind(LogField(line, "event"));
-  event->set_text(Cut(line, kMaxEventBytes));
+  event->set_text(Cut(ToUtf8(std::string(line)), kMaxEventBytes));
   events_.push_back(std::move(event));
   if (events_.size() > limit_) events_.pop_front();
 }

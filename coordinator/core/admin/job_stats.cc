@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/limits.h"
+#include "coordinator/core/limits.h"
 #include "coordinator/core/text.h"
 
 namespace maypole::coordinator {
@@ -33,6 +34,12 @@ absl::Status JobStats::Take(Time now, size_t node, size_t ranks,
     return absl::InvalidArgumentError(
         absl::StrCat("statistics of ", message.waited_ns_size(),
                      " ranks; the node has ", ranks));
+  }
+  if (message.time_ms() < 0 ||
+      message.time_ms() > static_cast<int64_t>(kMaxNumber)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("statistics at ", message.time_ms(), " ms; 0 to ",
+                     kMaxNumber, " are allowed"));
   }
   if (message.gpus_size() > static_cast<int>(kMaxGpus)) {
     return absl::InvalidArgumentError(

@@ -91,6 +91,14 @@ TEST(JobStatsTest, LatenessIsThatOfAllNodes) {
   EXPECT_DOUBLE_EQ(status.nodes(1).rank_status(1).late(), 0);
 }
 
+TEST(JobStatsTest, TimesFromWhichNoDifferenceCanBeTakenAreRefused) {
+  JobStats stats(2);
+  EXPECT_EQ(stats.Take(seconds(1), 0, 0, Counters(INT64_MIN, 1, {})).message(),
+            "statistics at -9223372036854775808 ms; 0 to 4611686018427387904 "
+            "are allowed");
+  EXPECT_FALSE(stats.Take(seconds(1), 0, 0, Counters(INT64_MAX, 1, {})).ok());
+}
+
 TEST(JobStatsTest, OldFiguresAreNotShown) {
   JobStats stats(2);
   for (int i = 1; i < 3; ++i) {

@@ -13,9 +13,6 @@
 namespace maypole::coordinator {
 namespace {
 
-// Greater numbers are refused, so that there are always later epochs.
-constexpr uint64_t kMaxSaidEpoch = uint64_t{1} << 62;
-
 std::string CountText(size_t n) {
   return absl::StrCat(n, n == 1 ? " rank" : " ranks");
 }
@@ -476,7 +473,7 @@ uint64_t Elastic::LastEpochSaid() const {
   uint64_t last = 0;
   for (const auto& [session, node] : nodes_) {
     for (const Process& p : node.processes) {
-      if (p.said_epoch <= kMaxSaidEpoch) last = std::max(last, p.said_epoch);
+      if (p.said_epoch <= kMaxNumber) last = std::max(last, p.said_epoch);
     }
   }
   return last;

@@ -162,6 +162,7 @@ absl::Status CheckChunks(const std::vector<const NodeMember*>& nodes) {
 absl::Status Gathering::Add(NodeMember member, uint32_t size) {
   absl::Status status = CheckAgainstOthers(member, size);
   if (members_.empty()) size_ = size;
+  lost_.erase(member.node);
   ranks_ += member.ranks.size();
   taken_.insert(member.ranks.begin(), member.ranks.end());
   members_.push_back(std::move(member));
@@ -215,6 +216,7 @@ absl::Status Gathering::CheckAgainstOthers(const NodeMember& member,
 void Gathering::SetWaiting(NodeMember member, uint32_t size) {
   Remove(member.session);
   waiting_size_ = size;
+  lost_.erase(member.node);
   waiting_.push_back(std::move(member));
 }
 
@@ -240,7 +242,15 @@ void Gathering::Remove(SessionId session) {
   members_.erase(it);
 }
 
+void Gathering::Lose(SessionId session, const std::string& how) {
+  if (const NodeMember* m = FindWaiting(session)) {
+    lost_[m->node] = absl::StrCat(Says(*m), ", whose executor ", how);
+  }
+  Remove(session);
+}
+
 void Gathering::Clear() {
+  lost_.clear();
   members_.clear();
   taken_.clear();
   ranks_ = 0;
@@ -306,6 +316,11 @@ std::string Gathering::MissingText() const {
   }
   if (arrived.size() > kShown) {
     absl::StrAppend(&out, " and ", arrived.size() - kShown, " more nodes");
+  }
+  size_t shown = 0;
+  for (const auto& [node, text] : lost_) {
+    if (shown++ == kShown) break;
+    absl::StrAppend(&out, "; lost again: ", text);
   }
   return out;
 }

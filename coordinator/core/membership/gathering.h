@@ -13,6 +13,7 @@
 #define MAYPOLE_COORDINATOR_CORE_MEMBERSHIP_GATHERING_H_
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -85,6 +86,9 @@ class Gathering {
   // tell all nodes of a failed start.
   void TakeWaitingIn();
   void Remove(SessionId session);
+  // Removes it because its executor was lost; `how` completes a sentence about
+  // the executor. MissingText() names it if it was waiting for local ranks.
+  void Lose(SessionId session, const std::string& how);
   // Removes all members.
   void Clear();
 
@@ -122,6 +126,7 @@ class Gathering {
   uint32_t ranks_ = 0;  // number of ranks of all members
   std::unordered_multiset<uint32_t> taken_;  // the ranks of all members
   std::vector<NodeMember> waiting_;
+  std::map<std::string, std::string> lost_;  // by node: a text for a message
   uint32_t waiting_size_ = 0;  // of the job, as the last of them reported it
 };
 

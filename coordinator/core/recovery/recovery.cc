@@ -11,17 +11,21 @@
 namespace maypole::coordinator {
 namespace {
 
+// Answers and timelines of an epoch; more come.
+constexpr uint32_t kMaxAnswers = uint32_t{1} << 31;
+
 absl::Status Bad(const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("a node's state with ", what));
 }
-
-// Later epochs and decisions get greater numbers.
-constexpr uint64_t kMaxNumber = uint64_t{1} << 62;
 
 absl::Status CheckTerms(const proto::EpochStart& start) {
   for (const int64_t ms : {start.stall_check_ms(), start.stall_shutdown_ms()}) {
     if (ms >= 0 && ms <= kMaxStallMs) continue;
     return Bad(absl::StrCat("a stall time of ", ms, " ms"));
+  }
+  // Any fusion threshold is one.
+  if (start.checksums() > kMostChecksumMode) {
+    return Bad(absl::StrCat("checksums in mode ", start.checksums()));
   }
   if (start.nodes(0).clients_size() > 0 &&
       (start.min_size() < 1 || start.max_size() < start.size() ||
@@ -47,6 +51,9 @@ absl::Status CheckStart(const proto::EpochStart& start) {
   for (const proto::NodeInfo& node : start.nodes()) {
     const bool elastic = node.clients_size() == node.ranks_size();
     if (node.ranks_size() < 1 || node.ranks_size() > kMaxLocalRanks ||
+        node.node().size() > kMaxHostBytes ||
+        node.host().size() > kMaxHostBytes ||
+        node.address().size() > kMaxAddressBytes ||
         !names.insert(node.node()).second ||
         (node.pids_size() != 0 && node.pids_size() != node.ranks_size()) ||
         (clients == 0 ? node.clients_size() != 0 : !elastic)) {
@@ -112,6 +119,114 @@ bool SameMembers(const proto::EpochStart& a, const proto::EpochStart& b) {
   return true;
 }
 
+absl::Status CheckDecision(const proto::Decision& d) {
+  switch (d.what_case()) {
+    case proto::Decision::kRun:
+      if (d.run().operations_size() >= 1 &&
+          d.run().operations_size() <= static_cast<int>(kMaxRunOperations)) {
+        return absl::OkStatus();
+      }
+      return Bad(
+          absl::StrCat("a run of ", d.run().operations_size(), " operations"));
+    case proto::Decision::kOperationFailed:
+      if (d.operation_failed().code() != 0) return absl::OkStatus();
+      return Bad("an operation that has failed without an error");
+    default:
+      return absl::OkStatus();
+  }
+}
+
+// The counters of the epoch, from which those of what follows go on.
+absl::Status CheckCounters(const proto::NodeState& state) {
+  struct Counter {
+    const char* what;
+    uint64_t value;
+    uint64_t limit;
+  };
+  const Counter counters[] = {
+      {"run", state.last_run(), kMaxNumber},
+      {"schedule", state.schedule(), kMaxNumber},
+      {"answer about process sets", state.sets_answered(), kMaxAnswers},
+      {"answer to joins", state.joins_answered(), kMaxAnswers},
+      {"timeline", state.timeline().number(), kMaxAnswers}};
+  for (const Counter& c : counters) {
+    if (c.value <= c.limit) continue;
+    return Bad(absl::StrCat(c.what, " ", c.value, "; at most ", c.limit,
+                            " is allowed"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSchedule(const proto::NodeState& state) {
+  const uint32_t least = state.schedule() == 0 ? 0 : 1;
+  if (state.schedule_length() < least ||
+      state.schedule_length() > kMaxScheduledOperations ||
+      state.schedule_fan_out() > kMaxNodes ||
+      (state.follows() && state.schedule() == 0)) {
+    return Bad(absl::StrCat(
+        "schedule ", state.schedule(), " of ", state.schedule_length(),
+        " runs, with a fan-out of ", state.schedule_fan_out(), "; ", least,
+        " to ", kMaxScheduledOperations, " runs and a fan-out of 0 to ",
+        kMaxNodes, " are allowed"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTimeline(const proto::NodeState& state) {
+  const proto::Timeline& t = state.timeline();
+  // That of an epoch before is not used.
+  if (t.number() == 0 || t.epoch() != state.start().epoch() ||
+      (t.rank() < state.start().size() &&
+       t.node() < static_cast<uint32_t>(state.start().nodes_size()) &&
+       t.path().size() <= kMaxShownPathBytes)) {
+    return absl::OkStatus();
+  }
+  return Bad(absl::StrCat("a timeline of rank ", t.rank(), " on node ",
+                          t.node(), ", with a path of ", t.path().size(),
+                          " bytes"));
+}
+
+absl::Status CheckCommunicators(const proto::NodeState& state) {
+  const auto nodes = static_cast<uint32_t>(state.start().nodes_size());
+  const auto is_number = [](uint32_t n) {
+    return n >= 1 && n <= kMaxCommunicators;
+  };
+  for (const proto::Communicator& c : state.communicators()) {
+    bool sound = is_number(c.number());
+    std::set<uint32_t> seen;
+    for (const proto::CommunicatorPart& part : c.parts()) {
+      sound = sound && part.node() < nodes && seen.insert(part.node()).second &&
+              part.gpus_size() <= static_cast<int>(kMaxGpus) &&
+              std::all_of(part.gpus().begin(), part.gpus().end(),
+                          [](uint32_t gpu) { return gpu < kMaxGpus; });
+    }
+    if (!sound) {
+      return Bad(absl::StrCat("an impossible communicator ", c.number()));
+    }
+  }
+  for (const proto::CommunicatorId& id : state.communicator_ids()) {
+    if (is_number(id.number()) && !id.id().empty() &&
+        id.id().size() <= kMaxCommunicatorIdBytes) {
+      continue;
+    }
+    return Bad(absl::StrCat("an id of ", id.id().size(),
+                            " bytes for communicator ", id.number()));
+  }
+  for (const uint32_t number : state.ids_received()) {
+    if (!is_number(number)) {
+      return Bad(absl::StrCat("the id of communicator ", number));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// What states of the same epoch must agree about.
+bool SameSchedule(const proto::NodeState& a, const proto::NodeState& b) {
+  return a.schedule() != b.schedule() ||
+         (a.schedule_length() == b.schedule_length() &&
+          a.schedule_fan_out() == b.schedule_fan_out());
+}
+
 }  // namespace
 
 uint64_t NumberOf(const proto::Decision& d) {
@@ -139,11 +254,16 @@ absl::Status CheckNodeState(const proto::NodeState& state) {
     if (number <= last || number > state.last_decision()) {
       return Bad(absl::StrCat("decision ", number, " out of order"));
     }
+    if (absl::Status s = CheckDecision(d); !s.ok()) return s;
     last = number;
   }
   if (!state.has_start()) return absl::OkStatus();
   absl::Status status = CheckStart(state.start());
-  return status.ok() ? CheckSets(state) : status;
+  if (status.ok()) status = CheckSets(state);
+  if (status.ok()) status = CheckCounters(state);
+  if (status.ok()) status = CheckSchedule(state);
+  if (status.ok()) status = CheckTimeline(state);
+  return status.ok() ? CheckCommunicators(state) : status;
 }
 
 void Recovery::Await(SessionId session, const std::string& node) {
@@ -165,6 +285,12 @@ absl::Status Recovery::Take(SessionId session, const proto::NodeState& state) {
       if (!r.state || r.state->start().epoch() != start.epoch()) continue;
       if (!SameMembers(r.state->start(), start)) {
         return Bad("an epoch with other members than another node says");
+      }
+      if (!SameSchedule(*r.state, state)) {
+        return Bad(absl::StrCat("schedule ", state.schedule(), " of ",
+                                state.schedule_length(),
+                                " runs, which another node says to have ",
+                                r.state->schedule_length()));
       }
     }
   }

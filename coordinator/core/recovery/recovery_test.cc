@@ -2,8 +2,11 @@
 // is tested by the simulation (--restarts).
 #include "coordinator/core/recovery/recovery.h"
 
+#include <functional>
 #include <memory>
 
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/limits.h"
 #include "coordinator/core/testing/testing.h"
 #include "gtest/gtest.h"
 
@@ -65,6 +68,20 @@ class RecoveryTest : public testing::Test {
     proto::ExecutorMessage m;
     *m.mutable_node_state() = state_[i];
     after_.From(e, m);
+  }
+
+  // In pieces of so many bytes.
+  void SayInParts(Executor& e, uint32_t i, size_t bytes) {
+    const std::string state = state_[i].SerializeAsString();
+    for (size_t at = 0; at < state.size(); at += bytes) {
+      after_.From(e, Part(state.substr(at, bytes), at + bytes >= state.size()));
+    }
+  }
+  static proto::ExecutorMessage Part(const std::string& piece, bool last) {
+    proto::ExecutorMessage m;
+    m.mutable_node_state_part()->set_piece(piece);
+    m.mutable_node_state_part()->set_last(last);
+    return m;
   }
 
   std::unique_ptr<TestBed> before_;
@@ -209,6 +226,85 @@ TEST_F(RecoveryTest, AScheduleThatNotAllHaveIsRefusedByTheOthers) {
   EXPECT_EQ(b.runs.size(), 1u);
 }
 
+// It would be divided by.
+TEST_F(RecoveryTest, AScheduleHasRuns) {
+  state_[0].set_schedule(1);
+  state_[0].set_follows(true);
+  Executor& a = TakeOver(0);
+  TakeOver(1);
+  proto::ExecutorMessage ended;
+  ended.mutable_schedule_ended()->set_epoch(1);
+  ended.mutable_schedule_ended()->set_number(1);
+  after_.From(a, ended);
+  ASSERT_TRUE(a.refused);
+  EXPECT_NE(a.refused->message().find(
+                "schedule 1 of 0 runs, with a fan-out of 0; 1 to 4096 runs"),
+            std::string::npos)
+      << a.refused->message();
+}
+
+TEST_F(RecoveryTest, NodesAgreeAboutASchedule) {
+  for (uint32_t i = 0; i < 2; ++i) {
+    state_[i].set_schedule(1);
+    state_[i].set_schedule_length(1 + i);
+  }
+  EXPECT_FALSE(TakeOver(0).refused);
+  Executor& b = TakeOver(1);
+  ASSERT_TRUE(b.refused);
+  EXPECT_NE(b.refused->message().find("schedule 1 of 2 runs, which another "
+                                      "node says to have 1"),
+            std::string::npos)
+      << b.refused->message();
+}
+
+// What large alltoalls have decided is longer than one message may be.
+TEST_F(RecoveryTest, AStateMayComeInParts) {
+  for (uint32_t i = 0; i < 2; ++i) {
+    before_->From(*e_[i], Present(1, {Allreduce("x", {i}, {8})}));
+  }
+  Received(0);
+  Received(1, /*lost=*/1);
+  proto::Run* run = state_[0].mutable_decisions(0)->mutable_run();
+  for (int64_t n = 0; n < 1 << 20; ++n) run->add_splits(n << 20);
+  ASSERT_GT(state_[0].ByteSizeLong(), kMaxMessageBytes);
+  Executor& a = TakeOver(0, /*say_state=*/false);
+  SayInParts(a, 0, size_t{1} << 20);
+  EXPECT_TRUE(a.inbox.empty()) << "the other node has not said its state";
+  Executor& b = TakeOver(1, /*say_state=*/false);
+  SayInParts(b, 1, 10);
+  EXPECT_FALSE(a.refused || b.refused);
+  EXPECT_TRUE(a.Last().has_recovered());
+  ASSERT_EQ(b.runs.size(), 1u);
+  EXPECT_EQ(b.runs[0].splits_size(), 1 << 20);
+  EXPECT_TRUE(b.Last().has_recovered());
+}
+
+TEST_F(RecoveryTest, PartsThatAreNoStateEndTheSessionOnly) {
+  const std::string state = state_[1].SerializeAsString();
+  const std::string half = state.substr(0, state.size() / 2);
+  const std::vector<std::pair<std::vector<proto::ExecutorMessage>, std::string>>
+      wrong = {
+          {{Part(half, false), Part(std::string(9, '\xff'), true)},
+           "parts of a node's state that are no NodeState together"},
+          {{Part(half, false), Present(1, {})},
+           "another message between the parts of a node's state"},
+          {{Part(half, false), Part("", false)}, "a part of 0 bytes"},
+          {{Part(std::string(kMaxNodeStateBytes, 'x'), false),
+            Part("x", false)},
+           absl::StrCat("a part of 1 bytes of a node's state, after ",
+                        kMaxNodeStateBytes)}};
+  for (const auto& [messages, why] : wrong) {
+    Executor& b = TakeOver(1, /*say_state=*/false);
+    for (const proto::ExecutorMessage& m : messages) after_.From(b, m);
+    ASSERT_TRUE(b.refused) << why;
+    EXPECT_NE(b.refused->message().find(why), std::string::npos)
+        << b.refused->message();
+  }
+  // The job goes on to recover.
+  TakeOver(0);
+  EXPECT_TRUE(TakeOver(1).Last().has_recovered());
+}
+
 TEST_F(RecoveryTest, NewRanksWaitUntilTheJobIsKnown) {
   Executor& a = TakeOver(0);
   Executor& c = after_.Connect("job", "n2");
@@ -244,7 +340,9 @@ TEST_F(RecoveryTest, AnImpossibleStateEndsTheSessionOnly) {
 TEST(CheckNodeState, RefusesWhatNoExecutorSays) {
   proto::NodeState state;
   EXPECT_TRUE(CheckNodeState(state).ok());
-  state.add_decisions()->mutable_run()->set_decision(3);
+  proto::Run* run = state.add_decisions()->mutable_run();
+  run->set_decision(3);
+  run->add_operations();
   EXPECT_FALSE(CheckNodeState(state).ok()) << "beyond the last decision";
   state.set_last_decision(3);
   EXPECT_TRUE(CheckNodeState(state).ok());
@@ -274,6 +372,71 @@ TEST(CheckNodeState, RefusesWhatNoExecutorSays) {
   start->set_stall_check_ms(0);
   state.set_last_decision(UINT64_MAX);
   EXPECT_FALSE(CheckNodeState(state).ok()) << "no decision could follow";
+}
+
+// One field after the other is wrong.
+TEST(CheckNodeState, ChecksEveryField) {
+  proto::NodeState good;
+  proto::EpochStart* start = good.mutable_start();
+  start->set_epoch(1);
+  start->set_size(1);
+  start->add_nodes()->set_node("n0");
+  start->mutable_nodes(0)->add_ranks(0);
+  ASSERT_TRUE(CheckNodeState(good).ok());
+  using Change = std::function<void(proto::NodeState*)>;
+  const std::vector<std::pair<Change, std::string>> changes = {
+      {[](auto* s) { s->mutable_start()->set_checksums(3); }, "mode 3"},
+      {[](auto* s) {
+         s->mutable_start()->mutable_nodes(0)->set_host(std::string(64, 'h'));
+       },
+       "an impossible node 'n0'"},
+      {[](auto* s) {
+         s->set_last_decision(1);
+         s->add_decisions()->mutable_run()->set_decision(1);
+       },
+       "a run of 0 operations"},
+      {[](auto* s) {
+         s->set_last_decision(1);
+         s->add_decisions()->mutable_operation_failed()->set_decision(1);
+       },
+       "failed without an error"},
+      {[](auto* s) { s->set_last_run(UINT64_MAX); },
+       "run 18446744073709551615; at most"},
+      {[](auto* s) { s->set_schedule(UINT64_MAX); },
+       "schedule 18446744073709551615; at most"},
+      {[](auto* s) { s->set_sets_answered(UINT32_MAX); },
+       "answer about process sets 4294967295"},
+      {[](auto* s) { s->set_joins_answered(UINT32_MAX); },
+       "answer to joins 4294967295"},
+      {[](auto* s) { s->set_schedule(1); }, "schedule 1 of 0 runs"},
+      {[](auto* s) { s->set_follows(true); }, "schedule 0 of 0 runs"},
+      {[](auto* s) { s->set_schedule_length(4097); }, "of 4097 runs"},
+      {[](auto* s) { s->set_schedule_fan_out(4096); }, "fan-out of 4096"},
+      {[](auto* s) {
+         s->mutable_timeline()->set_epoch(1);
+         s->mutable_timeline()->set_number(1);
+         s->mutable_timeline()->set_rank(1);
+       },
+       "a timeline of rank 1 on node 0"},
+      {[](auto* s) { s->add_communicators(); }, "communicator 0"},
+      {[](auto* s) {
+         s->add_communicators()->set_number(1);
+         s->mutable_communicators(0)->add_parts()->set_node(1);
+       },
+       "an impossible communicator 1"},
+      {[](auto* s) { s->add_communicator_ids()->set_number(1); },
+       "an id of 0 bytes for communicator 1"},
+      {[](auto* s) { s->add_ids_received(33); }, "communicator 33"},
+      {[](auto* s) { s->add_left(1); }, "rank 1, which the job has not"},
+  };
+  for (const auto& [change, what] : changes) {
+    proto::NodeState state = good;
+    change(&state);
+    const absl::Status status = CheckNodeState(state);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << what;
+    EXPECT_NE(status.message().find(what), std::string::npos)
+        << status.message();
+  }
 }
 
 }  // namespace

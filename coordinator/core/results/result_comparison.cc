@@ -67,6 +67,7 @@ absl::Status ResultComparison::Check(size_t node, const RankSet* set,
     return bad("which are equal on the node");
   }
   std::set<uint32_t> seen;
+  std::set<std::pair<uint32_t, uint64_t>> different;
   const std::vector<uint32_t>& here = set->by_node[node];
   for (const proto::ResultCopies& copies : result.copies()) {
     for (const uint32_t rank : copies.ranks()) {
@@ -76,6 +77,9 @@ absl::Status ResultComparison::Check(size_t node, const RankSet* set,
       }
     }
     if (copies.ranks().empty()) return bad("without ranks");
+    if (!different.emplace(copies.checksum(), copies.bytes()).second) {
+      return bad("with equal copies apart");
+    }
   }
   return absl::OkStatus();
 }

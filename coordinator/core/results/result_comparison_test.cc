@@ -153,5 +153,19 @@ TEST_F(ResultComparisonTest, MessagesOfNoCorrectExecutorAreRefused) {
   EXPECT_TRUE(found_.empty());
 }
 
+// As a difference they would have no second group to be described.
+TEST_F(ResultComparisonTest, EqualCopiesAreNotSaidToDiffer) {
+  proto::NodeState state;
+  state.add_sets()->set_process_set(1);
+  state.mutable_sets(0)->add_ranks(0);
+  state.mutable_sets(0)->add_ranks(1);
+  sets_.Restore(state);
+  proto::Results message = Message(0, 1, {{7, {0}}, {7, {1}}});
+  message.mutable_results(0)->mutable_identity()->set_process_set(1);
+  EXPECT_THAT(std::string(Take(0, message).message()),
+              HasSubstr("with equal copies apart"));
+  EXPECT_TRUE(found_.empty());
+}
+
 }  // namespace
 }  // namespace maypole::coordinator

@@ -52,6 +52,9 @@ build() {
   cd "$here/../../.."
   work="$(mktemp -d)"
   trap 'rm -rf "$work"' EXIT
+  # All parts with the nvcc that the wheel has, also where this machine has none.
+  CUDA_HOME="$(PYTHONPATH=tools/packages /usr/bin/python3 -c 'import cuda_toolkit; print(cuda_toolkit.home())')"
+  export CUDA_HOME
   deploy/make-wheel.sh "$work"
   tests/gpu/run.sh --bundle "$work"
   gather "$directory" "$work"/maypole-[0-9]*.whl "$work/conformance" "$work/figures"

@@ -21,8 +21,9 @@ PAGES = ("gpu.md", "gpu-facts.md")
 KEPT = "gpu-day.jsonl"
 NOT_MEASURED = "not measured"
 _BLOCK = re.compile(r"(<!-- day: (\w+) -->\n).*?(<!-- end of day -->\n)", re.S)
-_SIZES = ("4 KiB", "64 KiB", "1 MiB", "16 MiB", "64 MiB", "256 MiB", "ResNet-50")
-_PHASES = ("there", "conformance", "training", "figures", "nodes", "deaths", "allocators", "sanitizer", "arrays", "cores")
+_SIZES = ("4 KiB", "64 KiB", "256 KiB", "1 MiB", "4 MiB", "16 MiB", "64 MiB", "256 MiB", "ResNet-50")
+_PHASES = ("there", "conformance", "training", "figures", "nodes", "deaths", "allocators", "sanitizer", "arrays", "mps",
+           "cores")
 
 # {(phase, check): values}
 Found = Dict[Tuple[str, str], Dict[str, Any]]
@@ -100,31 +101,46 @@ _FACTS = (
 
 
 def _facts(found: Found, _: List[Dict[str, Any]]) -> str:
-    measured = found.get(("figures", "facts"), {})
     units = {"B/s": _rate, "ns": lambda value: "%.1f us" % (value / 1000), "": lambda value: "%.2f" % value}
-    figures = {} if measured.get("meaningless") else {
-        figure["name"]: units[figure["unit"]](figure["value"]) for figure in measured.get("figures", [])}
-    return _table(("fact", "what", "measured"), [
-        (number, what, ", ".join(figures.get(name, NOT_MEASURED) for name in names)
-         if any(name in figures for name in names) else NOT_MEASURED) for number, what, names in _FACTS])
+
+    def figures(phase: str) -> Dict[str, str]:
+        measured = found.get((phase, "facts"), {})
+        return {} if measured.get("meaningless") else {
+            figure["name"]: units[figure["unit"]](figure["value"]) for figure in measured.get("figures", [])}
+
+    columns = [figures(phase) for phase in ("figures", "mps")]
+    return _table(("fact", "what", "measured", "under MPS"), [
+        [number, what] + [", ".join(of.get(name, NOT_MEASURED) for name in names)
+                          if any(name in of for name in names) else NOT_MEASURED for of in columns]
+        for number, what, names in _FACTS])
 
 
 def _median(measured: Dict[str, Any], size: str, library: str) -> Optional[float]:
     return measured.get("rows", {}).get(size, {}).get(library, {}).get("median_us")
 
 
-def _allreduce(found: Found, _: List[Dict[str, Any]]) -> str:
-    two, four, host = (found.get(("figures", "allreduce, " + what), {}) for what in (
-        "2 ranks, agent", "4 ranks, agent", "2 ranks, host"))
-    busy = found.get(("figures", "allreduce, 2 ranks, agent, beside a busy kernel"), {})
-    columns = [(two, "staged"), (two, "arena"), (host, "staged"), (two, "gloo"), (four, "staged"), (four, "arena"),
-               (four, "gloo"), (busy, "staged"), (busy, "gloo")]
-    rows = [[size] + [_cell(_median(measured, size, library), _microseconds) for measured, library in columns]
-            for size in _SIZES]
+def _allreduce(found: Found, columns: Sequence[Tuple[str, str, str, str]]) -> str:
+    """columns: title, phase, check, library."""
+    measured = [(found.get((phase, "allreduce, " + check), {}), library) for _, phase, check, library in columns]
+    rows = [[size] + [_cell(_median(of, size, library), _microseconds) for of, library in measured] for size in _SIZES]
+    rows = [row for row in rows if set(row[1:]) != {NOT_MEASURED}] or rows
     rows.append(["the device's copy rate, in the same run"] + [
-        _cell(measured.get("copy_bytes_per_second"), _rate) for measured, _ in columns])
-    return _table(("tensor", "2 ranks, staged", "arena", "host", "Gloo", "4 ranks, staged", "arena", "Gloo",
-                   "2 ranks beside a busy kernel, staged", "Gloo"), rows)
+        _cell(of.get("copy_bytes_per_second"), _rate) for of, _ in measured])
+    return _table(["tensor"] + [title for title, *_ in columns], rows)
+
+
+def _idle(ranks: int, *more: Tuple[str, str, str, str]) -> Callable[[Found, List[Dict[str, Any]]], str]:
+    columns = [(title, "figures", "%d ranks, %s" % (ranks, site), library) for title, site, library in (
+        ("staged", "default", "staged"), ("arena", "default", "arena"), ("all by the executor: staged", "agent", "staged"),
+        ("arena", "agent", "arena"), ("all by the host", "host", "staged"), ("Gloo", "agent", "gloo"))]
+    return lambda found, _: _allreduce(found, columns + list(more))
+
+
+def _busy(found: Found, _: List[Dict[str, Any]]) -> str:
+    return _allreduce(found, [(title, "figures", "2 ranks, %s, beside a busy kernel" % site, library)
+                              for title, site, library in (
+        ("staged", "default", "staged"), ("arena", "default", "arena"), ("all by the executor: staged", "agent", "staged"),
+        ("arena", "agent", "arena"), ("Gloo", "agent", "gloo"))])
 
 
 def _nccl(found: Found, _: List[Dict[str, Any]]) -> str:
@@ -155,19 +171,24 @@ def _deaths(found: Found, _: List[Dict[str, Any]]) -> str:
 
 
 def _cores(found: Found, _: List[Dict[str, Any]]) -> str:
-    jobs = {ranks: values for (phase, check), values in found.items() if phase == "cores"
-            for ranks in [values.get("ranks")] if "staged" in str(values.get("rows"))}
+    jobs: Dict[Any, Dict[str, Any]] = {}
+    for (phase, _check), values in found.items():
+        if phase == "cores":
+            for size, row in values.get("rows", {}).items():
+                jobs.setdefault(values["ranks"], {"rows": {}})["rows"].setdefault(size, {}).update(row)
     rows = []
     for ranks in (2, 4, 8, 16):
         for size in ("4 KiB", "64 KiB", "1 MiB", "16 MiB", "64 MiB"):
             rows.append([str(ranks), size] + [_cell(_median(jobs.get(ranks, {}), size, library), _microseconds)
-                                              for library in ("staged", "arena", "gloo")])
-    return _table(("ranks", "tensor", "staged", "arena", "Gloo"), rows)
+                                              for library in ("staged", "arena", "gloo", "mpi")])
+    return _table(("ranks", "tensor", "staged", "arena", "Gloo", "MPI"), rows)
 
 
 TABLES: Dict[str, Callable[[Found, List[Dict[str, Any]]], str]] = {
-    "machine": _machine, "phases": _phases, "facts": _facts, "allreduce": _allreduce, "nccl": _nccl, "deaths": _deaths,
-    "cores": _cores,
+    "machine": _machine, "phases": _phases, "facts": _facts, "nccl": _nccl, "deaths": _deaths,
+    "cores": _cores, "allreduce_4": _idle(4), "allreduce_busy": _busy,
+    "allreduce_2": _idle(2, ("under MPS, staged", "mps", "2 ranks, agent", "staged"),
+                         ("arena", "mps", "2 ranks, agent", "arena")),
 }
 
 

@@ -101,6 +101,11 @@ def check_errors():
                run(lambda x: hvd.allreduce(x, name="mismatch")), jnp.ones(2 + hvd.rank() % 2))
         raises(NotImplementedError, "Adasum", run(lambda x: hvd.allreduce(x, op=hvd.Adasum)), jnp.ones(2))
         raises(ValueError, "is not a reduction", run(lambda x: hvd.allreduce(x, op=9)), jnp.ones(2))
+        raises(TypeError, "name=5, expected a string", run(lambda x: hvd.allreduce(x, name=5)), jnp.ones(2))
+        raises(ValueError, "contains a NUL character", run(lambda x: hvd.allgather(x, name="a\0b")), jnp.ones(2))
+        raises(TypeError, "prescale_factor='x', expected a number",
+               run(lambda x: hvd.allreduce(x, prescale_factor="x")), jnp.ones(2))
+        raises(TypeError, "root_rank='0', expected an integer", run(lambda x: hvd.broadcast(x, "0")), jnp.ones(2))
         raises(ValueError, "both average and op", run(lambda x: hvd.allreduce(x, True, op=hvd.Sum)), jnp.ones(2))
         raises(ValueError, "it has not been added",
                run(lambda x: hvd.allreduce(x, process_set=hvd.ProcessSet([0]))), jnp.ones(2))

@@ -286,6 +286,16 @@ def errors():
     refused(failed, "there is no process set 77", lambda: hvd.size_op(77))
     refused(ValueError, "has not been added", lambda: hvd.allreduce(tf.zeros([2]), process_set=hvd.ProcessSet([0])))
     refused(ValueError, "both average and op", lambda: hvd.allreduce(tf.zeros([2]), average=True, op=hvd.Sum))
+    for call in (lambda f: f, tf.function):
+        refused(TypeError, "name=5, expected a string", call(lambda: hvd.allgather(tf.zeros([2]), name=5)))
+        refused(ValueError, "contains a NUL character", call(lambda: hvd.allreduce(tf.zeros([2]), name="a\0b")))
+        refused(TypeError, "name=5, expected a string", call(lambda: hvd.grouped_allreduce(
+            [tf.IndexedSlices(tf.ones([1]), tf.constant([0]), tf.constant([2]))], name=5)))
+        refused(TypeError, "prescale_factor='x', expected a number",
+                call(lambda: hvd.allreduce(tf.zeros([2]), prescale_factor="x")))
+        refused(TypeError, "postscale_factor='x', expected a number",
+                call(lambda: hvd.reducescatter(tf.zeros([2], tf.int32), postscale_factor="x")))
+        refused(TypeError, "root_rank='0', expected an integer", call(lambda: hvd.broadcast(tf.zeros([2]), "0")))
     refused(ValueError, "Adasum needs a floating", lambda: hvd.allreduce(tf.zeros([2], tf.int32), op=hvd.Adasum))
     np.testing.assert_allclose(hvd.allreduce(tf.constant(1.0), name="shapes"), 1.0)
 

@@ -32,14 +32,22 @@ void SimulatedTransport::Open() {
 
 uint64_t SimulatedTransport::Send(proto::ExecutorMessage message) {
   if (over_) return 0;
-  const proto::ExecutorMessage* numbered = session_.Push(std::move(message));
-  if (session_.overflowed()) {
-    stage_->Found("node ", node_, ": ", worker::kMaxUnacknowledged,
-                  " messages to the coordinator are not acknowledged");
+  uint64_t sequence = 0;
+  for (proto::ExecutorMessage& part : session_.PartsOf(std::move(message))) {
+    const proto::ExecutorMessage* numbered = session_.Push(std::move(part));
+    if (session_.overflowed()) {
+      stage_->Found("node ", node_, ": ", worker::kMaxUnacknowledged,
+                    " messages to the coordinator are not acknowledged");
+    }
+    if (session_.too_long() > 0) {
+      stage_->Found("node ", node_, ": a message of ", session_.too_long(),
+                    " bytes to the coordinator");
+    }
+    if (numbered == nullptr) return 0;
+    sequence = numbered->sequence();
+    if (up_) coordinator_->Write(stream_, *numbered);
   }
-  if (numbered == nullptr) return 0;
-  if (up_) coordinator_->Write(stream_, *numbered);
-  return numbered->sequence();
+  return sequence;
 }
 
 void SimulatedTransport::Close() {

@@ -7,38 +7,12 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/unnamed.h"
+#include "common/wire/utf8.h"
 #include "worker/core/limits.h"
 #include "worker/core/operations/executor_epoch.h"
 
 namespace maypole::worker {
 namespace {
-
-// Whether protobuf accepts the text as a string: well-formed UTF-8 without
-// surrogates and overlong forms.
-bool IsUtf8(const std::string& text) {
-  for (size_t i = 0; i < text.size();) {
-    const auto byte = [&](size_t at) {
-      return at < text.size() ? static_cast<unsigned char>(text[at]) : 0u;
-    };
-    const unsigned first = byte(i), second = byte(i + 1);
-    size_t more = 0;
-    if (first >= 0x80) {
-      if (first < 0xc2 || first > 0xf4) return false;
-      more = first < 0xe0 ? 1 : first < 0xf0 ? 2 : 3;
-      if ((first == 0xe0 && second < 0xa0) ||
-          (first == 0xed && second > 0x9f) ||
-          (first == 0xf0 && second < 0x90) ||
-          (first == 0xf4 && second > 0x8f)) {
-        return false;
-      }
-    }
-    for (size_t n = 1; n <= more; ++n) {
-      if ((byte(i + n) & 0xc0) != 0x80) return false;
-    }
-    i += more + 1;
-  }
-  return true;
-}
 
 bool HasNames(uint32_t kind) {
   return kind < static_cast<uint32_t>(Kind::kJoin);

@@ -37,6 +37,7 @@ _DTYPES: dict[str, int] = {
 def as_array(value: Any, kind: str, name: Optional[str],
               in_place: bool) -> np.ndarray:
     """A NumPy array with the memory of `value`, or, out of place, with its values."""
+    collectives.check_name(kind, name)
     what = title(kind, name)
     try:
         array = _shared(value, in_place)
@@ -121,6 +122,8 @@ def allreduce(value: Any, name: Optional[str], op: ReduceOp, prescale: float,
               awaited: bool = False) -> operations.Pending:
     """Reduces `value` into a new array, or into itself."""
     array = as_array(value, "allreduce", name, in_place)
+    prescale, postscale = collectives.check_factors("allreduce", name, prescale,
+                                                    postscale)
     _refuse_adasum("allreduce", name, op)
     if not _scales_here(array, prescale, postscale):
         source = _contiguous(array)
@@ -149,6 +152,7 @@ def broadcast(value: Any, root_rank: int, name: Optional[str],
               awaited: bool = False) -> operations.Pending:
     """Copies the root's array to a new one, or to `value` itself."""
     array = as_array(value, "broadcast", name, in_place)
+    root_rank = collectives.check_root(name, root_rank)
     source = _contiguous(array)
     target, result, finish = _target(value, array, source, in_place)
     return _prepare(_native.BROADCAST, 0, root_rank, source, target, name,
@@ -179,6 +183,8 @@ def reducescatter(value: Any, name: Optional[str], op: ReduceOp, prescale: float
                   awaited: bool = False) -> operations.Pending:
     """Reduces the ranks' arrays; the result is this rank's part of the rows."""
     array = as_array(value, "reducescatter", name, False)
+    prescale, postscale = collectives.check_factors("reducescatter", name,
+                                                    prescale, postscale)
     if array.ndim == 0:
         raise ValueError(f"{title('reducescatter', name)}: a scalar cannot be "
                          "scattered; reshape it to [1]")

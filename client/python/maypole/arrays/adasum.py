@@ -28,6 +28,8 @@ def allreduce(value: Any, name: Optional[str], prescale: float,
     if array.dtype.name not in _FLOATS:
         raise ValueError(f"{collectives.title('allreduce', name)}: Adasum needs "
                          f"a floating point array, this one is {array.dtype}")
+    prescale, postscale = collectives.check_factors("allreduce", name, prescale,
+                                                    postscale)
     number = id_of(process_set)
     result = _Reduction(array, name or collectives.next_name("adasum", number),
                         prescale * postscale, process_set, number).result()

@@ -24,6 +24,56 @@ def title(kind: str, name: Optional[str]) -> str:
     return f"{kind} of " + (f"tensor {name!r}" if name else "an unnamed tensor")
 
 
+def check_name(kind: str, name: Optional[str]) -> None:
+    """Raises TypeError or ValueError if an operation cannot have this name.
+
+    C's strings end at NUL: two names that differ only behind it would be one.
+    """
+    if name is None:
+        return
+    if not isinstance(name, str):
+        raise TypeError(f"{kind}: name={name!r}, expected a string or None")
+    if "\0" in name:
+        raise ValueError(f"{kind}: name={name!r} contains a NUL character; "
+                         "leave it out")
+    if not name.isascii():
+        try:
+            name.encode("utf-8")
+        except UnicodeEncodeError:
+            raise ValueError(f"{kind}: name={name!r} contains half a character "
+                             "(a surrogate), which UTF-8 does not have; leave "
+                             "it out") from None
+
+
+def check_factors(kind: str, name: Optional[str], prescale: Any,
+                  postscale: Any) -> tuple[float, float]:
+    """The two factors as floats; raises TypeError if one is no number."""
+    if type(prescale) is float and type(postscale) is float:  # pylint: disable=unidiomatic-typecheck
+        return prescale, postscale
+    return (_factor(kind, name, "prescale_factor", prescale),
+            _factor(kind, name, "postscale_factor", postscale))
+
+
+def _factor(kind: str, name: Optional[str], argument: str, value: Any) -> float:
+    # Text, which float() reads, too, is none.
+    if hasattr(type(value), "__float__") or hasattr(type(value), "__index__"):
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            pass  # an array of several numbers, a tensor of a graph
+    raise TypeError(f"{title(kind, name)}: {argument}={value!r}, expected a "
+                    "number")
+
+
+def check_root(name: Optional[str], root_rank: Any) -> int:
+    """A broadcast's root_rank as an int; raises TypeError if it is none."""
+    try:
+        return operator.index(root_rank)
+    except TypeError:
+        raise TypeError(f"{title('broadcast', name)}: root_rank={root_rank!r}, "
+                        "expected an integer") from None
+
+
 def reduction(average: Optional[bool], op: Optional[ReduceOp]) -> ReduceOp:
     """The reduction given by Horovod's older `average` or newer `op`.
 
@@ -56,6 +106,7 @@ def rounded_once(op: ReduceOp, postscale: float,
 
 def member_names(name: Optional[str], count: int) -> list[Optional[str]]:
     """The names of the members of a group."""
+    check_name("group", name)
     return [
         None if name is None else f"{name}.{i}of{count}" for i in range(count)
     ]

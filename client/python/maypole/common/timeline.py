@@ -22,7 +22,10 @@ def start_timeline(file_path: Union[str, "os.PathLike[Any]"], mark_cycles: bool 
     Raises:
         ValueError: before init() or if the file cannot be opened.
     """
-    _checked(lambda library: library.start_timeline(os.fsencode(file_path), bool(mark_cycles)))
+    path = os.fsencode(file_path)
+    if b"\0" in path:  # C's strings end there
+        raise ValueError(f"start_timeline: file_path={file_path!r} contains a NUL character, which no file's name has")
+    _checked(lambda library: library.start_timeline(path, bool(mark_cycles)))
 
 
 def stop_timeline() -> None:

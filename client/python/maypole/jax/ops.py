@@ -141,7 +141,7 @@ def broadcast(tree: Any,
         HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
     plan, leaves, rebuild = _planned(_native.BROADCAST, tree, name, process_set,
-                                     root=root_rank)
+                                     root=collectives.check_root(name, root_rank))
     return rebuild(_collectives.apply(plan, tuple(leaves)))
 
 
@@ -190,9 +190,10 @@ def _reduced(kind: int, tree: Any, name: Optional[str], compression: type[Compre
         raise NotImplementedError(
             "op=Adasum is not supported by maypole.jax; use maypole.torch, or "
             "op=Average")
+    prescale, postscale = collectives.check_factors(KIND_NAMES[kind], name,
+                                                    prescale, postscale)
     plan, leaves, rebuild = _planned(kind, tree, name, process_set, op=op,
-                                     prescale=float(prescale),
-                                     postscale=float(postscale))
+                                     prescale=prescale, postscale=postscale)
     _check_factors(plan, leaves)
     compressed = [compression.compress(leaf) for leaf in leaves]
     results = _collectives.apply(plan, tuple(small for small, _ in compressed))
@@ -206,6 +207,7 @@ def _planned(kind: int, tree: Any, name: Optional[str], process_set: Any,
              **arguments: Any) -> tuple[Plan, list[Any], Callable[[Any], Any]]:
     """Returns (what to do, the leaves as arrays, what makes results a pytree)."""
     _check_place(kind)
+    collectives.check_name(KIND_NAMES[kind], name)
     leaves, structure = jax.tree_util.tree_flatten(tree)
     leaves = [
         leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)

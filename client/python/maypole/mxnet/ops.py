@@ -48,6 +48,7 @@ _told_of_gpu = False
 
 
 def _check(tensor: Any, kind: str, name: Optional[str]) -> None:
+    collectives.check_name(kind, name)
     if not isinstance(tensor, mx.nd.NDArray):
         raise TypeError(f"{title(kind, name)}: expected an NDArray, got "
                         f"{type(tensor).__name__}")
@@ -109,6 +110,8 @@ def _push(kind: int, tensor: mx.nd.NDArray, output: mx.nd.NDArray,
 def _allreduce(tensor: mx.nd.NDArray, name: Optional[str], priority: int,
                op: ReduceOp, prescale: float, postscale: float, process_set: Any,
                in_place: bool) -> mx.nd.NDArray:
+    prescale, postscale = collectives.check_factors("allreduce", name, prescale,
+                                                    postscale)
     if op == Adasum or (prescale, postscale) != (1.0, 1.0) and np.dtype(
             tensor.dtype).kind in "iu":
         result = arrays.allreduce(tensor.asnumpy(), None, name, op, prescale,
@@ -282,6 +285,7 @@ def broadcast(tensor: mx.nd.NDArray,
         HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
     _check(tensor, "broadcast", name)
+    root_rank = collectives.check_root(name, root_rank)
     return _push(_native.BROADCAST, tensor, _empty(tensor, tensor.shape), name,
                  priority, id_of(process_set), root=root_rank)
 
@@ -293,6 +297,7 @@ def broadcast_(tensor: mx.nd.NDArray,
                process_set: ProcessSet = global_process_set) -> mx.nd.NDArray:
     """Broadcast in place: writes the root's values to `tensor`, returns it."""
     _check(tensor, "broadcast", name)
+    root_rank = collectives.check_root(name, root_rank)
     return _push(_native.BROADCAST, tensor, tensor, name, priority,
                  id_of(process_set), root=root_rank)
 
@@ -336,6 +341,8 @@ def _reducescatter(tensor: mx.nd.NDArray, op: ReduceOp, name: Optional[str],
     if op == Adasum:
         raise ValueError(f"{title('reducescatter', name)}: Adasum is a "
                          "reduction of allreduce; use Average or Sum")
+    prescale, postscale = collectives.check_factors("reducescatter", name,
+                                                    prescale, postscale)
     if (prescale, postscale) != (1.0, 1.0) and np.dtype(tensor.dtype).kind in "iu":
         return _from_numpy(arrays.reducescatter(
             tensor.asnumpy(), name, op, process_set, prescale, postscale), tensor)

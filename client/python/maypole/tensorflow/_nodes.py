@@ -32,6 +32,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
+from maypole.common import collectives
 from maypole.tensorflow import _xla
 from maypole.tensorflow._library import ASYNC, ops
 
@@ -46,6 +47,7 @@ def call(kind: str, inputs: dict[str, Any], attributes: dict[str, Any], name: Op
     inputs: by name; attributes: without the name. ignore_name_scope: in a graph,
     the operation's name is without the name scopes.
     """
+    collectives.check_name(kind.lower(), name)
     function = "maypole_" + re.sub(r"(?<!^)(?=[A-Z])", "_", kind).lower()
     if tf.executing_eagerly():
         return _add(function, inputs, dict(attributes, tensor_name=name or ""), None)

@@ -9,7 +9,7 @@ from typing import Any, Callable, Optional
 
 import tensorflow as tf
 
-from maypole.common import adasum
+from maypole.common import adasum, collectives
 from maypole.common.constants import Sum
 from maypole.tensorflow import _nodes, mpi_ops
 from maypole.tensorflow._library import as_it_is
@@ -26,6 +26,8 @@ def allreduce(tensors: Sequence[Any], name: Optional[str], prescale: float, post
     tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
     if not tensors:
         return []
+    collectives.check_name("allreduce", name)  # before names are made of it
+    prescale, postscale = collectives.check_factors("allreduce", name, prescale, postscale)
     for tensor in tensors:
         if not tensor.dtype.is_floating:
             raise ValueError(f"allreduce {name or 'of an unnamed tensor'}: Adasum needs a "

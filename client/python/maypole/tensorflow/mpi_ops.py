@@ -20,6 +20,7 @@ from typing import Any, Optional, Union
 
 import tensorflow as tf
 
+from maypole.common import collectives
 from maypole.common.constants import ReduceOp, Sum
 from maypole.common.process_sets import ProcessSet, global_process_set, id_of
 from maypole.tensorflow import _gradient_layouts, _nodes, _scaling
@@ -52,6 +53,7 @@ def _group_call(kind: str, values: Sequence[Any], name: Optional[str], ignore_na
 def _reduce(kind: str, values: Sequence[Any], name: Optional[str], op: ReduceOp, prescale: float,
             postscale: float, ignore_name_scope: bool, process_set: int) -> list[Any]:
     tensors = [tf.convert_to_tensor(value) for value in values]
+    prescale, postscale = collectives.check_factors(kind.lower(), name, prescale, postscale)
     if prescale == postscale == 1.0 or all(t.dtype.is_floating for t in tensors):
         return _group_call(kind, tensors, name, ignore_name_scope,
                            _reduction(op, prescale, postscale, process_set))
@@ -154,7 +156,8 @@ def broadcast(tensor: Any, root_rank: int, name: Optional[str] = None,
 def _broadcast(tensors: Sequence[Any], root_rank: int, name: Optional[str],
                ignore_name_scope: bool, process_set: int) -> list[tf.Tensor]:
     return _group_call("Broadcast", tensors, name, ignore_name_scope,
-                       {"root_rank": root_rank, "process_set_id": process_set})
+                       {"root_rank": collectives.check_root(name, root_rank),
+                        "process_set_id": process_set})
 
 
 @as_it_is

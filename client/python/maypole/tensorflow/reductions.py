@@ -8,6 +8,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
+from maypole.common import collectives
 from maypole.common.collectives import reduction
 from maypole.common.constants import OP_NAMES, Adasum, Average, ReduceOp, Sum
 from maypole.common.process_sets import ProcessSet, global_process_set, id_of
@@ -48,8 +49,10 @@ def allreduce(tensor: Any, average: Optional[bool] = None, device_dense: str = "
     op = reduction(average, op)
     if isinstance(tensor, tf.IndexedSlices):
         with tf.device(device_sparse):
-            return _sparse_allreduce(tensor, op, prescale_factor * postscale_factor, name,
-                                     process_set, ignore_name_scope)
+            before, after = collectives.check_factors("allreduce", name, prescale_factor,
+                                                      postscale_factor)
+            return _sparse_allreduce(tensor, op, before * after, name, process_set,
+                                     ignore_name_scope)
     with tf.device(device_dense):
         small, ctx = compression.compress(tensor)
         (reduced,) = _reduced([small], name, op, prescale_factor, postscale_factor,
@@ -96,6 +99,7 @@ def grouped_allreduce(tensors: Sequence[Any], average: Optional[bool] = None,
     op = reduction(average, op)
     if not tensors:
         return []
+    collectives.check_name("allreduce", name)  # before names are made of it
     results: list[Any] = list(tensors)
     dense = [i for i, t in enumerate(tensors) if not isinstance(t, tf.IndexedSlices)]
     for i in set(range(len(tensors))).difference(dense):

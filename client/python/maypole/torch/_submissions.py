@@ -178,6 +178,8 @@ def allreduce(tensor: torch.Tensor,
               awaited: bool = False) -> operations.Pending:
     """Reduces `tensor` into a new tensor, or into itself."""
     tensor = as_tensor(tensor, "allreduce", name)
+    prescale, postscale = collectives.check_factors("allreduce", name, prescale,
+                                                    postscale)
     if tensor.dtype not in DTYPES:
         carrier = carrier_of(tensor, "allreduce", name, op)
         if carrier is not None:
@@ -230,6 +232,7 @@ def broadcast(tensor: torch.Tensor,
               awaited: bool = False) -> operations.Pending:
     """Copies the root's `tensor` to a new tensor, or to `tensor` itself."""
     tensor = as_tensor(tensor, "broadcast", name)
+    root_rank = collectives.check_root(name, root_rank)
     carrier = carrier_of(tensor, "broadcast", name)
     if carrier is not None:
         return _carried(
@@ -277,6 +280,8 @@ def reducescatter(tensor: torch.Tensor,
                   awaited: bool = False) -> operations.Pending:
     """Reduces `tensor`; the result is this rank's part of the rows."""
     tensor = as_tensor(tensor, "reducescatter", name)
+    prescale, postscale = collectives.check_factors("reducescatter", name,
+                                                    prescale, postscale)
     if tensor.dim() > 0:
         carrier = carrier_of(tensor, "reducescatter", name, op)
         if carrier is not None:

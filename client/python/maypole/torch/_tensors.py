@@ -14,7 +14,7 @@ from typing import Any, Optional
 import torch
 
 from maypole import _native
-from maypole.common.collectives import title
+from maypole.common.collectives import check_name, title
 
 DTYPES: dict[torch.dtype, int] = {
     torch.uint8: _native.UINT8,
@@ -216,6 +216,7 @@ def as_tensor(value: Any, kind: str, name: Optional[str]) -> torch.Tensor:
     read-only, has negative strides or a dtype that torch lacks); the text names
     the tensor.
     """
+    check_name(kind, name)
     if isinstance(value, torch.Tensor):
         return value
     if not shares_memory(value):

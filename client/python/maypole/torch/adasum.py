@@ -48,6 +48,8 @@ def _begin(tensors: Sequence[torch.Tensor], name: Optional[str],
            prescale: float, postscale: float, process_set: Any,
            in_place: bool) -> "_Reduction":
     tensors = _tensors.as_tensors(tensors, "allreduce", [name] * len(tensors))
+    prescale, postscale = collectives.check_factors("allreduce", name, prescale,
+                                                    postscale)
     for tensor in tensors:
         _tensors.dtype_code(tensor, "allreduce", name)
         if not tensor.dtype.is_floating_point:

@@ -1,11 +1,11 @@
 """torch's CUDA allocators, graphs, streams, and a GPU without memory, beside Maypole's traffic."""
 
 _CASES = [
+    ("out_of_memory", "on purpose", {}),
     ("plain", "torch's allocator", {}),
     ("plain", "expandable segments", {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}),
     ("plain", "cudaMallocAsync", {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}),
     ("graphs", "captured beside traffic", {}),
-    ("out_of_memory", "on purpose", {}),
 ]
 
 

@@ -1,11 +1,13 @@
 """kill -9 of a rank and of the executor while it reduces on the GPU: named within a second, and nothing is left."""
 
+import contextlib
 import signal
 import time
 
 import harness
 
 _STARTS = 50
+_AT_A_TIME = 5
 _MOST_LEFT = 64 << 20
 _RANK_SECONDS = _EXECUTOR_SECONDS = 1.0
 _AGENT = {"MAYPOLE_GPU_SITE": "agent", "MAYPOLE_NCCL_LIBRARY": "none"}
@@ -28,12 +30,24 @@ def _survivors(job, ranks, since, word, seconds):
     return found
 
 
-def _kill_a_rank(day, values, ranks=4, step=9, env=None):
-    with day.job(ranks, "train.py", [1000, "on_gpu", "kill", ranks - 1, step], env={**_AGENT, **(env or {})}) as job:
+def _kill_a_rank(day, values, env):
+    with day.job(4, "train.py", [1000, "on_gpu", "kill", 3, 9], env={**_AGENT, **env}) as job:
         job.await_file("killed", 30)
         killed = time.time()
         job.wait(20)
-        values["seconds"] = _survivors(job, range(ranks - 1), killed, "rank %d" % (ranks - 1), _RANK_SECONDS)
+        values["seconds"] = _survivors(job, range(3), killed, "rank 3", _RANK_SECONDS)
+
+
+def _kill_in_several(day, number):
+    """A rank of each of so many jobs that run at the same time."""
+    with contextlib.ExitStack() as stack:
+        jobs = [stack.enter_context(day.job(2, "train.py", [1000, "on_gpu", "kill", 1, 2], env=_AGENT))
+                for _ in range(number)]
+        for job in jobs:
+            job.wait(30)
+            if "rank 1" not in job.record(0)["error"][0]:
+                raise AssertionError("rank 0: %s" % job.record(0))
+    return number
 
 
 def _kill_the_executor(day, values):
@@ -55,16 +69,14 @@ def run(day):
         before = values["bytes"] = day.free_bytes()
     for way in day.some(["descriptor", "ipc"]):
         with day.check("a rank is killed, " + way) as values:
-            _kill_a_rank(day, values, env={"MAYPOLE_GPU_MEMORY": way})
+            _kill_a_rank(day, values, {"MAYPOLE_GPU_MEMORY": way})
     with day.check("the executor is killed") as values:
         _kill_the_executor(day, values)
     with day.check("starts and kills") as values:
         values["starts"] = 0
-        most = 1 if day.rehearsal else 3 if day.first else _STARTS
-        while values["starts"] < most and day.seconds_left() > _SECONDS_OF_A_START:
-            _kill_a_rank(day, {}, ranks=2, step=2)
-            values["starts"] += 1
-        values["of"] = most
+        values["of"] = 1 if day.rehearsal else 5 if day.first else _STARTS
+        while values["starts"] < values["of"] and day.seconds_left() > _SECONDS_OF_A_START:
+            values["starts"] += _kill_in_several(day, min(_AT_A_TIME, values["of"] - values["starts"]))
     with day.check("free memory after it") as values:
         # A driver frees the memory of processes that have ended, some time later.
         deadline = time.monotonic() + 5

@@ -150,7 +150,7 @@ class Bench:
         before = on_gpu()
         self.ranks.barrier()
         began = time.perf_counter()
-        self.libraries[name].reduce(names if len(names) == len(tensors) else [None] * len(tensors), tensors)
+        self.libraries[name].reduce(["%s.%s" % (name, n) for n in names[:len(tensors)]], tensors)
         synchronize()
         took = (time.perf_counter() - began) * 1e6
         self.on_gpu[name] += on_gpu() - before

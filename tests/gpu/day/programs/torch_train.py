@@ -1,52 +1,66 @@
-"""Trains a small network on $DAY_DEVICE; records the losses, the parameters' bits and what ran on the GPU.
+"""Trains a small network on $DAY_DEVICE, with its gradients as tensors of their own and in buckets.
 
-usage: torch_train.py STEPS [buckets]
+usage: torch_train.py STEPS
 
-The data are the same on every device; the larger gradients are beyond the eager limit.
+Records of both the losses, the parameters' bits and what ran on the GPU; and how long this process took to start. The
+data are the same on every device; the larger gradients are beyond the eager limit.
 """
 
-import hashlib
-import os
-import sys
 import time
 
-import torch
+BEGAN = time.perf_counter()
 
-import maypole.torch as hvd
-import rank
-from maypole.common import basics
+import hashlib  # noqa: E402
+import os  # noqa: E402
+import sys  # noqa: E402
+
+import torch  # noqa: E402
+
+import maypole.torch as hvd  # noqa: E402
+import rank  # noqa: E402
+from maypole.common import basics  # noqa: E402
 
 FEATURES, HIDDEN, BATCH = 64, 384, 64
+DEVICE = torch.device(os.environ["DAY_DEVICE"])
 
 
-def main():
-    rank.started()
-    steps, buckets = int(sys.argv[1]), "buckets" in sys.argv[2:]
-    device = torch.device(os.environ["DAY_DEVICE"])
-    hvd.init()
-    torch.set_num_threads(1)
+def train(steps, buckets):
     torch.manual_seed(1)
     model = torch.nn.Sequential(torch.nn.Linear(FEATURES, HIDDEN), torch.nn.Tanh(), torch.nn.Linear(HIDDEN, HIDDEN),
-                                torch.nn.Tanh(), torch.nn.Linear(HIDDEN, 1)).to(device)
+                                torch.nn.Tanh(), torch.nn.Linear(HIDDEN, 1)).to(DEVICE)
     truth = torch.randn(FEATURES, 1) / FEATURES**0.5
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9),
                                          named_parameters=model.named_parameters(), gradient_as_bucket_view=buckets)
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     own = torch.Generator().manual_seed(100 + hvd.rank())
-    losses, began = [], time.perf_counter()
+    before, losses, began = basics.counter("gpu_operations"), [], time.perf_counter()
     for _ in range(steps):
         x = torch.randn(BATCH, FEATURES, generator=own)
         y = torch.tanh(x @ truth)
         optimizer.zero_grad()
-        loss = torch.nn.functional.mse_loss(model(x.to(device)), y.to(device))
+        loss = torch.nn.functional.mse_loss(model(x.to(DEVICE)), y.to(DEVICE))
         loss.backward()
         optimizer.step()
         losses.append(float(loss.detach()))
     seconds = time.perf_counter() - began
-    mean = hvd.allreduce(torch.tensor(losses, dtype=torch.float64), name="losses").tolist()
+    mean = hvd.allreduce(torch.tensor(losses, dtype=torch.float64), name="losses.%d" % buckets).tolist()
     bits = b"".join(p.detach().cpu().numpy().tobytes() for p in model.parameters())
-    rank.record(losses=mean, digest=hashlib.sha256(bits).hexdigest(), on_gpu=basics.counter("gpu_operations"),
-                ms_per_step=1000 * seconds / steps, fallbacks=hvd.arena_statistics()["fallbacks"])
+    return {"losses": mean, "digest": hashlib.sha256(bits).hexdigest(), "ms_per_step": 1000 * seconds / steps,
+            "on_gpu": basics.counter("gpu_operations") - before, "fallbacks": hvd.arena_statistics()["fallbacks"]}
+
+
+def main():
+    rank.started()
+    started = {"imports": time.perf_counter() - BEGAN}
+    hvd.init()
+    started["init"] = time.perf_counter() - BEGAN
+    torch.set_num_threads(1)
+    torch.ones(8, 8, device=DEVICE) @ torch.ones(8, 8, device=DEVICE)
+    if DEVICE.type == "cuda":
+        torch.cuda.synchronize()
+    started["device"] = time.perf_counter() - BEGAN
+    steps = int(sys.argv[1])
+    rank.record(tensors=train(steps, False), buckets=train(steps, True), started_after_s=started)
     hvd.shutdown()
 
 
