@@ -160,12 +160,11 @@ void AcceptLoop::Add(Fd fd) {
     PassToGrpc(fd.Release(), "");
     return;
   }
-  const bool ok =
-      SendAll(socket, kServerPreface) &&
-      loop_
-          .Watch(std::move(fd), {.readable = [this, it] { Read(it); }},
-                 &caller.fd)
-          .ok();
+  const bool ok = SendAll(socket, kServerPreface) &&
+                  loop_
+                      .Watch(std::move(fd),
+                             {.readable = [this, it] { Read(it); }}, &caller.fd)
+                      .ok();
   if (!ok) callers_.Erase(it);
 }
 
@@ -174,8 +173,9 @@ bool AcceptLoop::DropSurplus(Callers::Iterator newcomer) {
   if (!surplus) return true;
   Caller& caller = (*surplus)->value;
   options_.refusals->Report(
-      caller.peer, "too many connections that have not called: one of the "
-                   "address with the most of them is closed");
+      caller.peer,
+      "too many connections that have not called: one of the "
+      "address with the most of them is closed");
   if (*surplus == newcomer) return false;
   if (options_.tls && caller.deadline > In(kHandshakeTime - kTlsPlace)) {
     const auto count = [this](uint64_t network) {
@@ -219,9 +219,9 @@ void AcceptLoop::Read(Callers::Iterator it) {
 void AcceptLoop::Decide(Callers::Iterator it) {
   Caller& caller = it->value;
   const HeaderValue given = caller.first.Secret();
-  const grpc::Status status = CheckSecret(
-      given.bytes,
-      given.huffman ? HuffmanEncode(options_.secret) : options_.secret);
+  const grpc::Status status =
+      CheckSecret(given.bytes, given.huffman ? HuffmanEncode(options_.secret)
+                                             : options_.secret);
   if (status.ok()) {
     const std::string first = caller.first.bytes();
     const int fd = caller.fd.Release().Release();

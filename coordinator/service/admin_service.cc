@@ -78,8 +78,7 @@ grpc::Status Follow(const proto::EventsRequest& request, uint64_t after,
 grpc::Status AdminService::GetStatus(grpc::ServerContext* context,
                                      const proto::StatusRequest* request,
                                      proto::StatusReply* reply) {
-  const grpc::Status authentic =
-      authenticator_->Check(*context, Role::kAdmin);
+  const grpc::Status authentic = authenticator_->Check(*context, Role::kAdmin);
   if (!authentic.ok()) return authentic;
   return Answer(hub_->Status(*request), reply);
 }
@@ -87,8 +86,7 @@ grpc::Status AdminService::GetStatus(grpc::ServerContext* context,
 grpc::Status AdminService::WatchEvents(
     grpc::ServerContext* context, const proto::EventsRequest* request,
     grpc::ServerWriter<proto::Event>* writer) {
-  const grpc::Status authentic =
-      authenticator_->Check(*context, Role::kAdmin);
+  const grpc::Status authentic = authenticator_->Check(*context, Role::kAdmin);
   if (!authentic.ok()) return authentic;
   if (const grpc::Status leads = CheckLeads(*hub_); !leads.ok()) return leads;
   EventLog* const events = hub_->events();
@@ -121,8 +119,7 @@ grpc::Status AdminService::WatchEvents(
 grpc::Status AdminService::AbortJob(grpc::ServerContext* context,
                                     const proto::AbortRequest* request,
                                     proto::AbortReply* reply) {
-  const grpc::Status authentic =
-      authenticator_->Check(*context, Role::kAdmin);
+  const grpc::Status authentic = authenticator_->Check(*context, Role::kAdmin);
   if (!authentic.ok()) return authentic;
   if (const grpc::Status leads = CheckLeads(*hub_); !leads.ok()) return leads;
   return Answer(hub_->Abort(*request), reply);
@@ -131,8 +128,7 @@ grpc::Status AdminService::AbortJob(grpc::ServerContext* context,
 grpc::Status AdminService::DrainNode(grpc::ServerContext* context,
                                      const proto::DrainRequest* request,
                                      proto::DrainReply* reply) {
-  const grpc::Status authentic =
-      authenticator_->Check(*context, Role::kAdmin);
+  const grpc::Status authentic = authenticator_->Check(*context, Role::kAdmin);
   if (!authentic.ok()) return authentic;
   if (const grpc::Status leads = CheckLeads(*hub_); !leads.ok()) return leads;
   return Answer(hub_->Drain(*request), reply);
@@ -141,8 +137,7 @@ grpc::Status AdminService::DrainNode(grpc::ServerContext* context,
 grpc::Status AdminService::RecordTimeline(
     grpc::ServerContext* context, const proto::RecordTimelineRequest* request,
     proto::RecordTimelineReply* reply) {
-  const grpc::Status authentic =
-      authenticator_->Check(*context, Role::kAdmin);
+  const grpc::Status authentic = authenticator_->Check(*context, Role::kAdmin);
   if (!authentic.ok()) return authentic;
   if (const grpc::Status leads = CheckLeads(*hub_); !leads.ok()) return leads;
   return Answer(hub_->RecordTimeline(*request), reply);
@@ -151,8 +146,7 @@ grpc::Status AdminService::RecordTimeline(
 grpc::Status AdminService::MakeDashboardLink(
     grpc::ServerContext* context, const proto::DashboardRequest* request,
     proto::DashboardReply* reply) {
-  const grpc::Status authentic =
-      authenticator_->Check(*context, Role::kAdmin);
+  const grpc::Status authentic = authenticator_->Check(*context, Role::kAdmin);
   if (!authentic.ok()) return authentic;
   if (const grpc::Status leads = CheckLeads(*hub_); !leads.ok()) return leads;
   if (dashboard_ == nullptr) {

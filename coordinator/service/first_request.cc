@@ -74,7 +74,8 @@ std::string Literal(absl::string_view name, absl::string_view value) {
                       Length(value.size()), value);
 }
 
-// https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md, Status-Message
+// https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md,
+// Status-Message
 std::string PercentEncoded(absl::string_view text) {
   constexpr char kHex[] = "0123456789ABCDEF";
   std::string out;
@@ -124,7 +125,8 @@ std::string HuffmanEncode(absl::string_view text) {
       bits = bits << code.bits | (code.first + at);
       count += code.bits;
     }
-    for (; count >= 8; count -= 8) out += static_cast<char>(bits >> (count - 8));
+    for (; count >= 8; count -= 8)
+      out += static_cast<char>(bits >> (count - 8));
   }
   if (count > 0) {  // filled up with ones
     out += static_cast<char>(bits << (8 - count) | (255 >> count));
@@ -207,8 +209,8 @@ HeaderValue FirstRequest::Secret() const {
   const absl::string_view headers =
       absl::string_view(bytes_).substr(headers_at_, headers_size_);
   for (const bool huffman : {false, true}) {
-    std::string name = huffman ? HuffmanEncode(kSecretMetadata)
-                               : std::string(kSecretMetadata);
+    std::string name =
+        huffman ? HuffmanEncode(kSecretMetadata) : std::string(kSecretMetadata);
     name.insert(0, 1, static_cast<char>(name.size() | (huffman ? 128 : 0)));
     const size_t at = headers.find(name);
     if (at == headers.npos) continue;
@@ -228,7 +230,8 @@ std::string FirstRequest::Refusal(const grpc::Status& status) const {
   const std::string headers = absl::StrCat(
       "\x88",  // :status 200
       Literal("content-type", "application/grpc"),
-      Literal("grpc-status", absl::StrCat(static_cast<int>(status.error_code()))),
+      Literal("grpc-status",
+              absl::StrCat(static_cast<int>(status.error_code()))),
       Literal("grpc-message", PercentEncoded(status.error_message())));
   return absl::StrCat(
       Frame(kSettings, kAck, 0, ""),

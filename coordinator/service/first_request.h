@@ -11,8 +11,9 @@
 //   FirstRequest first;
 //   send(kServerPreface);
 //   if (first.Read(bytes) == FirstRequest::State::kComplete) {
-//     if (CheckGivenSecret(first.Secret(), secret).ok()) ...first.bytes()...
-//     else send(first.Refusal(status));
+//     const grpc::Status status = CheckSecret(first.Secret().bytes, secret);
+//     if (!status.ok()) send(first.Refusal(status));
+//     else ...pass first.bytes() to gRPC...
 //   }
 //
 // HTTP/2 (RFC 9113), as a server that has not yet answered:

@@ -21,26 +21,26 @@ std::string Frame(int type, int flags, int stream, const std::string& payload) {
   for (const int shift : {16, 8, 0}) {
     out += static_cast<char>(payload.size() >> shift);
   }
-  out += {static_cast<char>(type), static_cast<char>(flags), 0, 0, 0,
+  out += {static_cast<char>(type),  static_cast<char>(flags), 0, 0, 0,
           static_cast<char>(stream)};
   return out + payload;
 }
 
 std::string Field(const std::string& name, const std::string& value,
                   int huffman = 0) {
-  return absl::StrCat(std::string(1, '\0'),
-                      std::string(1, static_cast<char>(name.size() | huffman)),
-                      name,
-                      std::string(1, static_cast<char>(value.size() | huffman)),
-                      value);
+  return absl::StrCat(
+      std::string(1, '\0'),
+      std::string(1, static_cast<char>(name.size() | huffman)), name,
+      std::string(1, static_cast<char>(value.size() | huffman)), value);
 }
 
 const std::string kSettings = Frame(4, 0, 0, std::string("\0\2\0\0\0\0", 6));
 const std::string kAck = Frame(4, 1, 0, "");
 const std::string kWindow = Frame(8, 0, 0, std::string("\0\1\0\0", 4));
 std::string Call(const std::string& secret) {
-  return Frame(1, 4, 1, "\x83\x86" + Field("maypole-secret", secret) +
-                            Field("te", "trailers"));
+  return Frame(
+      1, 4, 1,
+      "\x83\x86" + Field("maypole-secret", secret) + Field("te", "trailers"));
 }
 
 TEST(FirstRequestTest, KeepsForGrpcAllButWhatWasAnswered) {
@@ -75,12 +75,12 @@ TEST(FirstRequestTest, IsOnlyWhatAClientSendsFirst) {
            std::string("GET / HTTP/1.1\r\n"),
            std::string("\x16\x03\x01\x02\0", 5),
            hello + Frame(0, 0, 1, "data"),
-           hello + Frame(3, 0, 1, "rest"),        // RST_STREAM
-           hello + Frame(1, 0, 1, fields),        // CONTINUATION would follow
-           hello + Frame(1, 4, 0, fields),        // no stream
-           hello + Frame(9, 4, 1, fields),        // CONTINUATION
-           hello + Frame(7, 0, 0, "12345678"),    // GOAWAY
-           hello + Frame(6, 0, 0, "1234567"),     // PING
+           hello + Frame(3, 0, 1, "rest"),      // RST_STREAM
+           hello + Frame(1, 0, 1, fields),      // CONTINUATION would follow
+           hello + Frame(1, 4, 0, fields),      // no stream
+           hello + Frame(9, 4, 1, fields),      // CONTINUATION
+           hello + Frame(7, 0, 0, "12345678"),  // GOAWAY
+           hello + Frame(6, 0, 0, "1234567"),   // PING
            hello + std::string("\x7f\xff\xff\0\0\0\0\0\1", 9),
            hello + std::string("\0\x20\0\1\4\0\0\0\1", 9),
        }) {
@@ -109,11 +109,13 @@ TEST(FirstRequestTest, WithoutASecret) {
        {std::string(), Field("maypole-secret", ""), Field("maypole", "x"),
         std::string("\0\x0emaypole-secret", 16),
         std::string("\0\x0emaypole-secret\x7f\xff\xff\xff\xff", 21),
-        std::string("\0\x0emaypole-secret\x05" "four", 21)}) {
+        std::string("\0\x0emaypole-secret\x05"
+                    "four",
+                    21)}) {
     FirstRequest first;
-    ASSERT_EQ(first.Read(absl::StrCat(kPreface, kSettings,
-                                      Frame(1, 4, 1, fields))),
-              State::kComplete);
+    ASSERT_EQ(
+        first.Read(absl::StrCat(kPreface, kSettings, Frame(1, 4, 1, fields))),
+        State::kComplete);
     EXPECT_EQ(first.Secret().bytes, "") << absl::CEscape(fields);
   }
 }
@@ -124,11 +126,12 @@ TEST(FirstRequestTest, HuffmansCode) {
        {std::pair("www.example.com", "f1e3c2e5f23a6ba0ab90f4ff"),
         std::pair("no-cache", "a8eb10649cbf"),
         std::pair("custom-key", "25a849e95ba97d7f"),
-        std::pair("custom-value", "25a849e95bb8e8b4bf"), std::pair("302", "6402"),
-        std::pair("private", "aec3771a4b"),
+        std::pair("custom-value", "25a849e95bb8e8b4bf"),
+        std::pair("302", "6402"), std::pair("private", "aec3771a4b"),
         std::pair("Mon, 21 Oct 2013 20:13:21 GMT",
                   "d07abe941054d444a8200595040b8166e082a62d1bff"),
-        std::pair("https://www.example.com", "9d29ad171863c78f0b97c8e9ae82ae43d3"),
+        std::pair("https://www.example.com",
+                  "9d29ad171863c78f0b97c8e9ae82ae43d3"),
         std::pair("foo=ASDJKHQKBZXOQWEOPIUAXQWEOIU; max-age=3600; version=1",
                   "94e7821dd7f2e6c7b335dfdfcd5b3960d5af27087f3672c1ab270fb5291f"
                   "9587316065c003ed4ee5b1063d5007")}) {
@@ -136,10 +139,11 @@ TEST(FirstRequestTest, HuffmansCode) {
   }
   const std::string name = HuffmanEncode("maypole-secret");
   FirstRequest first;
-  ASSERT_EQ(first.Read(absl::StrCat(
-                kPreface, kSettings,
-                Frame(1, 4, 1, Field(name, HuffmanEncode("open sesame"), 128)))),
-            State::kComplete);
+  ASSERT_EQ(
+      first.Read(absl::StrCat(
+          kPreface, kSettings,
+          Frame(1, 4, 1, Field(name, HuffmanEncode("open sesame"), 128)))),
+      State::kComplete);
   EXPECT_TRUE(first.Secret().huffman);
   EXPECT_EQ(first.Secret().bytes, HuffmanEncode("open sesame"));
 }
@@ -163,7 +167,8 @@ TEST(FirstRequestTest, TheRefusalIsTheCallsEnd) {
       grpc::Status(grpc::StatusCode::UNAUTHENTICATED, "100 %\nno"));
   EXPECT_THAT(refusal, HasSubstr(Field("grpc-status", "16") +
                                  Field("grpc-message", "100 %25%0Ano")));
-  EXPECT_THAT(refusal, HasSubstr(Frame(7, 0, 0, std::string("\0\0\0\1\0\0\0\0", 8))));
+  EXPECT_THAT(refusal,
+              HasSubstr(Frame(7, 0, 0, std::string("\0\0\0\1\0\0\0\0", 8))));
 }
 
 TEST(FirstRequestTest, GarbageEndsInTime) {

@@ -46,9 +46,8 @@ std::string PeerOf(int socket) {
   const bool v6 = peer.ss_family == AF_INET6;
   const int port = ntohs(v6 ? reinterpret_cast<sockaddr_in6&>(peer).sin6_port
                             : reinterpret_cast<sockaddr_in&>(peer).sin_port);
-  const std::string text =
-      absl::StrCat(v6 ? "ipv6:" : "ipv4:",
-                   JoinHostPort(NumericHost(address), port));
+  const std::string text = absl::StrCat(
+      v6 ? "ipv6:" : "ipv4:", JoinHostPort(NumericHost(address), port));
   const std::string host = PeerAddress(text);
   const bool mapped = v6 && host.find(':') == host.npos;
   return mapped ? absl::StrCat("ipv4:", JoinHostPort(host, port)) : text;

@@ -7,16 +7,15 @@
 namespace maypole::coordinator {
 namespace {
 
+using std::chrono::seconds;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-using std::chrono::seconds;
 
 TEST(RefusalsTest, OneLineAtOnceAndThenOnePerPause) {
   Refusals refusals;
-  EXPECT_THAT(
-      refusals.Report(seconds(100), "ipv4:10.0.0.7:1", "no \"secret\""),
-      ElementsAre("event=unauthenticated peer=ipv4:10.0.0.7:1 "
-                  "reason=\"no \\\"secret\\\"\""));
+  EXPECT_THAT(refusals.Report(seconds(100), "ipv4:10.0.0.7:1", "no \"secret\""),
+              ElementsAre("event=unauthenticated peer=ipv4:10.0.0.7:1 "
+                          "reason=\"no \\\"secret\\\"\""));
   for (int i = 2; i <= 1000; ++i) {
     EXPECT_THAT(refusals.Report(seconds(101), absl::StrCat("ipv4:10.0.0.7:", i),
                                 "other"),

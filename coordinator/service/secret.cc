@@ -53,7 +53,8 @@ grpc::Status CheckSecret(absl::string_view given, const std::string& secret) {
                         "this coordinator needs the cluster secret; give "
                         "--secret_file with the coordinator's secret");
   }
-  if (EqualSecrets(secret, {given.data(), given.size()})) return grpc::Status::OK;
+  if (EqualSecrets(secret, {given.data(), given.size()}))
+    return grpc::Status::OK;
   return grpc::Status(grpc::StatusCode::UNAUTHENTICATED,
                       "the cluster secret is not this coordinator's; give "
                       "--secret_file with the coordinator's secret");
