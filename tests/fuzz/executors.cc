@@ -85,6 +85,8 @@ Coordinated::Coordinated(Feed* feed)
       Say(&p, Endpoint(&p), true);
     }
   }
+  // Later, other operations are pending, and there is rarely a schedule.
+  if (kind >= 128) Freeze();
 }
 
 Player& Coordinated::Any() {

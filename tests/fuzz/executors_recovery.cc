@@ -72,7 +72,7 @@ proto::ExecutorMessage Coordinated::NodeState(Player* p) {
     start->set_max_size(8);
   }
   state->set_connected(!feed_.OnceIn(8));
-  if (feed_.OnceIn(4)) AddKnown(state);
+  if (feed_.OnceIn(2)) AddKnown(state);
   if (feed_.OnceIn(2)) Falsify(state);
   p->start = *start;
   p->epoch = start->epoch();
@@ -118,7 +118,8 @@ void Coordinated::AddKnown(proto::NodeState* state) {
   }
   if (feed_.OnceIn(4)) state->add_left(feed_.Below(4));
   state->set_schedule(feed_.Below(3));
-  state->set_schedule_length(1 + feed_.Below(3) / 2);
+  state->set_schedule_length(
+      feed_.OnceIn(8) ? 3000 * feed_.Below(3) : 1);  // few and many are wrong
   state->set_follows(feed_.OnceIn(2));
   if (feed_.OnceIn(4)) {
     proto::Communicator* c = state->add_communicators();

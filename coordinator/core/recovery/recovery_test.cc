@@ -231,11 +231,13 @@ TEST_F(RecoveryTest, AScheduleHasRuns) {
   state_[0].set_schedule(1);
   state_[0].set_follows(true);
   Executor& a = TakeOver(0);
-  TakeOver(1);
+  Executor& b = TakeOver(1);
   proto::ExecutorMessage ended;
   ended.mutable_schedule_ended()->set_epoch(1);
   ended.mutable_schedule_ended()->set_number(1);
   after_.From(a, ended);
+  after_.From(b, ended);
+  EXPECT_FALSE(b.refused) << "it has done nothing wrong";
   ASSERT_TRUE(a.refused);
   EXPECT_NE(a.refused->message().find(
                 "schedule 1 of 0 runs, with a fan-out of 0; 1 to 4096 runs"),
