@@ -87,7 +87,8 @@ class TimesTest(unittest.TestCase):
 
     def test_sums(self):
         build = self.profile((1, "Compiling a/b_test.cc", "CppCompile", 1, 4), (2, "Compiling a/b.cc", "CppCompile", 1, 3),
-                             (2, "Compiling a/c.cc", "CppCompile", 5, 3), (1, "Linking a/b_test", "CppLink", 6, 2.5))
+                             (2, "Compiling a/c.cc", "CppCompile", 5, 3), (1, "Linking a/b_test", "CppLink", 6, 2.5),
+                             (2, "Generating x", "subprocess.run", 9, 1))
         test = self.profile((1, "Testing //a:b_test", "TestRunner", 1, 9))
         targets = [{"label": "//a:%s" % name, "seconds": seconds, "cpu": cpu,
                     "cases": {"passed": 2, "failed": 0, "skipped": 1}}
@@ -96,11 +97,12 @@ class TimesTest(unittest.TestCase):
         self.assertEqual(rows, [
             "| what | seconds | number | seconds of slots |",
             "|---|---|---|---|",
-            "| building | 8 | 4 | 12 of 17 |",
+            "| building | 10 | 5 | 14 of 20 |",
             "| - compiling tests | | 1 | 4 |",
             "| - compiling the rest | | 2 | 6 |",
             "| - linking | | 1 | 2 |",
-            "| testing | 10 | 1 | 9 of 20 |",
+            "| - other actions | | 1 | 1 |",
+            "| testing | 10 | 3 | 21 of 20 |",
             "| test | seconds | of them on a processor | cases |",
             "|---|---|---|---|",
             "| `//a:busy` | 9.0 | 8.5 | 3 |",

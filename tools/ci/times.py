@@ -29,7 +29,8 @@ class Profile:
                 actions.setdefault(e["tid"], []).append(e)
         self.executed = []  # (mnemonic, description, seconds); what came from a cache is not here
         for e in events:
-            if e.get("cat") == "local action execution":
+            # What runs in the sandbox is there as "subprocess.run", without its mnemonic.
+            if e.get("cat") == "local action execution" or e["name"] == "subprocess.run":
                 around = [a["name"] for a in actions.get(e["tid"], []) if a["ts"] <= e["ts"] <= a["ts"] + a["dur"]]
                 self.executed.append((e["name"], (around or [""])[0], e["dur"] / 1e6))
 
@@ -40,20 +41,20 @@ def kind(mnemonic, description):
     return "linking" if mnemonic == "CppLink" else "other actions"
 
 
-def build_table(build, test, cores, load):
+def build_table(build, test, targets, cores, load):
     sums = {}
     for mnemonic, description, seconds in build.executed:
         entry = sums.setdefault(kind(mnemonic, description), [0, 0.0])
         entry[0] += 1
         entry[1] += seconds
-    tests = [seconds for mnemonic, _, seconds in test.executed if mnemonic == "TestRunner"]
     lines = ["Made by `tests/run.sh --times`, on %s, on %d cores; load average at its end %.1f. A slot is one of the cores "
              "that Bazel gives out." % (build.date, cores, load), "",
              "| what | seconds | number | seconds of slots |", "|---|---|---|---|",
              "| building | %.0f | %d | %.0f of %.0f |" % (
                  build.seconds, len(build.executed), sum(s for _, _, s in build.executed), cores * build.seconds)]
     lines += ["| - %s | | %d | %.0f |" % (what, n, seconds) for what, (n, seconds) in sorted(sums.items())]
-    lines.append("| testing | %.0f | %d | %.0f of %.0f |" % (test.seconds, len(tests), sum(tests), cores * test.seconds))
+    lines.append("| testing | %.0f | %d | %.0f of %.0f |" % (
+        test.seconds, len(targets), sum(t["seconds"] for t in targets), cores * test.seconds))
     return lines
 
 
@@ -67,7 +68,7 @@ def test_table(targets, key):
 
 
 def page_part(build, test, targets, cores, load):
-    lines = build_table(build, test, cores, load)
+    lines = build_table(build, test, targets, cores, load)
     lines += ["", "The %d slowest tests:" % TESTS, ""] + test_table(targets, lambda t: t["seconds"])
     waits = [t for t in targets if t["cpu"] is not None]
     if waits:
