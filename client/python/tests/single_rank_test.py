@@ -259,7 +259,7 @@ class SingleRankTest(unittest.TestCase):
                 hvd.start_timeline(path)
                 hvd.allreduce(torch.ones(1), name="x")
                 hvd.stop_timeline()
-                self.assertIn(b"ALLREDUCE", os.read(reader, 1 << 20))
+                self.assertIn(b"allreduce x", os.read(reader, 1 << 20))
             finally:
                 os.close(reader)
 
