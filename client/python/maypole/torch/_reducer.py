@@ -45,6 +45,14 @@ class Reducer:
         return self._layouts.learn(parameters, name, self.process_set, computed,
                                    reads, unaware)
 
+    def note_reads(self) -> None:
+        """Some rank has read gradients before step(), as all know."""
+        self._layouts.reads = True
+
+    def zeros(self, parameter: torch.Tensor) -> torch.Tensor:
+        """A gradient of zeros, in the layout of the other ranks' gradients."""
+        return self._layouts.zeros(parameter)
+
     def settle(self) -> None:
         """All ranks have reduced this step's gradients."""
         self._layouts.settle()
