@@ -18,6 +18,7 @@ import mmap
 import re
 import threading
 import time
+import unittest
 
 import fake_collectives
 from maypole import _native
@@ -369,6 +370,18 @@ class FakeLibrary:
         """Waits until operation `name` has completed; False after a timeout."""
         with self._lock:
             return self._lock.wait_for(lambda: name in self.completed, timeout)
+
+
+class TwoRanks(unittest.TestCase):
+    """Tests with two ranks."""
+
+    def both(self, function):
+        """What function(rank) returns on each. `fake` is their library."""
+        self.fake = FakeLibrary(2)
+        _native.use(self.fake)
+        results = run_ranks(self.fake, function)
+        self.assertEqual(self.fake.pending(), 0)
+        return results
 
 
 def run_ranks(fake, function):
