@@ -40,10 +40,13 @@ def is_watched(parameters: Iterable[torch.Tensor]) -> bool:
     return any(id(p) in _watching for p in parameters)
 
 
-def name_of(parameter: torch.Tensor) -> Optional[str]:
-    """What a DistributedOptimizer calls it, on all ranks; None if none does."""
+def name_of(parameter: Any, process_set: Any) -> Optional[str]:
+    """What a DistributedOptimizer calls it on all ranks of the set; None if none
+    of this set does."""
     owner = _naming.get(id(parameter))
-    return None if owner is None else owner.names.get(parameter)
+    if owner is None or id_of(owner.process_set) != id_of(process_set):
+        return None
+    return owner.names.get(parameter)
 
 
 def _parameters_of(optimizer: torch.optim.Optimizer) -> List[torch.Tensor]:
@@ -63,6 +66,7 @@ class Parameters:
                  guards: Guards, on_gradient: Callable[[torch.Tensor], None],
                  first_pending: Callable[[], Optional[str]], is_copy: bool):
         self.optimizer = weakref.ref(optimizer)
+        self.process_set = options.process_set
         self._options = options
         self._guards = guards
         self._on_gradient = weakref.WeakMethod(on_gradient)
@@ -112,7 +116,7 @@ class Parameters:
             return min(replaced)
         # Of this process set: other ranks make no optimizers for it.
         counts = _native.library().counts
-        kinds = [("parameter", id_of(self._options.process_set), name)
+        kinds = [("parameter", id_of(self.process_set), name)
                  for name in names.values()]
         number = max((counts[kind] for kind in kinds), default=0)
         for kind in kinds:
