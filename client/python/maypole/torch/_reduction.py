@@ -298,15 +298,18 @@ class GradientReduction:
             unequal, doubtful = self._start_the_rest(how)
         except Exception as error:  # pylint: disable=broad-except
             first_error = error
+        self._same_step.count()
+        if how == _BY_STEP and self.distributed and first_error is None:
+            self._ask_for_step()
         first_error = self._finish_all() or first_error or unequal
         self._read_early.clear()
         self._reset_passes()
         self._count += 1
         self._steps += 1
-        self._same_step.count()
         self._synchronized = how
         if first_error is not None:
             self._forget()
+            self._same_step.end()
             raise first_error
         self._reducer.settle()
         self._fill_buckets()
@@ -367,12 +370,16 @@ class GradientReduction:
         if not self.distributed:
             return
         try:
-            if self._same_step.check(self._names, self._operation("step"),
-                                     self._synchronized == _BY_ACCESS):
+            self._ask_for_step()
+            if self._same_step.finish(self._names):
                 self._reducer.note_reads()
         except AssertionError:
             self.abandon()
             raise
+
+    def _ask_for_step(self) -> None:
+        self._same_step.start(self._names, self._operation("step"),
+                              self._synchronized == _BY_ACCESS)
 
     def _reduce_for_step(self) -> None:
         if self.distributed and self._parameters.superseded:

@@ -3,7 +3,8 @@
     same = SameStep(process_set)
     same.count()                      # after each synchronize(), and each time gradients are dropped
     same.observe(parameters)          # the results as they are before the program changes them
-    same.check(names, operation, reads)    # about to step: raises on all ranks, or on none
+    same.start(names, operation, reads)    # while the last gradients are reduced, or later
+    same.finish(names)                # about to step: raises on all ranks, or on none
 
 Operations of gradients have the same names in every step. So the gradient that one
 rank has dropped (a batch that was skipped after backward()) would meet the next
@@ -19,15 +20,17 @@ each step has one small allreduce, of
 Results are only observed where the second is possible: if some rank could not
 notice that others read, or others have not been told that this one does.
 
-Thread contract: one thread at a time. Invariant: a check() is the same check() on
-all ranks, or fails.
+Thread contract: one thread at a time. Invariants: a finish() is the same one on
+all ranks, or fails. There is one for each start(), or an end().
 """
 
+import contextlib
 from typing import Any, Dict, Iterable, List, Optional
 
 import torch
 
 from maypole.common.constants import Max
+from maypole.common.exceptions import HorovodInternalError
 from maypole.torch._gradient_changes import Gradients
 from maypole.torch.async_ops import allreduce_async_, synchronize
 
@@ -39,6 +42,7 @@ class SameStep:
         self._process_set = process_set
         self._rounds = 0
         self._results: Optional[Gradients] = None
+        self._handle: Optional[int] = None
 
     def count(self) -> None:
         """Gradients were reduced, or dropped."""
@@ -47,7 +51,6 @@ class SameStep:
     def forget(self) -> None:
         """Begins to count anew, on all ranks: some may have missed steps."""
         self._rounds = 0
-        self._results = None
 
     def observe(self, parameters: Iterable[torch.Tensor]) -> None:
         """Notes the results, to see whether they are changed."""
@@ -56,16 +59,19 @@ class SameStep:
             self._results.take(parameter)
 
     def end(self) -> None:
-        """The step is over."""
+        """The step is over, or has failed."""
         self._results = None
+        if self._handle is not None:
+            handle, self._handle = self._handle, None
+            with contextlib.suppress(HorovodInternalError):
+                synchronize(handle)
 
-    def check(self, names: Dict[torch.Tensor, str], operation: str,
-              reads: bool) -> bool:
-        """Returns whether some rank has read gradients of this step.
-
-        reads: whether this rank has waited because its program read one. Raises
-        AssertionError on all ranks if their steps differ.
-        """
+    def start(self, names: Dict[torch.Tensor, str], operation: str,
+              reads: bool) -> None:
+        """Asks the other ranks, if that was not done in this step. reads: whether
+        this rank has waited because its program read gradients."""
+        if self._handle is not None:
+            return
         changed = 0
         if self._results is not None:
             first = next((p for p in names if p in self._results
@@ -74,9 +80,14 @@ class SameStep:
         self._results = None
         row = torch.tensor(
             [self._rounds, -self._rounds, changed, reads, not reads], device="cpu")
-        most, least, changed, some_read, some_do_not = synchronize(
-            allreduce_async_(row, None, operation, Max,
-                             process_set=self._process_set)).tolist()
+        self._handle = allreduce_async_(row, None, operation, Max,
+                                        process_set=self._process_set)
+
+    def finish(self, names: Dict[torch.Tensor, str]) -> bool:
+        """Returns whether some rank has read gradients of this step. Raises
+        AssertionError on all ranks if their steps differ."""
+        handle, self._handle = self._handle, None
+        most, least, changed, some_read, some_do_not = synchronize(handle).tolist()
         if most != -least:
             raise AssertionError(
                 "step(): a rank has cleared the gradients of its parameters between "
