@@ -2,8 +2,10 @@
 
 import copy
 import gc
+import os
 import unittest
 import warnings
+from unittest import mock
 
 import torch
 
@@ -381,6 +383,7 @@ class BucketsTest(unittest.TestCase):
         for a, b in zip(got[0], self.both(train)[0]):
             self.assertTrue(torch.equal(a, b))
 
+    @mock.patch.dict(os.environ, MAYPOLE_CHECK_START="0")  # of q
     def test_an_error_drops_the_buckets_on_all_ranks(self):
         def rank(r):
             p = torch.nn.Parameter(torch.ones(2))
@@ -426,11 +429,16 @@ class BucketsTest(unittest.TestCase):
                 parameter.sum().backward()
                 optimizer.step()
                 return
-            hvd.allreduce_(torch.tensor([[0, -2**62, -2**62], [0, 0, 0]]), op=hvd.Max,
-                           name="DistributedOptimizer:layouts")
-            for name in names:
+            # What a rank without a gradient asks and answers.
+            own = [[-2**62] * 6 + [0]], [[0, -2**62, -2**62], [0, 0, 0]]
+            for question, answer in zip(("start", "layouts"), own):
+                hvd.allreduce_(torch.tensor(answer), op=hvd.Max,
+                               name="DistributedOptimizer:" + question)
+            for count, name in enumerate(names):
                 hvd.allreduce_(torch.ones(16 if "bucket" in name else 2), None,
                                name)
+                hvd.allreduce_(torch.tensor([count + 1, -count - 1, 0, 0, 1]),
+                               op=hvd.Max, name="DistributedOptimizer:step")
 
         single, bucket = "DistributedOptimizer.p", "DistributedOptimizer.p.bucket"
         fake = self.fake

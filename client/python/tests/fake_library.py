@@ -15,18 +15,20 @@ import collections
 import ctypes
 import itertools
 import mmap
+import re
 import threading
 import time
+import unittest
 
 import fake_collectives
 from maypole import _native
 
 
-LAYOUTS = ":layouts"
+_QUESTION = re.compile(r":(layouts|start|step)\b")
 
 
-def _is_layouts(name):
-    return name is not None and LAYOUTS in name
+def _is_question(name):
+    return name is not None and _QUESTION.search(name) is not None
 
 
 class FakeLibrary:
@@ -48,8 +50,8 @@ class FakeLibrary:
         self._joined = {}  # rank -> submission, in the order of joining
         self.initialized = True
         self.change_wanted_by = {}  # rank -> how many ranks want a change
-        # Names, in the order of completion. Not DistributedOptimizer's question
-        # about layouts, which is not about a tensor of the user.
+        # Names, in the order of completion. Not what the ranks of a
+        # DistributedOptimizer ask each other, which is no tensor of the user's.
         self.completed = []
         self.submitted = []  # (rank, name), without that, too
         self.groups = []  # the names of each group
@@ -222,7 +224,7 @@ class FakeLibrary:
 
     def _enqueue(self, submission):
         rank, number = submission.rank, submission.process_set
-        if not _is_layouts(submission.name):
+        if not _is_question(submission.name):
             self.submitted.append((rank, submission.name))
         self.awaited[submission.name] = submission.awaited
         self.streams[rank, submission.name] = submission.stream
@@ -263,7 +265,7 @@ class FakeLibrary:
         if submissions[0].status == _native.OK:
             if all(self._in_arena(s) for s in submissions):
                 self.arena_operations.append(submissions[0].name)
-            if not _is_layouts(submissions[0].name):
+            if not _is_question(submissions[0].name):
                 self.completed.append(submissions[0].name)
 
     # --- process sets -------------------------------------------------------
@@ -368,6 +370,18 @@ class FakeLibrary:
         """Waits until operation `name` has completed; False after a timeout."""
         with self._lock:
             return self._lock.wait_for(lambda: name in self.completed, timeout)
+
+
+class TwoRanks(unittest.TestCase):
+    """Tests with two ranks."""
+
+    def both(self, function):
+        """What function(rank) returns on each. `fake` is their library."""
+        self.fake = FakeLibrary(2)
+        _native.use(self.fake)
+        results = run_ranks(self.fake, function)
+        self.assertEqual(self.fake.pending(), 0)
+        return results
 
 
 def run_ranks(fake, function):

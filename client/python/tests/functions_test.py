@@ -120,6 +120,24 @@ class FunctionsTest(unittest.TestCase):
         self.both(rank)
         self.assertEqual(self.fake.pending(), 0)
 
+    def test_dtypes_of_state_that_are_not_the_parameters(self):
+        # torch's load_state_dict() would cast mu, eta and mu_product.
+
+        def rank(r, kind):
+            p = torch.nn.Parameter(torch.ones(2, dtype=torch.float64))
+            optimizer = kind([p], lr=0.1)
+            for step in range(2 + r):
+                p.grad = torch.full_like(p, step + 0.1)
+                optimizer.step()
+            hvd.broadcast_optimizer_state(optimizer, root_rank=1)
+            return {key: (str(getattr(value, "dtype", type(value))), float(value.sum() if torch.is_tensor(value) else value))
+                    for key, value in optimizer.state[p].items()}
+
+        for kind in (torch.optim.ASGD, torch.optim.NAdam, torch.optim.RAdam):
+            with self.subTest(kind):
+                one, two = self.both(lambda r: rank(r, kind))
+                self.assertEqual(one, two)
+
 
 if __name__ == "__main__":
     unittest.main()

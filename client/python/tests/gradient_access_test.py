@@ -80,14 +80,7 @@ class TwoSteps(torch.optim.SGD):
         super().step()
 
 
-class AccessTest(unittest.TestCase):
-
-    def both(self, function):
-        fake = fake_library.FakeLibrary(2)
-        _native.use(fake)
-        results = fake_library.run_ranks(fake, function)
-        self.assertEqual(fake.pending(), 0)
-        return results
+class AccessTest(fake_library.TwoRanks):
 
     def train(self, rank, ranks, between, wrap, only_on=(0, 1), passes=1):
         model = make_model()
@@ -303,7 +296,7 @@ class AccessTest(unittest.TestCase):
 
     def test_a_rank_without_a_gradient(self):
 
-        def rank(r, between, idle, buckets, error):
+        def rank(r, between, first, idle, buckets, error):
             model = make_model()
             optimizer = hvd.DistributedOptimizer(
                 torch.optim.SGD(model.parameters(), lr=0.1),
@@ -312,7 +305,8 @@ class AccessTest(unittest.TestCase):
                 optimizer.zero_grad()
                 if r == 0 or step != idle:
                     loss_of(model, step, r, 2).backward()
-                between(model, optimizer)
+                if step >= first:
+                    between(model, optimizer)
                 if error and step == idle:
                     with self.assertRaisesRegex(
                             AssertionError, "'DistributedOptimizer.0.weight' was "
@@ -330,14 +324,48 @@ class AccessTest(unittest.TestCase):
         def look(model, _):
             return [p.grad is None or p.grad.sum() for p in model.parameters()]
 
-        for idle in (0, 2):
+        for first, idle in ((0, 0), (0, 2), (2, 2), (1, 3)):
             for buckets in (False, True):
                 for between, error in ((clip_norm, True), (clamp, True),
                                        (look, False)):
-                    with self.subTest((idle, buckets, between.__name__)):
+                    with self.subTest((first, idle, buckets, between.__name__)):
                         one, two = self.both(lambda r: rank(
-                            r, between, idle, buckets, error))
+                            r, between, first, idle, buckets, error))
                         self.assertEqual(one, two)
+
+    def test_a_batch_that_is_skipped_after_backward_beside_a_rank_without_one(self):
+        """The rank that had a gradient drops it. The other one must not take that
+        for its next."""
+
+        def drop_model(model, _):
+            model.zero_grad()
+
+        def drop_none(model, _):
+            for p in model.parameters():
+                p.grad = None
+
+        def rank(r, drop):
+            model = make_model()
+            optimizer = hvd.DistributedOptimizer(
+                torch.optim.SGD(model.parameters(), lr=0.1),
+                model.named_parameters())
+            loss_of(model, 0, r, 2).backward()
+            optimizer.step()
+            before = [p.tolist() for p in model.parameters()]
+            optimizer.zero_grad()
+            if r == 0:
+                loss_of(model, 1, r, 2).backward()
+                drop(model, optimizer)  # waits for the other's next step
+            else:
+                loss_of(model, 2, r, 2).backward()
+            with self.assertRaisesRegex(AssertionError, "a rank has cleared the "
+                                        "gradients of its parameters"):
+                optimizer.step()
+            self.assertEqual([p.tolist() for p in model.parameters()], before)
+
+        for drop in (drop_model, drop_none):
+            with self.subTest(drop.__name__):
+                self.both(lambda r: rank(r, drop))
 
     def test_clipping_in_the_step_of_unfreezing(self):
 

@@ -39,14 +39,7 @@ def values(model):
     return [p.tolist() for p in model.parameters()]
 
 
-class IdentityTest(unittest.TestCase):
-
-    def both(self, function):
-        fake = fake_library.FakeLibrary(2)
-        _native.use(fake)
-        results = fake_library.run_ranks(fake, function)
-        self.assertEqual(fake.pending(), 0)
-        return results
+class IdentityTest(fake_library.TwoRanks):
 
     def test_a_scheduler_made_before_steers_all_ranks(self):
 

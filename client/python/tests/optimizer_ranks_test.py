@@ -25,14 +25,14 @@ def values(*models):
     return [p.tolist() for model in models for p in model.parameters()]
 
 
-class RanksTest(unittest.TestCase):
+def filled(model, value=0.5):
+    with torch.no_grad():
+        for p in model.parameters():
+            p.fill_(value)
+    return model
 
-    def both(self, function):
-        self.fake = fake_library.FakeLibrary(2)
-        _native.use(self.fake)
-        results = fake_library.run_ranks(self.fake, function)
-        self.assertEqual(self.fake.pending(), 0)
-        return results
+
+class RanksTest(fake_library.TwoRanks):
 
     def test_batches_of_one_rank_only(self):
 
@@ -88,6 +88,33 @@ class RanksTest(unittest.TestCase):
 
         one, two = self.both(rank)
         self.assertEqual(one, two)
+
+    def test_sparse_adam_and_a_rank_without_a_gradient(self):
+
+        def rank(r, as_dense):
+            table = torch.nn.Embedding(5, 4, sparse=True)
+            with torch.no_grad():
+                table.weight.fill_(1.0)
+            optimizer = hvd.DistributedOptimizer(
+                torch.optim.SparseAdam(list(table.parameters()), lr=0.1),
+                table.named_parameters(), sparse_as_dense=as_dense)
+            # Of rank 0 alone; of none in the first step of an epoch; of both.
+            for steps in (("-", "0", "-"), ("-", "01", "1"), ("-", "0", "-")):
+                if r == 0 or steps[1] == "01":
+                    for who in steps:
+                        optimizer.zero_grad()
+                        if str(r) in who:
+                            table(torch.tensor([r, 2])).sum().backward()
+                        optimizer.step()
+                last = hvd.join()
+                hvd.broadcast_parameters(table.state_dict(), root_rank=last)
+                hvd.broadcast_optimizer_state(optimizer, root_rank=last)
+            return values(table), optimizer.state_dict()["state"][0]["step"]
+
+        for as_dense in (False, True):
+            with self.subTest(as_dense):
+                one, two = self.both(lambda r: rank(r, as_dense))
+                self.assertEqual(one, two)
 
     def test_adasum_of_a_parameter_that_is_frozen_later(self):
 
@@ -152,7 +179,7 @@ class RanksTest(unittest.TestCase):
     def test_an_optimizer_that_replaces_another_has_its_name(self):
 
         def rank(r):
-            model = torch.nn.Linear(2, 1)
+            model = filled(torch.nn.Linear(2, 1))
             kept = []
             for _ in range(r + 1):  # one rank makes one more
                 kept.append(hvd.DistributedOptimizer(
@@ -326,7 +353,7 @@ class ErrorsTest(unittest.TestCase):
     def test_a_model_that_is_cast_later(self):
 
         def rank(r, buckets):
-            model = torch.nn.Linear(2, 1)
+            model = filled(torch.nn.Linear(2, 1))
             optimizer = hvd.DistributedOptimizer(
                 torch.optim.SGD(model.parameters(), lr=1.0),
                 model.named_parameters(), gradient_as_bucket_view=buckets)

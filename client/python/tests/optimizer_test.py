@@ -327,6 +327,7 @@ class OptimizerTest(unittest.TestCase):
         for x, y in zip(a, b):
             self.assertTrue(torch.equal(x, y))
 
+    @mock.patch.dict(os.environ, MAYPOLE_CHECK_START="0")  # of q
     def test_an_error_is_raised_once_and_the_optimizer_goes_on(self):
         def rank(r):
             p = torch.nn.Parameter(torch.ones(2))

@@ -34,14 +34,7 @@ MOVED = [getattr(torch, name) for name in (
     "uint64") if hasattr(torch, name)]
 
 
-class OtherTensorsTest(unittest.TestCase):
-
-    def both(self, function):
-        fake = fake_library.FakeLibrary(2)
-        _native.use(fake)
-        results = fake_library.run_ranks(fake, function)
-        self.assertEqual(fake.pending(), 0)
-        return results
+class OtherTensorsTest(fake_library.TwoRanks):
 
     def test_what_is_moved(self):
 

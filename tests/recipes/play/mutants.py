@@ -19,6 +19,7 @@ import torch
 import maypole.torch as hvd
 from maypole.torch import _reducer, adasum_optimizer, optimizer
 from maypole.torch._guards import grad_of, set_grad
+from maypole.torch._parameters import Parameters as _Parameters
 from maypole.torch._reduction import GradientReduction as _Reduction
 
 _Reducer = _reducer.Reducer
@@ -186,13 +187,13 @@ def a_broadcast_is_from_another_root():
 
 
 def an_unfrozen_parameter_is_forgotten():
-    original = _Reduction._watch
+    original = _Parameters.watch
 
     def watch(self):
-        if not self._passes_left:
+        if not self.hooked:
             original(self)
 
-    return [(_Reduction, "_watch", watch)]
+    return [(_Parameters, "watch", watch)]
 
 
 def a_closure_is_not_synchronized():
@@ -208,7 +209,7 @@ def passes_are_averaged():
 
     def synchronize(self, how):
         original(self, how)
-        for p in self._passes_left:
+        for p in self._parameters.hooked:
             if p.grad is not None and self.backward_passes_per_step > 1:
                 p.grad.mul_(0.5)
 

@@ -41,6 +41,7 @@ class Trainee:
     def __init__(self, recipe, world, number):
         self.recipe, self.world, self.number = recipe, world, number
         self.known = {}
+        self.ahead = {}  # losses that were computed before backward(), by part
         self.scaler = scaler() if recipe.scaler != "no" else None
         self.frozen = []
         unequal = recipe.start.startswith(("broadcast", "resume_root")) or recipe.start == "unequal"
@@ -164,11 +165,20 @@ class Trainee:
             for p in self.parameters():
                 p.grad = None
 
+    def parts(self):
+        return range(2 if self.recipe.passes == "two" else 1)
+
+    def forward(self, now):
+        """What backward() would do first."""
+        for part in self.parts():
+            self.ahead[part] = self.losses(now, part)
+
     def backward(self, now):
         """Gradients of one step, by one or more backward passes."""
         recipe = self.recipe
-        for part in range(2 if recipe.passes == "two" else 1):
-            losses = self.losses(now, part)
+        for part in self.parts():
+            losses = self.ahead.pop(part, None)
+            losses = self.losses(now, part) if losses is None else losses
             for loss in losses:
                 if self.scaler is not None:
                     loss = self.scaler.scale(loss)
@@ -415,6 +425,10 @@ class Training:
         if "interleaved" not in recipe.second:
             parts = steps
             steps = [lambda t: [part(t) for part in parts]]
+        if recipe.second == "crossed_forward":
+            for trainee in order:
+                trainee.forward(now)
+            order = self.trainees
         for step in steps:
             for trainee in order:
                 step(trainee)

@@ -6,9 +6,9 @@ is taken out.
 Thread contract: pure.
 """
 
-from typing import Callable, Dict, NamedTuple, Optional
+from typing import Callable, Dict, List, NamedTuple, Optional
 
-from recipe import UNEQUAL, Recipe
+from recipe import Recipe
 
 
 class Fault(NamedTuple):
@@ -19,19 +19,7 @@ class Fault(NamedTuple):
     of: Callable[[Recipe], bool]
 
 
-FAULTS = [
-    Fault("SparseAdam fails on a cleared gradient of a rank that is idle while the others have joined",
-          {"model": "words", "usage": "idle", "optimizer": "SparseAdam", "uneven": "first"},
-          lambda r: r.optimizer == "SparseAdam" and r.usage == "idle" and (r.elastic != "no" or r.uneven != "no")),
-    Fault("a rank without a gradient in a step that all ranks leave out goes on with the others' gradients of it",
-          {"usage": "idle", "skipped": "after"},
-          lambda r: r.usage == "idle" and r.skipped == "after"),
-    Fault("different weights or states at the start are not noticed", {"start": "unequal"},
-          lambda r: r.start in UNEQUAL),
-    Fault("broadcast_optimizer_state changes dtypes of the state on all ranks but the root",
-          {"optimizer": "ASGD", "uneven": "join"},
-          lambda r: r.optimizer in ("ASGD", "NAdam", "RAdam") and (r.start.startswith("resume_root") or r.uneven != "no")),
-]
+FAULTS: List[Fault] = []
 
 
 def reason_of(recipe: Recipe) -> Optional[str]:

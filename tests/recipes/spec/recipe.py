@@ -84,8 +84,8 @@ DIMENSIONS: Dict[str, Tuple[Any, ...]] = {
     # A gradient scaler; in the third step the gradients of the last rank overflow. early: without synchronize().
     "scaler": ("no", "yes", "early"),
     # A second model with its optimizer. after: step by step, one after the other. interleaved: both backward(), then
-    # both step(). crossed...: in an order that differs between ranks.
-    "second": ("none", "after", "interleaved", "crossed", "crossed_interleaved"),
+    # both step(). crossed...: in an order that differs between ranks; crossed_forward: only the forward passes.
+    "second": ("none", "after", "interleaved", "crossed", "crossed_interleaved", "crossed_forward"),
     "same_names": (False, True),  # the parameters of both have the same names
     # --- events
     # join: the last rank has fewer batches. first: it has none in the first epoch; ever: none at all. one_skips: a
@@ -146,6 +146,8 @@ class Recipe(_Fields):
         if self.usage == "idle" and self.changes_early():
             # A rank that has computed nothing cannot know that there is something to wait for.
             values.append("usage=idle")
+        if self.second == "crossed_forward" and self.model == "batch_norm":
+            values.append("second=crossed_forward")  # statistics are exchanged in forward()
         return values
 
     def changes_early(self) -> bool:
@@ -190,10 +192,6 @@ def _conflicts(r: Recipe):
             yield "zero_grad", "default"
     if r.outer != "none":
         yield "uneven", "no"  # slow weights, or those of an ascent, of a rank that has joined are nobody's to broadcast
-    if r.frozen == "since" and (r.elastic != "no" or r.uneven != "no"):
-        # With zeros, momentum would go on, but not in a process that has never had a gradient.
-        yield "zero_grad", "none"
-        yield "buckets", "no"
     if r.optimizer == "SparseAdam":
         yield "model", "words"
         yield "usage", "idle" if r.usage == "idle" else "all"

@@ -3,7 +3,9 @@
 torch's load_state_dict() makes new dicts for the parameter groups and for the
 state. Whoever holds one of the old ones (a scheduler's closure, a program's
 `group = optimizer.param_groups[0]`) goes on with values that nobody uses. On
-some ranks only, that makes the ranks differ.
+some ranks only, that makes the ranks differ. It also gives floating-point state
+the dtype of its parameter, which the rank whose state it is may not have (mu and
+eta of ASGD, mu_product of NAdam).
 
 Thread contract: one thread at a time.
 """
@@ -16,13 +18,29 @@ import torch
 def load_state_dict(optimizer: torch.optim.Optimizer,
                     state_dict: Dict[str, Any]) -> None:
     """optimizer.load_state_dict(), which leaves the group dicts, the state's
-    dicts, and tensors in them of equal shape, dtype and device in place."""
+    dicts, and tensors in them of equal shape, dtype and device in place, and
+    dtypes as they are in state_dict."""
     groups, state = optimizer.param_groups, optimizer.state
     optimizer.load_state_dict(state_dict)
+    _restore_dtypes(optimizer, state_dict)
     _fill_list(groups, optimizer.param_groups)
     if optimizer.state is not state:
         _fill(state, optimizer.state)
     optimizer.param_groups, optimizer.state = groups, state
+
+
+def _restore_dtypes(optimizer: torch.optim.Optimizer,
+                    state_dict: Dict[str, Any]) -> None:
+    """Undoes the casts that load_state_dict() has made."""
+    for group, saved in zip(optimizer.param_groups, state_dict["param_groups"]):
+        for parameter, key in zip(group["params"], saved["params"]):
+            wanted = state_dict["state"].get(key, {})
+            state = optimizer.state.get(parameter, {})
+            for name, value in wanted.items():
+                now = state.get(name)
+                if (isinstance(value, torch.Tensor) and isinstance(now, torch.Tensor)
+                        and now.dtype != value.dtype):
+                    state[name] = value.detach().clone().to(now.device)
 
 
 def _fill_list(old: List[Any], new: List[Any]) -> None:

@@ -72,8 +72,11 @@ class Layouts:
         self._learned_orders: dict[torch.Tensor, Order] = {}
         # Dense gradients that lie differently on the ranks, or apart.
         self._unordered: dict[torch.Tensor, bool] = {}
+        # Of this rank's sparse gradients, also after forget(): zero_grad() leaves
+        # none of it.
+        self._last_sparse: dict[torch.Tensor, int] = {}
         # Whether some rank has waited because its program read gradients.
-        self._reads = False
+        self.reads = False
 
     def note(self, parameter: torch.Tensor, sparse_dims: int) -> None:
         """Notes that this rank's gradient was sparse before it was replaced by a dense one."""
@@ -84,8 +87,12 @@ class Layouts:
              computed: bool) -> tuple[int, int, int]:
         """(code, number of the order, that times -1)."""
         grad = grad_of(parameter)
-        if grad is None or grad.is_sparse and not computed and grad._nnz() == 0:
-            return _NO_GRADIENT, _NO_ORDER, _NO_ORDER  # see lacks_gradient()
+        if grad is None:
+            return _NO_GRADIENT, _NO_ORDER, _NO_ORDER
+        if grad.is_sparse and not computed and grad._nnz() == 0:
+            # See lacks_gradient().
+            return (self._last_sparse.get(parameter, _NO_GRADIENT), _NO_ORDER,
+                    _NO_ORDER)
         if grad.is_sparse:
             return _DENSE + grad.sparse_dim(), _NO_ORDER, _NO_ORDER
         number = _number_of(order_in_memory(grad))
@@ -101,20 +108,23 @@ class Layouts:
         because its program read gradients. unaware: whether it could not have
         noticed that.
 
-        Returns whether some rank reads and some rank is unaware.
+        Returns whether some rank reads and some rank is unaware, or may be: it
+        is not asked if no rank has read before.
         """
         unknown = [p for p in parameters if p not in self._known]
-        if not unknown and not self._reads:
-            return False
+        if not unknown and not self.reads:
+            return reads
         own = torch.tensor([self._own(p, p in computed) for p in unknown] +
                            [(reads, unaware, 0)], dtype=torch.int64, device="cpu")
         handle = allreduce_async_(own, None, name, Max, process_set=process_set)
         *layouts, (some_reads, some_unaware, _) = synchronize(handle).tolist()
-        self._reads = self._reads or some_reads > 0
+        self.reads = self.reads or some_reads > 0
         for parameter, (code, number, negative) in zip(unknown, layouts):
             if code == _NO_GRADIENT:
                 continue
             self._known[parameter] = code
+            if code > _DENSE:
+                self._last_sparse[parameter] = code
             if number != -negative or number == _NO_DENSE_ORDER:
                 self._unordered[parameter] = True
             elif number != _NO_ORDER:
@@ -148,7 +158,7 @@ class Layouts:
 
     def knowledge(self, names: dict[torch.Tensor, str]) -> Any:
         """All of it, as something that repr() makes equal on equal ranks."""
-        return self._reads, sorted(
+        return self.reads, sorted(
             (names[p], code, self._orders.get(p), p in self._unordered)
             for p, code in self._known.items() if p in names)
 
@@ -183,4 +193,4 @@ class Layouts:
         for known in (self._known, self._noted, self._orders,
                       self._learned_orders, self._unordered):
             known.clear()
-        self._reads = False
+        self.reads = False

@@ -45,6 +45,14 @@ class Reducer:
         return self._layouts.learn(parameters, name, self.process_set, computed,
                                    reads, unaware)
 
+    def note_reads(self) -> None:
+        """Some rank has read gradients before step(), as all know."""
+        self._layouts.reads = True
+
+    def zeros(self, parameter: torch.Tensor) -> torch.Tensor:
+        """A gradient of zeros, in the layout of the other ranks' gradients."""
+        return self._layouts.zeros(parameter)
+
     def settle(self) -> None:
         """All ranks have reduced this step's gradients."""
         self._layouts.settle()
@@ -166,7 +174,7 @@ class Reducer:
         def finish() -> None:
             wait()
             # The optimizer may be one for sparse gradients.
-            set_grad(parameter, dense.to_sparse(sparse_dims))
+            set_grad(parameter, _usable(dense.to_sparse(sparse_dims)))
 
         return finish
 
@@ -176,6 +184,16 @@ class Reducer:
                                       self.process_set)
 
         def finish() -> None:
-            set_grad(parameter, wait())
+            set_grad(parameter, _usable(wait()))
 
         return finish
+
+
+def _usable(sparse: torch.Tensor) -> torch.Tensor:
+    """One without entries in the form that zero_grad() gives it, all dimensions
+    sparse: SparseAdam of older torch cannot take another."""
+    if sparse._nnz() > 0:
+        return sparse
+    indices = torch.zeros(sparse.dim(), 0, dtype=torch.int64, device=sparse.device)
+    return torch.sparse_coo_tensor(indices, torch.zeros(0, dtype=sparse.dtype, device=sparse.device),
+                                   sparse.shape)

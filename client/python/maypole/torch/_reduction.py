@@ -22,22 +22,25 @@ may see different errors, and a rank that has joined (it had no input) has misse
 steps. So all is forgotten after an error and in a new epoch; after a join() the
 ranks compare it first.
 
+_parameters has the names and hooks, _reducer what is done with one gradient,
+_equal_start and _same_step what the ranks compare before they step.
+
 Thread contract: one thread at a time.
 
 Invariants: between the first hook after a step and synchronize(), `_pending`
 has an entry for each parameter whose gradient has been computed; the entry is
 None while its reduction has not been started. The guards are engaged while
-`_pending` is not empty. At most one reduction watches a parameter.
+`_pending` is not empty.
 """
 
 import contextlib
 import dataclasses
 import inspect
+import sys
 import traceback
 import warnings
-import weakref
 import zlib
-from typing import Any, Callable, Dict, Iterable, List, Optional, Set
+from typing import Any, Callable, Dict, Optional, Set, Tuple
 
 import torch
 import torch.utils.checkpoint
@@ -45,16 +48,18 @@ import torch.utils.checkpoint
 from maypole import _native
 from maypole.common import basics
 from maypole.common.constants import Max, Sum
-from maypole.common.process_sets import global_process_set, id_of
+from maypole.common.process_sets import global_process_set
 from maypole.torch._buckets import Bucket, Buckets
 from maypole.torch._compiling import not_compiled
+from maypole.torch._equal_start import EqualStart
+from maypole.torch._gradient_changes import Gradients, is_clear
 from maypole.torch._guards import READ, Guards, grad_of
-from maypole.torch._hooks import on_gradient
+from maypole.torch._parameters import Parameters
 from maypole.torch._reducer import Reducer
+from maypole.torch._same_step import SameStep
+from maypole.torch._sums import Sums
 from maypole.torch.async_ops import allreduce_async_, synchronize
 from maypole.torch.compression import Compression
-
-_PREFIX = "DistributedOptimizer"
 
 # With two optimizers, as in a GAN, the generator's backward() also computes
 # gradients of the discriminator.
@@ -88,21 +93,6 @@ class Options:
     bucket_bytes: Optional[int] = None
 
 
-# The reduction that watches a parameter, by the parameter's id.
-_watching: "weakref.WeakValueDictionary[int, GradientReduction]" = (
-    weakref.WeakValueDictionary())
-
-
-def is_watched(parameters: Iterable[torch.Tensor]) -> bool:
-    """Whether some reduction watches one of these parameters."""
-    return any(id(p) in _watching for p in parameters)
-
-
-def parameters_of(optimizer: torch.optim.Optimizer) -> List[torch.Tensor]:
-    """All parameters of all groups."""
-    return [p for group in optimizer.param_groups for p in group["params"]]
-
-
 class GradientReduction:
     """See the head of this file."""
 
@@ -110,7 +100,6 @@ class GradientReduction:
                  is_copy: bool = False):
         self.options = options
         self.backward_passes_per_step = options.backward_passes_per_step
-        self._optimizer = weakref.ref(optimizer)
         # A rank that is alone in an elastic job may get company.
         process_set = options.process_set
         self.distributed = process_set.included() and (
@@ -122,180 +111,65 @@ class GradientReduction:
             options.bucket_bytes))
         # By parameter or bucket: the function that ends its reduction.
         self._pending: Dict[Any, Optional[Callable[[], None]]] = {}
-        # Backward passes still to come before a gradient is reduced, of each
-        # parameter that is watched.
-        self._passes_left: Dict[torch.Tensor, int] = {}
-        self._hooks: Dict[torch.Tensor, Any] = {}
+        # Backward passes of this step that have computed a gradient.
+        self._passes: Dict[torch.Tensor, int] = {}
         self._guards = Guards(self._accessed)
         # Parameters that are in a bucket or will never be in one.
         self._settled: Set[torch.Tensor] = set()
         self._synchronized = _NOT
         self._count = 0  # of synchronize() in this step
         self._complete = False  # some gradient had its last pass in this step
-        # Gradients that were read between two passes: (version, sums).
-        self._read_early: Dict[torch.Tensor, Any] = {}
-        # With op=Sum: hooks of parameters whose .grad may be a result.
-        self._results: Dict[torch.Tensor, Any] = {}
-        # Results as they were, by parameter, in a step in which some rank could
-        # not notice that others read them; None in other steps.
-        self._read: Optional[Dict[torch.Tensor, Any]] = None
+        # Gradients that were read between two passes.
+        self._read_early = Gradients()
+        self._sums = Sums()
+        self._start_check = EqualStart(process_set, zeros=self._reducer.zeros)
+        self._same_step = SameStep(process_set)
         self._epoch = basics.joins()
         self._joins = _native.library().counts["join"]
         self._steps = 0  # since _forget()
-        self._superseded = False
-        self._ids: List[int] = []
-        self._names: Dict[torch.Tensor, str] = {}
-        # A copy that has not been used: other ranks may not have made it.
-        self._asleep = self.distributed and is_copy
-        if self.distributed:
-            self._be_called(0 if is_copy else self._take_over(options.names))
-            self._ids = [id(p) for p in parameters_of(optimizer)]
-            self._watch()
+        self._parameters = (Parameters(optimizer, options, self._guards,
+                                       self._on_grad, self.first_pending, is_copy)
+                            if self.distributed else None)
 
-    def _be_called(self, number: int) -> None:
-        """Names the operations. number: see _take_over()."""
-        self._number = number
-        self._prefix = f"{_PREFIX}#{number}" if number else _PREFIX
-        self._names = {p: f"{self._prefix}.{name}"
-                       for p, name in self.options.names.items()}
+    @property
+    def _names(self) -> Dict[torch.Tensor, str]:
+        return self._parameters.names
 
-    def _wake(self) -> bool:
-        """The first use of a copy, on all ranks. Returns whether this is it."""
-        if not self._asleep:
-            return False
-        self._asleep = False
-        self._be_called(self._take_over(self.options.names))
-        return True
+    def _operation(self, what: str) -> str:
+        return f"{self._parameters.prefix}:{what}"
 
     def wake_anew(self) -> None:
-        """The same, by a use that is not about earlier gradients."""
-        if self._asleep:
+        """Wakes a copy, by a use that is not about earlier gradients."""
+        if self.distributed and self._parameters.asleep:
             self._guards.release()
             self._pending.clear()
             self._read_early.clear()
             self._reset_passes()
-            self._wake()
-
-    # --- Which parameters -------------------------------------------------------
-
-    def _take_over(self, names: Dict[torch.Tensor, str]) -> int:
-        """Ends other reductions' watch over these parameters; returns this
-        optimizer's number: how many were made before it with a parameter of
-        the same name.
-
-        An optimizer that replaces another one has its number.
-        """
-        others = {_watching.get(id(p)) for p in names} - {None, self}
-        for other in others:
-            if other.pending:
-                raise ValueError(
-                    "DistributedOptimizer: another one is reducing gradients of "
-                    f"the same parameters ({other._first_pending()!r} among "
-                    "them); call its step() or synchronize() first")
-        for other in others:
-            for parameter in names:
-                other._unwatch(parameter)
-            other._superseded = True
-        replaced = [o._number for o in others if not o._passes_left]
-        if replaced:
-            return min(replaced)
-        # Of this process set: other ranks make no optimizers for it.
-        counts = _native.library().counts
-        kinds = [("parameter", id_of(self.options.process_set), name)
-                 for name in names.values()]
-        number = max((counts[kind] for kind in kinds), default=0)
-        for kind in kinds:
-            counts[kind] = number + 1
-        return number
-
-    def _watch(self) -> None:
-        """Adds a hook to each parameter that needs a gradient and has none, and
-        a guard to those that do not need one yet."""
-        fresh = []
-        for parameter in self._names:
-            if parameter in self._passes_left:
-                continue
-            if parameter.requires_grad:
-                fresh.append(parameter)
-            elif self._guards.could_add(parameter):
-                self._guards.add(parameter)
-        if not fresh:
-            return
-        # Weak, so that an optimizer that was replaced stops reducing.
-        method = weakref.WeakMethod(self._on_grad)
-
-        @not_compiled
-        def hook(parameter: torch.Tensor) -> None:
-            on_grad = method()
-            if on_grad is not None:
-                on_grad(parameter)
-
-        for parameter in fresh:
-            try:
-                self._guards.add(parameter)
-            except TypeError as error:
-                raise ValueError(
-                    f"DistributedOptimizer: {self._names[parameter]!r} is a "
-                    f"{type(parameter).__name__}, expected a torch.Tensor or "
-                    f"torch.nn.Parameter: {error}") from None
-            self._passes_left[parameter] = self.backward_passes_per_step
-            self._hooks[parameter] = on_gradient(parameter, hook)
-            _watching[id(parameter)] = self
-
-    def _unwatch(self, parameter: torch.Tensor) -> None:
-        if self._passes_left.pop(parameter, None) is not None:
-            del self._hooks[parameter]
-            _watching.pop(id(parameter), None)
-        self._guards.remove(parameter)
-        self._names.pop(parameter, None)
+            self._parameters.wake()
 
     def follow_groups(self) -> None:
-        """Notices parameters that were added to the optimizer's groups, and
-        those that are gone."""
-        if not self.distributed:
-            return
-        parameters = parameters_of(self._optimizer())
-        ids = [id(p) for p in parameters]
-        if ids == self._ids:
-            return
-        self._ids = ids
-        gone = set(self._names) - set(parameters)
-        for parameter in gone:
-            self._unwatch(parameter)
-            self.options.names.pop(parameter, None)
-        if gone and self._buckets is not None:
+        """Notices changes of the optimizer's groups."""
+        if (self.distributed and self._parameters.follow_groups()
+                and self._buckets is not None):
             self._forget()
-        taken = set(self.options.names.values())
-        for g, group in enumerate(self._optimizer().param_groups):
-            for i, parameter in enumerate(group["params"]):
-                if parameter in self._names:
-                    continue
-                name = f"group{g}.{i}"
-                while name in taken:
-                    name += "+"
-                taken.add(name)
-                self.options.names[parameter] = name
-                self._names[parameter] = f"{self._prefix}.{name}"
-        self._watch()
 
     # --- Within backward() ------------------------------------------------------
 
     def _on_grad(self, parameter: torch.Tensor) -> None:
-        passes = self._passes_left.get(parameter)
-        if passes is None:
-            return  # no longer watched
-        if passes <= 0:
+        if parameter not in self._parameters.hooked:
+            return
+        passes = self._passes[parameter] = self._passes.get(parameter, 0) + 1
+        if passes > self.backward_passes_per_step:
             raise AssertionError(self._too_often(parameter))
-        self._passes_left[parameter] = passes - 1
         if not self._pending:
-            self._begin(parameter)
+            self._begin()
         self._pending[parameter] = None
         self._synchronized = _NOT
-        if passes > 1:
-            self._read_early.pop(parameter, None)
+        self._read_early.drop(parameter)
+        if passes < self.backward_passes_per_step:
             return
         self._complete = True
-        if self._asleep:
+        if self._parameters.asleep:
             return
         bucket = self._bucket_of(parameter)
         if bucket is None:
@@ -305,51 +179,15 @@ class GradientReduction:
         if bucket.missing == 0:
             self._start_bucket(bucket)
 
-    def _begin(self, parameter: torch.Tensor) -> None:
+    def _begin(self) -> None:
         """The first gradient since synchronize()."""
-        if not self._asleep:
+        if not self._parameters.asleep:
             self._follow_job()
         self._guards.engage()
 
     def _keep_results(self) -> None:
-        """With op=Sum: sees to it that no gradient is added to a result."""
-        if self.options.op != Sum:
-            return
-        method = weakref.WeakMethod(self._before_grad)
-
-        def hook_of(parameter: torch.Tensor) -> Callable[[Any], None]:
-            key = weakref.ref(parameter)
-
-            def hook(_: Any) -> None:
-                before_grad, parameter = method(), key()
-                if before_grad is not None and parameter is not None:
-                    before_grad(parameter)
-
-            return hook
-
-        for parameter in self._passes_left:
-            if parameter.requires_grad and parameter not in self._results:
-                self._results[parameter] = parameter.register_hook(
-                    hook_of(parameter))
-
-    def _drop_results(self) -> None:
-        while self._results:
-            self._results.popitem()[1].remove()
-
-    def _before_grad(self, parameter: torch.Tensor) -> None:
-        """backward() is about to add to a .grad that may be a result."""
-        hook = self._results.get(parameter)
-        if hook is None:
-            return
-        if not _is_clear(grad_of(parameter)):
-            raise AssertionError(
-                f"the gradient of {self._names[parameter]!r} was computed onto "
-                "one that has been reduced in this step, which with op=Sum "
-                "would be summed again; call all backward() of a step before "
-                "synchronize() and before the gradients are read, clear the "
-                "gradients in between, or use op=Average")
-        hook.remove()
-        del self._results[parameter]
+        if self.distributed and self.options.op == Sum:
+            self._sums.keep(self._parameters.hooked, self._names)
 
     def _too_often(self, parameter: torch.Tensor) -> str:
         what = (f"the gradient of {self._names[parameter]!r} was computed more "
@@ -396,9 +234,12 @@ class GradientReduction:
         if _in_backward():
             self._accessed_in_backward(parameter)
         elif self._complete:
-            if value is READ or _is_clear(value):
+            drops = _in_zero_grad() if value is READ else is_clear(value)
+            if value is READ or drops:
                 self._synchronize(_BY_ACCESS)
                 self._keep_results()
+                if drops:
+                    self._same_step.count()
             elif parameter in self._pending:
                 raise AssertionError(
                     f"the gradient of {self._names[parameter]!r} was replaced on "
@@ -406,9 +247,9 @@ class GradientReduction:
                     "call synchronize() before you set .grad, or read .grad, "
                     "which waits for the ranks' result")
             # Otherwise the value is this rank's gradient, reduced with the rest.
-        elif parameter not in self._read_early:
+        elif parameter not in self._read_early and grad_of(parameter) is not None:
             # More passes may follow, or this is the step's last one.
-            self._read_early[parameter] = _fingerprint(grad_of(parameter))
+            self._read_early.take(parameter)
 
     def _accessed_in_backward(self, parameter: torch.Tensor) -> None:
         """In a hook of the program's."""
@@ -416,7 +257,7 @@ class GradientReduction:
         if finish is not None:
             self._pending[parameter] = _nothing
             finish()
-        elif self._passes_left.get(parameter, 1) <= 0:
+        elif self._passes.get(parameter, 0) >= self.backward_passes_per_step:
             raise AssertionError(
                 f"the gradient of {self._names[parameter]!r} was accessed in "
                 "backward(), while it waits for the others of its bucket; do "
@@ -425,11 +266,7 @@ class GradientReduction:
     def _check_unchanged(self, parameter: torch.Tensor) -> None:
         """Raises AssertionError if the program has changed a gradient that is
         not reduced yet."""
-        seen = self._read_early.get(parameter)
-        if seen is None:
-            return
-        grad = grad_of(parameter)
-        if grad is not None and not _same(seen, _fingerprint(grad)):
+        if grad_of(parameter) is not None and self._read_early.changed(parameter):
             raise AssertionError(
                 f"the gradient of {self._names[parameter]!r} was changed on this "
                 "rank before it was reduced, after fewer backward passes than "
@@ -439,12 +276,10 @@ class GradientReduction:
 
     # --- The end of a step ------------------------------------------------------
 
-    @property
-    def pending(self) -> bool:
-        """Whether gradients have been computed and not synchronized."""
-        return bool(self._pending) and not self._asleep
-
-    def _first_pending(self) -> str:
+    def first_pending(self) -> Optional[str]:
+        """The name of a gradient that has been computed and not synchronized."""
+        if not self._pending or self._parameters.asleep:
+            return None
         first = next(iter(self._pending))
         return first.name if isinstance(first, Bucket) else self._names[first]
 
@@ -457,12 +292,16 @@ class GradientReduction:
     def _synchronize(self, how: int) -> None:
         self._guards.release()
         first_error: Optional[Exception] = None
+        unequal: Optional[Exception] = None
         doubtful = False
         try:
-            doubtful = self._start_the_rest(how)
+            unequal, doubtful = self._start_the_rest(how)
         except Exception as error:  # pylint: disable=broad-except
             first_error = error
-        first_error = self._finish_all() or first_error
+        self._same_step.count()
+        if how == _BY_STEP and self.distributed and first_error is None:
+            self._ask_for_step()
+        first_error = self._finish_all() or first_error or unequal
         self._read_early.clear()
         self._reset_passes()
         self._count += 1
@@ -470,11 +309,12 @@ class GradientReduction:
         self._synchronized = how
         if first_error is not None:
             self._forget()
+            self._same_step.end()
             raise first_error
         self._reducer.settle()
         self._fill_buckets()
-        self._read = ({p: _fingerprint(grad_of(p)) for p in self._names
-                       if how == _BY_ACCESS} if doubtful else None)
+        if doubtful and how == _BY_ACCESS:
+            self._same_step.observe(self._names)
 
     def _finish_all(self) -> Optional[Exception]:
         """Waits for all reductions; returns the first error."""
@@ -488,67 +328,61 @@ class GradientReduction:
             del self._pending[key]
         return first_error
 
-    def _start_the_rest(self, how: int) -> bool:
-        """Returns whether some rank waits because its program read gradients,
-        and some rank without a gradient could not notice whether its own did."""
+    def _start_the_rest(self, how: int) -> Tuple[Optional[Exception], bool]:
+        """Returns the error if the ranks began differently, and whether some rank
+        waits because its program read gradients, while another one may not know."""
         if not self.distributed:
-            return False
+            return None, False
         unaware = how == _BY_STEP and not self._pending
-        was_asleep = self._wake()
+        was_asleep = self._parameters.wake()
         self.follow_groups()
-        self._watch()  # in case some were unfrozen
+        self._parameters.watch()  # in case some were unfrozen
         if was_asleep or not self._pending:
             self._follow_job()
+        # Raised when all gradients are there: other ranks start theirs, too.
+        unequal = self._start_check.check(
+            self._parameters.optimizer(), self._names, self._operation("start"))
         for parameter in self._read_early:
             self._check_unchanged(parameter)
         for bucket in self._buckets or ():
             if bucket not in self._pending and bucket.active():
                 self._start_bucket(bucket)
         alone = [
-            p for p in self._passes_left
+            p for p in self._parameters.hooked
             if p.requires_grad and self._bucket_of(p) is None
         ]
         # By name: the optimizers of the ranks may have another order.
         doubtful = self._reducer.learn_layouts(
             sorted(alone, key=self._names.__getitem__),
-            f"{self._prefix}:layouts{self._suffix()}",
+            self._operation("layouts" + self._suffix()),
             self._pending, how == _BY_ACCESS, unaware)
         for parameter in alone:
             if (self._pending.get(parameter) is None
                     and self._reducer.is_used(parameter)):
                 self._start(parameter)
-        return doubtful
+        return unequal, doubtful
 
-    def _check_all_waited(self) -> None:
-        """Raises AssertionError on all ranks if the program has changed results
-        on one and may not have done so on another."""
-        changed = 0
-        for i, (parameter, seen) in enumerate(self._read.items()):
-            now = _fingerprint(grad_of(parameter))
-            if not (seen is None and now is None or
-                    now is not None and _same(seen, now)):
-                changed = i + 1
-                break
-        self._read = None
-        number = torch.tensor([changed], device="cpu")
-        changed = int(synchronize(
-            allreduce_async_(number, None,
-                             f"{self._prefix}:changed{self._suffix()}", Max,
-                             process_set=self.options.process_set)))
-        if changed:
-            self.end_step()
-            raise AssertionError(
-                "the gradient of "
-                f"{list(self._names.values())[changed - 1]!r} was changed between "
-                "backward() and step() on a rank, while another rank had "
-                "computed no gradient in this step, and so had nothing to wait "
-                "for when its program read .grad; call synchronize() on all "
-                "ranks before you change gradients, and step() within "
-                "skip_synchronize()")
+    def before_step(self, skips: bool) -> None:
+        """step() is about to use the gradients. skips: which synchronize() has
+        reduced."""
+        if not skips:
+            self._reduce_for_step()
+        if not self.distributed:
+            return
+        try:
+            self._ask_for_step()
+            if self._same_step.finish(self._names):
+                self._reducer.note_reads()
+        except AssertionError:
+            self.abandon()
+            raise
 
-    def before_step(self) -> None:
-        """step() is about to use the gradients."""
-        if self._superseded:
+    def _ask_for_step(self) -> None:
+        self._same_step.start(self._names, self._operation("step"),
+                              self._synchronized == _BY_ACCESS)
+
+    def _reduce_for_step(self) -> None:
+        if self.distributed and self._parameters.superseded:
             raise ValueError(
                 "step() of a DistributedOptimizer whose parameters belong to "
                 "another one, which was made later; use the later one only")
@@ -566,8 +400,6 @@ class GradientReduction:
                     "optimizer.skip_synchronize()")
         if self._synchronized != _BY_ACCESS:
             self._synchronize(_BY_STEP)
-        if self._read is not None:
-            self._check_all_waited()
 
     def before_closure(self) -> None:
         """A closure is about to compute gradients."""
@@ -579,8 +411,8 @@ class GradientReduction:
         """step() has used the gradients, or zero_grad() has cleared them."""
         self._synchronized = _NOT
         self._count = 0
-        self._read = None
-        self._drop_results()
+        self._same_step.end()
+        self._sums.drop()
 
     def before_zero_grad(self) -> None:
         """Raises AssertionError while gradients are being reduced."""
@@ -589,9 +421,10 @@ class GradientReduction:
             raise AssertionError(
                 "zero_grad() was called after backward() and before step() or "
                 f"synchronize(), while gradients are being reduced ("
-                f"{self._first_pending()!r} among them); call step() or "
+                f"{self.first_pending()!r} among them); call step() or "
                 f"synchronize() first; {_OTHER_OPTIMIZER_HINT}")
-        self._watch()  # those that were unfrozen since the last step
+        if self.distributed:
+            self._parameters.watch()  # those that were unfrozen since the last step
         self.end_step()
 
     @contextlib.contextmanager
@@ -610,7 +443,7 @@ class GradientReduction:
         """The ranks' losses, reduced as their gradients are."""
         if not self.distributed:
             return loss
-        return self._reducer.reduced_loss(loss, f"{self._prefix}:loss")
+        return self._reducer.reduced_loss(loss, self._operation("loss"))
 
     def set_passes(self, passes: int) -> None:
         """How many backward passes are accumulated from the next step on."""
@@ -620,8 +453,7 @@ class GradientReduction:
 
     def _reset_passes(self) -> None:
         self._complete = False
-        for parameter in self._passes_left:
-            self._passes_left[parameter] = self.backward_passes_per_step
+        self._passes.clear()
         for bucket in self._buckets or ():
             bucket.reset()
 
@@ -640,10 +472,10 @@ class GradientReduction:
 
     def _fill_buckets(self) -> None:
         """Moves gradients that were reduced alone into buckets."""
-        if self._buckets is None:
+        if self._buckets is None or not self.distributed:
             return
         fresh = [
-            p for p in self._passes_left
+            p for p in self._parameters.hooked
             if p not in self._settled and p.requires_grad
             and p.grad is not None
         ]
@@ -654,6 +486,8 @@ class GradientReduction:
     def _forget(self) -> None:
         """Begins again as in the first step."""
         self._steps = 0
+        self._start_check.forget()
+        self._same_step.forget()
         self._reducer.forget()
         if self._buckets is not None:
             self._buckets.drop()
@@ -669,6 +503,7 @@ class GradientReduction:
             self._forget()
         elif self._joins != joins:
             self._joins = joins
+            self._same_step.forget()
             if not self._all_know_the_same():
                 self._forget()
 
@@ -682,21 +517,13 @@ class GradientReduction:
         digest = zlib.crc32(repr(known).encode())
         both = torch.tensor([digest, -digest], device="cpu")
         highest, lowest = synchronize(
-            allreduce_async_(both, None, f"{self._prefix}:known", Max,
+            allreduce_async_(both, None, self._operation("known"), Max,
                              process_set=self.options.process_set)).tolist()
         return highest == -lowest
 
 
 def _nothing() -> None:
     """Ends a reduction that has ended."""
-
-
-def _is_clear(grad: Optional[torch.Tensor]) -> bool:
-    """Whether it is None or has zeros only."""
-    if grad is None:
-        return True
-    values = grad.coalesce().values() if grad.is_sparse else grad
-    return not values.detach().bool().any()
 
 
 def _in_backward() -> bool:
@@ -718,16 +545,14 @@ def _in_checkpoint() -> bool:
 _CHECKPOINT = inspect.getfile(torch.utils.checkpoint)
 
 
-def _fingerprint(grad: Optional[torch.Tensor]) -> Any:
-    """What changes if the values do: (the tensor's version, two sums)."""
-    if grad is None:
-        return None
-    with torch.no_grad():
-        values = grad.coalesce().values() if grad.is_sparse else grad
-        return grad._version, values.sum(), values.abs().sum()
+_CLEARING = (torch.nn.Module.zero_grad.__code__, )
 
 
-def _same(a: Any, b: Any) -> bool:
-    # A version that has not changed proves nothing: .grad.data has another one.
-    return a is not None and all(
-        bool((x == y) | ((x != x) & (y != y))) for x, y in zip(a[1:], b[1:]))
+def _in_zero_grad() -> bool:
+    """Whether an access comes from the model's zero_grad()."""
+    frame: Any = sys._getframe()
+    for _ in range(6):
+        frame = frame and frame.f_back
+        if frame is not None and frame.f_code in _CLEARING:
+            return True
+    return False

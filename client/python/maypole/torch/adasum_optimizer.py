@@ -15,24 +15,32 @@ are after it, unless it raises; then the parameters are those before the step.
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import torch
 
 from maypole.common import process_sets
 from maypole.torch import adasum
 from maypole.torch._compiling import not_compiled
+from maypole.torch._equal_start import EqualStart
 from maypole.torch._wrapping import Wrapped, step_is_counted
 
 _NAME = "DistributedOptimizer:delta"
+
+
+class _Attached(NamedTuple):
+    options: Any
+    start: EqualStart
 
 
 class DistributedAdasumOptimizer(Wrapped):
     """The methods that DistributedOptimizer(op=Adasum) adds to an optimizer."""
 
     def _attach(self) -> None:
-        self._maypole = self._maypole_options
-        process_sets.id_of(self._maypole.process_set)
+        process_set = self._maypole_options.process_set
+        process_sets.id_of(process_set)
+        self._maypole = _Attached(self._maypole_options,
+                                  EqualStart(process_set, has_own_state=True))
 
     @property
     def backward_passes_per_step(self) -> int:
@@ -70,9 +78,13 @@ class DistributedAdasumOptimizer(Wrapped):
         self._count_step()
         if closure is not None:
             args = (closure,) + args
-        options = self._attached()
-        if options is None or options.process_set.size() == 1:
+        attached = self._attached()
+        if attached is None or attached.options.process_set.size() == 1:
             return super().step(*args, **kwargs)
+        unequal = attached.start.check(self, attached.options.names,
+                                       _NAME + ":start")
+        if unequal is not None:
+            raise unequal
         # Momentum moves a parameter also after it was frozen.
         parameters = [
             p for group in self.param_groups for p in group["params"]
@@ -89,10 +101,11 @@ class DistributedAdasumOptimizer(Wrapped):
         return loss
 
     def _combined(self, deltas: Any) -> Any:
-        compression = self._maypole.compression
+        options = self._maypole.options
+        compression = options.compression
         compressed = [compression.compress(delta) for delta in deltas]
         results = adasum.allreduce([small for small, _ in compressed], _NAME,
-                                   1.0, 1.0, self._maypole.process_set, False)
+                                   1.0, 1.0, options.process_set, False)
         return [
             compression.decompress(result, ctx)
             for result, (_, ctx) in zip(results, compressed)

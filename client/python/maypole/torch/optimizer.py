@@ -22,8 +22,8 @@ from maypole.common import basics, process_sets
 from maypole.common.constants import Adasum, Average, OP_NAMES, Sum
 from maypole.common.process_sets import global_process_set
 from maypole.torch._compiling import not_compiled
-from maypole.torch._reduction import (GradientReduction, Options,
-                                          is_watched)
+from maypole.torch._parameters import is_watched
+from maypole.torch._reduction import GradientReduction, Options
 from maypole.torch._tensors import has_no_memory
 from maypole.torch._wrapping import Wrapped, attach, step_is_counted
 from maypole.torch.adasum_optimizer import DistributedAdasumOptimizer
@@ -103,8 +103,8 @@ class _DistributedOptimizer(Wrapped):
         if closure is not None:
             reduction.before_closure()
             args = (self._synchronized_closure(reduction, closure),) + args[1:]
-        elif not self._skips_synchronize:
-            reduction.before_step()
+        else:
+            reduction.before_step(self._skips_synchronize)
         try:
             return super().step(*args, **kwargs)
         finally:
@@ -117,8 +117,7 @@ class _DistributedOptimizer(Wrapped):
         def run() -> Any:
             reduction.before_closure()
             loss = closure()
-            if not self._skips_synchronize:
-                reduction.before_step()
+            reduction.before_step(self._skips_synchronize)
             # LBFGS decides by the loss how often it calls the closure, which
             # must be equally often on all ranks.
             if isinstance(self, torch.optim.LBFGS):
@@ -160,7 +159,7 @@ class _DistributedOptimizer(Wrapped):
         reduction = self._attached()
         if reduction is not None:
             reduction.wake_anew()
-            if reduction.pending:
+            if reduction.first_pending() is not None:
                 reduction.synchronize()
             reduction.end_step()
         super().load_state_dict(*args, **kwargs)

@@ -10,7 +10,9 @@ of weight and bias are those of the rank's own part of the batch, as for every
 other layer; DistributedOptimizer reduces them.
 
 Thread contract: that of autograd; all ranks must run forward and backward of
-the same layers in the same order, because the operations have no names.
+the same layers in the same order. The operations of a layer have the name that a
+DistributedOptimizer has for its weight, so ranks with another order get an error.
+Layers whose weight no optimizer has are told apart by the order only.
 """
 
 from typing import Any, Optional, Tuple
@@ -23,6 +25,7 @@ from maypole.common import basics
 from maypole.common.constants import Sum
 from maypole.common.process_sets import global_process_set
 from maypole.torch._compiling import not_compiled
+from maypole.torch._parameters import name_of
 from maypole.torch.async_ops import (allgather_async, allreduce_async_,
                                      synchronize)
 
@@ -100,7 +103,8 @@ class SyncBatchNorm(_BatchNorm):
             return super().forward(input)
         self._check_input_dim(input)
         output, mean, variance, count = _SyncBatchNorm.apply(
-            input, self.weight, self.bias, self.eps, ranks)
+            input, self.weight, self.bias, self.eps, ranks,
+            name_of(self.weight, ranks))
         self._track(mean, variance, int(count))
         return output
 
@@ -123,9 +127,10 @@ class _SyncBatchNorm(torch.autograd.Function):
     """Returns (output, mean, biased variance, number of values per channel)."""
 
     @staticmethod
-    def forward(ctx, x, weight, bias, eps, process_set):
+    def forward(ctx, x, weight, bias, eps, process_set, name):
         values = x.to(torch.promote_types(x.dtype, torch.float32))
-        mean, variance, count = _statistics(values, process_set)
+        mean, variance, count = _statistics(values, process_set,
+                                            name and name + ":statistics")
         scale = torch.rsqrt(variance + eps).to(values.dtype)
         normal = (values - _per_channel(mean.to(values.dtype), x)) * \
             _per_channel(scale, x)
@@ -135,6 +140,7 @@ class _SyncBatchNorm(torch.autograd.Function):
                 _per_channel(bias.to(values.dtype), x)
         ctx.save_for_backward(normal, scale, weight)
         ctx.count, ctx.process_set = count, process_set
+        ctx.name = name and name + ":means"
         numbers = (mean, variance, torch.tensor(count, device="cpu"))
         ctx.mark_non_differentiable(*numbers)
         return (output.to(x.dtype),) + numbers
@@ -151,15 +157,15 @@ class _SyncBatchNorm(torch.autograd.Function):
         grad_x = None
         if ctx.needs_input_grad[0]:
             means = _allreduced(torch.stack((own_bias, own_weight)),
-                                ctx.process_set) / ctx.count
+                                ctx.process_set, ctx.name) / ctx.count
             grad_x = grad - _per_channel(means[0], grad) - \
                 normal * _per_channel(means[1], grad)
             factor = scale if weight is None else scale * weight.to(scale.dtype)
             grad_x = (grad_x * _per_channel(factor, grad)).to(dtype)
         if weight is None:
-            return grad_x, None, None, None, None
-        return grad_x, own_weight.to(weight.dtype), own_bias.to(
-            weight.dtype), None, None
+            return (grad_x,) + (None,) * 5
+        return (grad_x, own_weight.to(weight.dtype), own_bias.to(weight.dtype),
+                None, None, None)
 
 
 def _other_dims(x: torch.Tensor) -> Tuple[int, ...]:
@@ -170,14 +176,15 @@ def _per_channel(numbers: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return numbers.reshape((1, -1) + (1,) * (x.dim() - 2))
 
 
-def _allreduced(x: torch.Tensor, process_set: Any) -> Any:
+def _allreduced(x: torch.Tensor, process_set: Any, name: Optional[str]) -> Any:
     return synchronize(
-        allreduce_async_(x.contiguous(), op=Sum, process_set=process_set))
+        allreduce_async_(x.contiguous(), name=name, op=Sum,
+                         process_set=process_set))
 
 
 def _statistics(
-        x: torch.Tensor,
-        process_set: Any) -> Tuple[torch.Tensor, torch.Tensor, int]:
+        x: torch.Tensor, process_set: Any,
+        name: Optional[str]) -> Tuple[torch.Tensor, torch.Tensor, int]:
     """Mean and biased variance of each channel over the ranks, in float64, and
     the number of values."""
     channels = x.shape[1]
@@ -195,7 +202,7 @@ def _statistics(
     count = torch.full((1,), own, dtype=torch.float64, device=x.device)
     row = torch.cat((count, mean, squares)).reshape(1, -1)
     # A row of each rank; a rank that has joined has none.
-    rows = synchronize(allgather_async(row, process_set=process_set))
+    rows = synchronize(allgather_async(row, name, process_set=process_set))
     counts = rows[:, :1]
     means, all_squares = rows[:, 1:].split(channels, dim=1)
     total = counts.sum()

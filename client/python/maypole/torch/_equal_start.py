@@ -1,0 +1,200 @@
+"""Whether the ranks begin with the same weights, optimizer states and settings.
+
+    start = EqualStart(process_set)
+    ... in each step, before the optimizer's own ...
+    error = start.check(optimizer, names, operation)   # None if all is well, or not due
+
+Ranks that begin differently, because nobody has called broadcast_parameters() or
+broadcast_optimizer_state(), or only some ranks have loaded a checkpoint, would
+apply equal gradients to different weights, and nothing else would notice it. So
+the ranks compare in their first step, in the first one of each membership epoch
+or after an error, and in the first one after a join(), whose ranks have missed
+steps: in one small allreduce of digests. A digest of a tensor is the sum of its bits as integers, which
+is exact in any order and is computed on the tensor's device. Buffers are not
+compared: those of batch norm may differ. Adasum's ranks have states of their own.
+
+MAYPOLE_CHECK_START=0 turns this off on a rank whose learning rate, say, differs
+on purpose; the others still compare.
+
+A parameter that was frozen in mid-training may have a gradient of zeros, with
+which momentum moves it on. A rank that has missed those steps gets such zeros, too.
+
+Thread contract: one thread at a time. Invariant: all ranks of the set get the
+same answer, an error or none.
+"""
+
+import os
+import zlib
+from typing import Any, Callable, Dict, List, Optional
+
+import torch
+
+from maypole import _native
+from maypole.common import basics, collectives, objects
+from maypole.common.constants import Max
+from maypole.common.process_sets import id_of
+from maypole.torch._guards import grad_of, set_grad
+from maypole.torch._structures import TensorAt, take_out
+from maypole.torch.async_ops import allreduce_async_, synchronize
+
+# By an element's size: what its bits are read as, and what they are added up in.
+# (A sum in another dtype takes 60 times as long on CPUs.)
+_INTEGERS = {1: (torch.uint8, torch.int64), 2: (torch.int16, torch.int64),
+             4: (torch.int32, torch.int32), 8: (torch.int64, torch.int64)}
+_LEFT_OUT = -(1 << 62)  # less than any digest, and than one times -1
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype)
+
+_KINDS = ("weights", "settings", "state")
+_REMEDIES = (
+    "call hvd.broadcast_parameters(model.state_dict(), root_rank=0)",
+    "call hvd.broadcast_optimizer_state(optimizer, root_rank=0), or set "
+    "MAYPOLE_CHECK_START=0 if the ranks' settings are to differ",
+    "call hvd.broadcast_optimizer_state(optimizer, root_rank=0)")
+
+
+class EqualStart:
+    """See the head of this file. has_own_state: whether each rank may have its
+    own state. zeros: makes a gradient of zeros for a parameter."""
+
+    def __init__(self, process_set: Any, has_own_state: bool = False,
+                 zeros: Callable[[torch.Tensor], torch.Tensor] = torch.zeros_like):
+        self._process_set = process_set
+        self._has_own_state = has_own_state
+        self._zeros = zeros
+        self._checked: Any = None
+
+    def forget(self) -> None:
+        """The next check() is due, on all ranks."""
+        self._checked = None
+
+    def check(self, optimizer: torch.optim.Optimizer,
+              names: Dict[torch.Tensor, str],
+              operation: str) -> Optional[ValueError]:
+        """Compares the ranks if that is due.
+
+        names: of the optimizer's parameters. Returns None if all begin alike, or
+        the error for the program, which names the first difference. Raises
+        HorovodInternalError if a rank is lost.
+        """
+        now = basics.joins(), _native.library().counts["join"]
+        if self._checked == now or not names:
+            return None
+        parameters = sorted(names, key=names.__getitem__)
+        facts = _Facts(optimizer, not self._has_own_state)
+        rows = facts.rows(parameters)
+        known = torch.tensor(rows, dtype=torch.int64).reshape(-1, 7)
+        known = synchronize(
+            allreduce_async_(known, None, operation, Max,
+                             process_set=self._process_set))
+        for parameter, row in zip(parameters, known.tolist()):
+            for kind, most in enumerate(row[:6:2]):
+                if most != -row[2 * kind + 1] and most != _LEFT_OUT:
+                    return self._error(kind, names[parameter], operation,
+                                       facts.details(parameter, kind))
+            if row[6] and not parameter.requires_grad and grad_of(parameter) is None:
+                set_grad(parameter, self._zeros(parameter))
+        self._checked = now
+        return None
+
+    def _error(self, kind: int, name: str, operation: str,
+               own: Dict[str, str]) -> ValueError:
+        everyones = objects.allgather_object(own, operation + ".details",
+                                             self._process_set)
+        ranks = collectives.ranks_of(id_of(self._process_set))
+        if len(ranks) != len(everyones):  # some have joined
+            ranks = range(len(everyones))
+        first = everyones[0]
+        key, at = next(((key, at) for at, theirs in enumerate(everyones)
+                        for key in sorted({*first, *theirs})
+                        if first.get(key) != theirs.get(key)), ("", 0))
+        values = " and ".join(
+            f"{everyones[i].get(key, 'missing')} on rank {ranks[i]}" for i in (0, at))
+        return ValueError(
+            f"DistributedOptimizer: the ranks begin with different {_KINDS[kind]} "
+            f"of parameter {name!r}: {key} is {values}. They would train different "
+            f"models; before the first step, and after join(), {_REMEDIES[kind]}")
+
+
+class _Facts:
+    """What one rank knows of its parameters; with_state: also their state."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, with_state: bool):
+        self._state = optimizer.state if with_state else {}
+        self._settings = {
+            p: {key: value for key, value in group.items() if key != "params"}
+            for group in optimizer.param_groups for p in group["params"]}
+
+    def _of(self, parameter: torch.Tensor) -> List[Any]:
+        return [parameter, self._settings[parameter], self._state.get(parameter) or {}]
+
+    def rows(self, parameters: List[torch.Tensor]) -> List[List[int]]:
+        """(digest, that times -1) of each of _KINDS, and whether the parameter is
+        frozen with a gradient."""
+        if os.environ.get("MAYPOLE_CHECK_START") == "0":
+            rows = [[_LEFT_OUT] * 6 for _ in parameters]
+        else:
+            digests = iter(_digests([fact for p in parameters for fact in self._of(p)]))
+            rows = [[sign * digest for digest in (next(digests) for _ in _KINDS)
+                     for sign in (1, -1)] for _ in parameters]
+        return [row + [not p.requires_grad and grad_of(p) is not None]
+                for row, p in zip(rows, parameters)]
+
+    def details(self, parameter: torch.Tensor, kind: int) -> Dict[str, str]:
+        """By key, what tells the ranks apart, for people."""
+        fact = self._of(parameter)[kind]
+        if kind == 0:
+            fact = {"checksum": fact}
+        return {str(key): repr(value) if isinstance(value, _PLAIN) else
+                "%08x" % _digests([value])[0]
+                for key, value in fact.items() if value is not None}
+
+
+def _digests(values: List[Any]) -> List[int]:
+    """Of structures of tensors and plain values."""
+    tensors: List[torch.Tensor] = []
+    ends, skeletons = [], []
+    for value in values:
+        skeletons.append(_plain(take_out(value, tensors)))
+        ends.append(len(tensors))
+    sums = _sums(tensors)
+    return [zlib.crc32(repr((skeleton, sums[start:end])).encode())
+            for skeleton, start, end in zip(skeletons, [0] + ends, ends)]
+
+
+def _plain(value: Any) -> Any:
+    """`value` in a form in which repr() is equal on ranks with equal values."""
+    if isinstance(value, dict):
+        # torch's state of a parameter may have None, or nothing.
+        return sorted((str(key), _plain(item)) for key, item in value.items()
+                      if item is not None)
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, _PLAIN):
+        return repr(value)
+    if isinstance(value, TensorAt):
+        return value.dtype, value.shape
+    return type(value).__name__  # of what programs put there
+
+
+@torch.no_grad()
+def _sums(tensors: List[torch.Tensor]) -> List[int]:
+    """The sum of the bits of each; one transfer from each device."""
+    by_device: Dict[torch.device, List[int]] = {}
+    for i, tensor in enumerate(tensors):
+        if (tensor.layout is torch.strided and not tensor.is_quantized
+                and not torch.nn.parameter.is_lazy(tensor)):
+            by_device.setdefault(tensor.device, []).append(i)
+    sums = [0] * len(tensors)
+    for places in by_device.values():
+        of_device = [_sum(tensors[i]).to(torch.int64) for i in places]
+        for i, value in zip(places, torch.stack(of_device).tolist()):
+            sums[i] = value
+    return sums
+
+
+def _sum(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = tensor.detach()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    bits, total = _INTEGERS[tensor.element_size()]
+    return tensor.resolve_neg().view(bits).sum(dtype=total)

@@ -1,0 +1,110 @@
+"""What the ranks tell each other before each step, so that all make the same one.
+
+    same = SameStep(process_set)
+    same.count()                      # after each synchronize(), and each time gradients are dropped
+    same.observe(parameters)          # the results as they are before the program changes them
+    same.start(names, operation, reads)    # while the last gradients are reduced, or later
+    same.finish(names)                # about to step: raises on all ranks, or on none
+
+Operations of gradients have the same names in every step. So the gradient that one
+rank has dropped (a batch that was skipped after backward()) would meet the next
+step's of a rank that had computed none, and both would go on, a step apart. And
+a rank that has computed no gradient does not wait when its program reads .grad to
+clip it, since it has nothing to wait for: the others' change would be to the
+result, its own to something else. Neither can be noticed by one rank alone, so
+each step has one small allreduce, of
+* how often gradients were reduced or dropped: the same on all ranks;
+* the number of a result that the program has changed since it read it, and
+  whether this rank has read none: not both.
+
+Results are only observed where the second is possible: if some rank could not
+notice that others read, or others have not been told that this one does.
+
+Thread contract: one thread at a time. Invariants: a finish() is the same one on
+all ranks, or fails. There is one for each start(), or an end().
+"""
+
+import contextlib
+from typing import Any, Dict, Iterable, List, Optional
+
+import torch
+
+from maypole.common.constants import Max
+from maypole.common.exceptions import HorovodInternalError
+from maypole.torch._gradient_changes import Gradients
+from maypole.torch.async_ops import allreduce_async_, synchronize
+
+
+class SameStep:
+    """See the head of this file."""
+
+    def __init__(self, process_set: Any):
+        self._process_set = process_set
+        self._rounds = 0
+        self._results: Optional[Gradients] = None
+        self._handle: Optional[int] = None
+
+    def count(self) -> None:
+        """Gradients were reduced, or dropped."""
+        self._rounds += 1
+
+    def forget(self) -> None:
+        """Begins to count anew, on all ranks: some may have missed steps."""
+        self._rounds = 0
+
+    def observe(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Notes the results, to see whether they are changed."""
+        self._results = Gradients()
+        for parameter in parameters:
+            self._results.take(parameter)
+
+    def end(self) -> None:
+        """The step is over, or has failed."""
+        self._results = None
+        if self._handle is not None:
+            handle, self._handle = self._handle, None
+            with contextlib.suppress(HorovodInternalError):
+                synchronize(handle)
+
+    def start(self, names: Dict[torch.Tensor, str], operation: str,
+              reads: bool) -> None:
+        """Asks the other ranks, if that was not done in this step. reads: whether
+        this rank has waited because its program read gradients."""
+        if self._handle is not None:
+            return
+        changed = 0
+        if self._results is not None:
+            first = next((p for p in names if p in self._results
+                          and self._results.changed(p)), None)
+            changed = 0 if first is None else _sorted(names).index(names[first]) + 1
+        self._results = None
+        row = torch.tensor(
+            [self._rounds, -self._rounds, changed, reads, not reads], device="cpu")
+        self._handle = allreduce_async_(row, None, operation, Max,
+                                        process_set=self._process_set)
+
+    def finish(self, names: Dict[torch.Tensor, str]) -> bool:
+        """Returns whether some rank has read gradients of this step. Raises
+        AssertionError on all ranks if their steps differ."""
+        handle, self._handle = self._handle, None
+        most, least, changed, some_read, some_do_not = synchronize(handle).tolist()
+        if most != -least:
+            raise AssertionError(
+                "step(): a rank has cleared the gradients of its parameters between "
+                "backward() and step(), and another one had computed none then, so "
+                "its next ones were reduced with those; skip a batch before "
+                "backward(), or call step() or synchronize() on all ranks for each")
+        if changed and some_do_not:
+            raise AssertionError(
+                f"the gradient of {_sorted(names)[changed - 1]!r} was changed "
+                "between backward() and step() on a rank, while another rank had "
+                "computed no gradient in this step, and so had nothing to wait "
+                "for when its program read .grad; call synchronize() on all "
+                "ranks before you change gradients, and step() within "
+                "skip_synchronize()")
+        return bool(some_read)
+
+
+def _sorted(names: Dict[torch.Tensor, str]) -> List[str]:
+    """The optimizers of the ranks may have another order."""
+    return sorted(names.values())

@@ -1,0 +1,69 @@
+"""With op=Sum: no gradient may be added to one that is a result already.
+
+    sums = Sums()
+    sums.keep(parameters, names)   # their .grad may be results; backward() raises if it adds to one
+    sums.drop()                    # the step is over, or they were cleared
+
+The sum of the ranks' results would count each rank's gradient several times. (An
+average of averages is what one process has.)
+
+Thread contract: one thread at a time. Invariant: the hooks exist from keep() until
+drop(), or until the parameter's next backward() has found its gradient cleared.
+"""
+
+import weakref
+from typing import Any, Callable, Dict, Iterable
+
+import torch
+
+from maypole.torch._gradient_changes import is_clear
+from maypole.torch._guards import grad_of
+
+
+class Sums:
+    """See the head of this file."""
+
+    def __init__(self) -> None:
+        self._hooks: Dict[torch.Tensor, Any] = {}
+        self._names: Dict[torch.Tensor, str] = {}
+
+    def keep(self, parameters: Iterable[torch.Tensor],
+             names: Dict[torch.Tensor, str]) -> None:
+        """See the head of this file. names: for messages."""
+        self._names = names
+        method = weakref.WeakMethod(self._before_grad)
+
+        def hook_of(parameter: torch.Tensor) -> Callable[[Any], None]:
+            key = weakref.ref(parameter)
+
+            def hook(_: Any) -> None:
+                before_grad, parameter = method(), key()
+                if before_grad is not None and parameter is not None:
+                    before_grad(parameter)
+
+            return hook
+
+        for parameter in parameters:
+            if parameter.requires_grad and parameter not in self._hooks:
+                self._hooks[parameter] = parameter.register_hook(
+                    hook_of(parameter))
+
+    def drop(self) -> None:
+        """Ends what keep() began."""
+        while self._hooks:
+            self._hooks.popitem()[1].remove()
+
+    def _before_grad(self, parameter: torch.Tensor) -> None:
+        """backward() is about to add to a .grad that may be a result."""
+        hook = self._hooks.get(parameter)
+        if hook is None:
+            return
+        if not is_clear(grad_of(parameter)):
+            raise AssertionError(
+                f"the gradient of {self._names[parameter]!r} was computed onto "
+                "one that has been reduced in this step, which with op=Sum "
+                "would be summed again; call all backward() of a step before "
+                "synchronize() and before the gradients are read, clear the "
+                "gradients in between, or use op=Average")
+        hook.remove()
+        del self._hooks[parameter]

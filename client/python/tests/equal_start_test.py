@@ -1,0 +1,178 @@
+"""Ranks that begin, or go on, with different weights, settings or states: an error on each, before a wrong step."""
+
+import os
+import unittest
+from unittest import mock
+
+import torch
+
+import fake_library
+from maypole import _native
+
+_native.use(fake_library.FakeLibrary(2))
+import maypole.torch as hvd  # pylint: disable=wrong-import-position
+from maypole.torch import _equal_start  # pylint: disable=wrong-import-position
+
+
+def make(kind=torch.optim.SGD, value=0.5, lr=0.1, **options):
+    """(model, its optimizer)"""
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
+    with torch.no_grad():
+        for p in model.parameters():
+            p.fill_(value)
+    return model, kind(model.parameters(), lr=lr, **options)
+
+
+def wrapped(model, optimizer, **options):
+    return hvd.DistributedOptimizer(optimizer, model.named_parameters(), **options)
+
+
+def step(model, optimizer):
+    optimizer.zero_grad()
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+
+
+class EqualStartTest(fake_library.TwoRanks):
+
+    def errors(self, change, *more, **options):
+        """The texts of both ranks after change(rank, model, optimizer)."""
+
+        def rank(r):
+            model, optimizer = make(*more)
+            optimizer = wrapped(model, optimizer, **options)
+            change(r, model, optimizer)
+            before = [p.tolist() for p in model.parameters()]
+            try:
+                step(model, optimizer)
+            except ValueError as error:
+                self.assertEqual([p.tolist() for p in model.parameters()], before)
+                hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+                hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+                step(model, optimizer)
+                return str(error)
+            return None
+
+        one, two = self.both(rank)
+        self.assertEqual(one, two)
+        return one
+
+    def test_weights(self):
+
+        def change(r, model, _):
+            if r == 1:
+                with torch.no_grad():
+                    model[1].weight[0, 1] += 1e-7
+
+        for options in ({}, {"op": hvd.Adasum}, {"gradient_as_bucket_view": True}):
+            with self.subTest(options):
+                self.assertRegex(self.errors(change, **options), r"different weights of parameter '(\w+\.)?1.weight'.*"
+                                 r"rank 0 and .* on rank 1.*broadcast_parameters")
+
+    def test_settings(self):
+
+        def change(r, _, optimizer):
+            optimizer.param_groups[0]["lr"] = 0.1 * (r + 1)
+
+        adam = torch.optim.Adam
+        self.assertRegex(self.errors(change, adam), r"different settings .*'.*0.bias': lr is 0.1 on rank 0 and 0.2 on rank 1.*"
+                         "broadcast_optimizer_state.*MAYPOLE_CHECK_START=0")
+        with mock.patch.dict(os.environ, MAYPOLE_CHECK_START="0"):
+            self.assertIsNone(self.errors(change, adam))
+
+    def test_state(self):
+
+        def change(r, model, optimizer):
+            if r == 0:
+                state = optimizer.state_dict()
+                shape = model[0].weight.shape
+                state["state"] = {0: {"step": torch.tensor(3.0), "exp_avg": torch.ones(shape),
+                                      "exp_avg_sq": torch.ones(shape)}}
+                optimizer.load_state_dict(state)
+
+        self.assertRegex(self.errors(change, torch.optim.Adam),
+                         r"different state of parameter '.*0.weight': exp_avg is \w+ on rank 0 and missing on rank 1")
+
+    def test_a_join_without_a_broadcast(self):
+
+        def rank(r, kind, broadcasts):
+            model, optimizer = make(kind)
+            optimizer = wrapped(model, optimizer)
+            for _ in range(3 - r):
+                step(model, optimizer)
+            last = hvd.join()
+            if broadcasts > 0:
+                hvd.broadcast_parameters(model.state_dict(), root_rank=last)
+            if broadcasts > 1:
+                hvd.broadcast_optimizer_state(optimizer, root_rank=last)
+            try:
+                step(model, optimizer)
+            except ValueError as error:
+                return str(error)
+            return [p.tolist() for p in model.parameters()]
+
+        for kind, broadcasts, what in ((torch.optim.SGD, 0, "weights"), (torch.optim.SGD, 1, None),
+                                       (torch.optim.Adam, 1, "state"), (torch.optim.Adam, 2, None)):
+            with self.subTest((kind, broadcasts)):
+                one, two = self.both(lambda r: rank(r, kind, broadcasts))
+                self.assertEqual(one, two)
+                if what is None:
+                    self.assertIsInstance(one, list)
+                else:
+                    self.assertIn(f"different {what} of", one)
+
+    def test_what_is_equal(self):
+        """A broadcast after wrapping, other values in the state, unequal buffers."""
+
+        def rank(r):
+            model, optimizer = make(torch.optim.SGD, r, 0.1 + r, momentum=0.9)
+            model.register_buffer("mean", torch.tensor(float(r)))
+            optimizer = wrapped(model, optimizer)
+            optimizer.param_groups[0]["note"] = object()
+            hvd.broadcast_parameters(dict(model.named_parameters()), root_rank=1)
+            hvd.broadcast_optimizer_state(optimizer, root_rank=1)
+            for _ in range(2):
+                step(model, optimizer)
+            return [p.tolist() for p in model.parameters()]
+
+        one, two = self.both(rank)
+        self.assertEqual(one, two)
+
+    def test_a_gradient_of_zeros_of_a_frozen_parameter(self):
+        # Momentum moves it on where it has one; a rank that has missed those steps has none.
+
+        def rank(r, buckets):
+            model, optimizer = make(momentum=0.9)
+            optimizer = wrapped(model, optimizer, gradient_as_bucket_view=buckets)
+            for epoch in range(2):
+                model[0].requires_grad_(epoch == 0)
+                for _ in range(2 if r == 0 or epoch == 1 else 0):
+                    optimizer.zero_grad(set_to_none=False)
+                    model(torch.ones(2, 3)).sum().backward()
+                    optimizer.step()
+                last = hvd.join()
+                hvd.broadcast_parameters(model.state_dict(), root_rank=last)
+                hvd.broadcast_optimizer_state(optimizer, root_rank=last)
+            return [p.tolist() for p in model.parameters()]
+
+        for buckets in (False, True):
+            with self.subTest(buckets):
+                one, two = self.both(lambda r: rank(r, buckets))
+                self.assertEqual(one, two)
+
+    def test_digests(self):
+        kinds = [torch.float64, torch.float32, torch.bfloat16, torch.bool, torch.uint8, torch.complex64, torch.complex128]
+        for dtype in kinds:
+            x = torch.arange(6).reshape(2, 3).to(dtype)
+            same, other = x.t().contiguous().t(), x.clone()
+            other[1, 2] = 0
+            a, b, c = _equal_start._digests([x, {"x": same}["x"], other])
+            self.assertEqual(a, b, dtype)
+            self.assertNotEqual(a, c, dtype)
+        a, b, c, d = _equal_start._digests([{"a": None, "b": [1, 2.0]}, {"b": [1, 2.0]}, {"b": [1, 2.5]}, {"b": [object(), 2.0]}])
+        self.assertEqual(a, b)
+        self.assertEqual(len({b, c, d}), 3)
+
+
+if __name__ == "__main__":
+    unittest.main()
