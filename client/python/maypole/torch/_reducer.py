@@ -190,8 +190,10 @@ class Reducer:
 
 
 def _usable(sparse: torch.Tensor) -> torch.Tensor:
-    """One without entries in the form that zero_grad() gives it, all dimensions
-    sparse: SparseAdam of older torch cannot take another."""
+    """One without entries in the form that zero_grad() gives it.
+
+    All its dimensions are sparse: SparseAdam of older torch cannot take another.
+    """
     if sparse._nnz() > 0:
         return sparse
     indices = torch.zeros(sparse.dim(), 0, dtype=torch.int64, device=sparse.device)
