@@ -47,7 +47,7 @@ void ReapOrphans(const std::set<pid_t>& known);
 // one was found or had ended (kPatientKills such limits, at most).
 std::vector<pid_t> KillDescendants(const std::set<pid_t>& keep,
                                    std::chrono::milliseconds limit);
-inline constexpr int kPatientKills = 30;
+inline constexpr int kPatientKills = 100;
 
 // Finds the path that execvp() would run, or returns the error that it would
 // give. Only regular, executable files count.

@@ -29,7 +29,7 @@ TEST(KillDescendants, ALimitCountsFromTheLastProcessThatWasFound) {
   ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
-  constexpr int kLength = 150;  // each takes a round of 2 ms or more
+  constexpr int kLength = 120;  // each takes a round of 2 ms or more
   StartChain(kLength, ends[1]);
   close(ends[1]);
   char byte;

