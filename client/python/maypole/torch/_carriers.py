@@ -15,7 +15,7 @@ they have different shapes.
 Thread contract: pure functions.
 """
 
-from typing import Callable, Dict, NamedTuple, Optional, Tuple
+from typing import Callable, NamedTuple, Optional
 
 import torch
 
@@ -34,7 +34,7 @@ class Carrier(NamedTuple):
 
 
 # dtype -> (dtype of the same size, number of further dimensions).
-_AS_BYTES: Dict[torch.dtype, Tuple[torch.dtype, int]] = {}
+_AS_BYTES: dict[torch.dtype, tuple[torch.dtype, int]] = {}
 for _number, (_name, _carrier) in enumerate((
         ("uint32", torch.int32), ("uint64", torch.int64),
         ("float8_e4m3fn", torch.uint8), ("float8_e5m2", torch.uint8),
@@ -45,7 +45,7 @@ for _number, (_name, _carrier) in enumerate((
 
 _MOVING = ("broadcast", "allgather", "alltoall")
 
-_QUANTIZED: Dict[torch.dtype, torch.dtype] = {
+_QUANTIZED: dict[torch.dtype, torch.dtype] = {
     torch.qint8: torch.int8,
     torch.quint8: torch.uint8,
     torch.qint32: torch.int32,

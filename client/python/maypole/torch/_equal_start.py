@@ -25,7 +25,7 @@ same answer, an error or none.
 
 import os
 import zlib
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Optional
 
 import torch
 
@@ -68,7 +68,7 @@ class EqualStart:
         self._checked = None
 
     def check(self, optimizer: torch.optim.Optimizer,
-              names: Dict[torch.Tensor, str],
+              names: dict[torch.Tensor, str],
               operation: str) -> Optional[ValueError]:
         """Compares the ranks if that is due.
 
@@ -97,7 +97,7 @@ class EqualStart:
         return None
 
     def _error(self, kind: int, name: str, operation: str,
-               own: Dict[str, str]) -> ValueError:
+               own: dict[str, str]) -> ValueError:
         everyones = objects.allgather_object(own, operation + ".details",
                                              self._process_set)
         ranks = collectives.ranks_of(id_of(self._process_set))
@@ -124,10 +124,10 @@ class _Facts:
             p: {key: value for key, value in group.items() if key != "params"}
             for group in optimizer.param_groups for p in group["params"]}
 
-    def _of(self, parameter: torch.Tensor) -> List[Any]:
+    def _of(self, parameter: torch.Tensor) -> list[Any]:
         return [parameter, self._settings[parameter], self._state.get(parameter) or {}]
 
-    def rows(self, parameters: List[torch.Tensor]) -> List[List[int]]:
+    def rows(self, parameters: list[torch.Tensor]) -> list[list[int]]:
         """(digest, that times -1) of each of _KINDS, and whether the parameter is
         frozen with a gradient."""
         if os.environ.get("MAYPOLE_CHECK_START") == "0":
@@ -139,19 +139,19 @@ class _Facts:
         return [row + [not p.requires_grad and grad_of(p) is not None]
                 for row, p in zip(rows, parameters)]
 
-    def details(self, parameter: torch.Tensor, kind: int) -> Dict[str, str]:
+    def details(self, parameter: torch.Tensor, kind: int) -> dict[str, str]:
         """By key, what tells the ranks apart, for people."""
         fact = self._of(parameter)[kind]
         if kind == 0:
             fact = {"checksum": fact}
         return {str(key): repr(value) if isinstance(value, _PLAIN) else
-                "%08x" % _digests([value])[0]
+                f"{_digests([value])[0]:08x}"
                 for key, value in fact.items() if value is not None}
 
 
-def _digests(values: List[Any]) -> List[int]:
+def _digests(values: list[Any]) -> list[int]:
     """Of structures of tensors and plain values."""
-    tensors: List[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     ends, skeletons = [], []
     for value in values:
         skeletons.append(_plain(take_out(value, tensors)))
@@ -177,9 +177,9 @@ def _plain(value: Any) -> Any:
 
 
 @torch.no_grad()
-def _sums(tensors: List[torch.Tensor]) -> List[int]:
+def _sums(tensors: list[torch.Tensor]) -> list[int]:
     """The sum of the bits of each; one transfer from each device."""
-    by_device: Dict[torch.device, List[int]] = {}
+    by_device: dict[torch.device, list[int]] = {}
     for i, tensor in enumerate(tensors):
         if (tensor.layout is torch.strided and not tensor.is_quantized
                 and not torch.nn.parameter.is_lazy(tensor)):

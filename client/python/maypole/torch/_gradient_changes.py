@@ -10,7 +10,7 @@ nothing, because .grad.data has another one.
 Thread contract: one thread at a time.
 """
 
-from typing import Dict, List, Optional
+from typing import Optional
 
 import torch
 
@@ -30,7 +30,7 @@ class Gradients:
     """See the head of this file."""
 
     def __init__(self) -> None:
-        self._seen: Dict[torch.Tensor, Optional[List[torch.Tensor]]] = {}
+        self._seen: dict[torch.Tensor, Optional[list[torch.Tensor]]] = {}
 
     def __contains__(self, parameter: torch.Tensor) -> bool:
         return parameter in self._seen
@@ -60,7 +60,7 @@ class Gradients:
                        for x, y in zip(old, new))
 
 
-def _sums(parameter: torch.Tensor) -> Optional[List[torch.Tensor]]:
+def _sums(parameter: torch.Tensor) -> Optional[list[torch.Tensor]]:
     grad = grad_of(parameter)
     if grad is None:
         return None

@@ -19,7 +19,7 @@ parameter has the class that it had before engage().
 
 import copy
 import weakref
-from typing import Any, Callable, Dict, Tuple
+from typing import Any, Callable
 
 import torch
 
@@ -55,8 +55,8 @@ class Guards:
     def __init__(self, callback: Callable[[torch.Tensor, Any], None]):
         self._callback = weakref.WeakMethod(callback)
         # By id: (parameter, its class, the class while they are engaged).
-        self._entries: Dict[int, Tuple[torch.Tensor, type, type]] = {}
-        self._classes: Dict[type, type] = {}
+        self._entries: dict[int, tuple[torch.Tensor, type, type]] = {}
+        self._classes: dict[type, type] = {}
         self._engaged = False
 
     def could_add(self, parameter: torch.Tensor) -> bool:

@@ -10,13 +10,13 @@ eta of ASGD, mu_product of NAdam).
 Thread contract: one thread at a time.
 """
 
-from typing import Any, Dict, List
+from typing import Any
 
 import torch
 
 
 def load_state_dict(optimizer: torch.optim.Optimizer,
-                    state_dict: Dict[str, Any]) -> None:
+                    state_dict: dict[str, Any]) -> None:
     """optimizer.load_state_dict(), which leaves the group dicts, the state's
     dicts, and tensors in them of equal shape, dtype and device in place, and
     dtypes as they are in state_dict."""
@@ -30,7 +30,7 @@ def load_state_dict(optimizer: torch.optim.Optimizer,
 
 
 def _restore_dtypes(optimizer: torch.optim.Optimizer,
-                    state_dict: Dict[str, Any]) -> None:
+                    state_dict: dict[str, Any]) -> None:
     """Undoes the casts that load_state_dict() has made."""
     for group, saved in zip(optimizer.param_groups, state_dict["param_groups"]):
         for parameter, key in zip(group["params"], saved["params"]):
@@ -43,7 +43,7 @@ def _restore_dtypes(optimizer: torch.optim.Optimizer,
                     state[name] = value.detach().clone().to(now.device)
 
 
-def _fill_list(old: List[Any], new: List[Any]) -> None:
+def _fill_list(old: list[Any], new: list[Any]) -> None:
     if old is not new:
         old[:] = [_merged(a, b) for a, b in zip(old, new)] + new[len(old):]
 

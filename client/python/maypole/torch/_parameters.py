@@ -16,7 +16,8 @@ requires_grad, too; `hooked` those that have required a gradient once.
 """
 
 import weakref
-from typing import Any, Callable, Dict, Iterable, List, Optional
+from collections.abc import Iterable
+from typing import Any, Callable, Optional
 
 import torch
 
@@ -49,7 +50,7 @@ def name_of(parameter: Any, process_set: Any) -> Optional[str]:
     return owner.names.get(parameter)
 
 
-def _parameters_of(optimizer: torch.optim.Optimizer) -> List[torch.Tensor]:
+def _parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
@@ -73,7 +74,7 @@ class Parameters:
         self._first_pending = weakref.WeakMethod(first_pending)
         self.superseded = False
         self.asleep = is_copy
-        self.hooked: Dict[torch.Tensor, Any] = {}
+        self.hooked: dict[torch.Tensor, Any] = {}
         self._set_number(0 if is_copy else self._take_over())
         self._ids = [id(p) for p in _parameters_of(optimizer)]
         self.watch()

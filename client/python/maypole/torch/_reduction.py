@@ -40,7 +40,7 @@ import sys
 import traceback
 import warnings
 import zlib
-from typing import Any, Callable, Dict, Optional, Set, Tuple
+from typing import Any, Callable, Optional
 
 import torch
 import torch.utils.checkpoint
@@ -83,7 +83,7 @@ class Options:
     buckets.
     """
 
-    names: Dict[torch.Tensor, str]
+    names: dict[torch.Tensor, str]
     op: int
     compression: Any = Compression.none
     backward_passes_per_step: int = 1
@@ -110,12 +110,12 @@ class GradientReduction:
         self._buckets = (None if options.bucket_bytes is None else Buckets(
             options.bucket_bytes))
         # By parameter or bucket: the function that ends its reduction.
-        self._pending: Dict[Any, Optional[Callable[[], None]]] = {}
+        self._pending: dict[Any, Optional[Callable[[], None]]] = {}
         # Backward passes of this step that have computed a gradient.
-        self._passes: Dict[torch.Tensor, int] = {}
+        self._passes: dict[torch.Tensor, int] = {}
         self._guards = Guards(self._accessed)
         # Parameters that are in a bucket or will never be in one.
-        self._settled: Set[torch.Tensor] = set()
+        self._settled: set[torch.Tensor] = set()
         self._synchronized = _NOT
         self._count = 0  # of synchronize() in this step
         self._complete = False  # some gradient had its last pass in this step
@@ -132,7 +132,7 @@ class GradientReduction:
                             if self.distributed else None)
 
     @property
-    def _names(self) -> Dict[torch.Tensor, str]:
+    def _names(self) -> dict[torch.Tensor, str]:
         return self._parameters.names
 
     def _operation(self, what: str) -> str:
@@ -328,7 +328,7 @@ class GradientReduction:
             del self._pending[key]
         return first_error
 
-    def _start_the_rest(self, how: int) -> Tuple[Optional[Exception], bool]:
+    def _start_the_rest(self, how: int) -> tuple[Optional[Exception], bool]:
         """Returns the error if the ranks began differently, and whether some rank
         waits because its program read gradients, while another one may not know."""
         if not self.distributed:

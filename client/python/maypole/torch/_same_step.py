@@ -25,7 +25,8 @@ all ranks, or fails. There is one for each start(), or an end().
 """
 
 import contextlib
-from typing import Any, Dict, Iterable, List, Optional
+from collections.abc import Iterable
+from typing import Any, Optional
 
 import torch
 
@@ -66,7 +67,7 @@ class SameStep:
             with contextlib.suppress(HorovodInternalError):
                 synchronize(handle)
 
-    def start(self, names: Dict[torch.Tensor, str], operation: str,
+    def start(self, names: dict[torch.Tensor, str], operation: str,
               reads: bool) -> None:
         """Asks the other ranks, if that was not done in this step. reads: whether
         this rank has waited because its program read gradients."""
@@ -83,7 +84,7 @@ class SameStep:
         self._handle = allreduce_async_(row, None, operation, Max,
                                         process_set=self._process_set)
 
-    def finish(self, names: Dict[torch.Tensor, str]) -> bool:
+    def finish(self, names: dict[torch.Tensor, str]) -> bool:
         """Returns whether some rank has read gradients of this step. Raises
         AssertionError on all ranks if their steps differ."""
         handle, self._handle = self._handle, None
@@ -105,6 +106,6 @@ class SameStep:
         return bool(some_read)
 
 
-def _sorted(names: Dict[torch.Tensor, str]) -> List[str]:
+def _sorted(names: dict[torch.Tensor, str]) -> list[str]:
     """The optimizers of the ranks may have another order."""
     return sorted(names.values())

@@ -12,7 +12,8 @@ drop(), or until the parameter's next backward() has found its gradient cleared.
 """
 
 import weakref
-from typing import Any, Callable, Dict, Iterable
+from collections.abc import Iterable
+from typing import Any, Callable
 
 import torch
 
@@ -24,11 +25,11 @@ class Sums:
     """See the head of this file."""
 
     def __init__(self) -> None:
-        self._hooks: Dict[torch.Tensor, Any] = {}
-        self._names: Dict[torch.Tensor, str] = {}
+        self._hooks: dict[torch.Tensor, Any] = {}
+        self._names: dict[torch.Tensor, str] = {}
 
     def keep(self, parameters: Iterable[torch.Tensor],
-             names: Dict[torch.Tensor, str]) -> None:
+             names: dict[torch.Tensor, str]) -> None:
         """See the head of this file. names: for messages."""
         self._names = names
         method = weakref.WeakMethod(self._before_grad)

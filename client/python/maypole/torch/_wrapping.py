@@ -17,7 +17,7 @@ Thread contract: one thread at a time.
 """
 
 import functools
-from typing import Any, Tuple
+from typing import Any
 
 import torch
 
@@ -54,7 +54,7 @@ class Wrapped(torch.optim.Optimizer):
         self._step_count = getattr(self, "_step_count", 0) + 1  # torch 1.13
         self._opt_called = True  # newer ones
 
-    def __reduce_ex__(self, protocol: Any) -> Tuple[Any, ...]:
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         methods, base = type(self).__bases__
         return _new, (methods, base), (self.__getstate__(),
                                        self._maypole_options)
@@ -79,7 +79,7 @@ def _new(methods: type, base: type) -> Any:
     return cls.__new__(cls)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _class_of(methods: type, base: type) -> type:
     return type(base.__name__, (methods, base), {"__doc__": base.__doc__})
 

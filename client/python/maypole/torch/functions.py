@@ -5,22 +5,22 @@ time, because the names are fixed. Errors are those of async_ops and
 synchronize().
 """
 
-from typing import Any, Dict, Iterable, List, Optional, Tuple, Union
+from collections.abc import Iterable
+from typing import Any, Optional, Union
 
 import torch
 
 from maypole.common import basics, objects
 from maypole.common.exceptions import HorovodInternalError
-from maypole.torch._in_place import load_state_dict
-from maypole.torch._structures import (places, put_back, specs_of, take_out,
-                                       tensors_for)
 from maypole.torch._compiling import not_compiled
+from maypole.torch._in_place import load_state_dict
+from maypole.torch._structures import places, put_back, specs_of, take_out, tensors_for
 from maypole.torch._tensors import shares_memory
 from maypole.torch.async_ops import broadcast_async_, synchronize
 
 
 @not_compiled
-def broadcast_parameters(params: Union[Dict[str, Any], Iterable[Any]],
+def broadcast_parameters(params: Union[dict[str, Any], Iterable[Any]],
                          root_rank: int) -> None:
     """Overwrites `params` on all ranks by those of rank `root_rank`, in place.
 
@@ -40,7 +40,7 @@ def broadcast_parameters(params: Union[Dict[str, Any], Iterable[Any]],
         _synchronize_all(handles)
 
 
-def _named(params: Any) -> List[Tuple[Optional[str], Any]]:
+def _named(params: Any) -> list[tuple[Optional[str], Any]]:
     if isinstance(params, dict):
         entries = sorted(params.items())
     elif shares_memory(params) or not hasattr(params, "__iter__"):
@@ -60,7 +60,7 @@ def _named(params: Any) -> List[Tuple[Optional[str], Any]]:
     return entries
 
 
-def _synchronize_all(handles: List[int]) -> None:
+def _synchronize_all(handles: list[int]) -> None:
     first_error = None
     for handle in handles:
         try:
@@ -87,7 +87,7 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer,
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast the state of torch.optim.LBFGS")
     is_root = basics.rank() == root_rank
-    tensors: List[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     own = take_out(optimizer.state_dict(), tensors)
     skeleton = broadcast_object(own if is_root else None, root_rank,
                                 "broadcast_optimizer_state")

@@ -14,12 +14,13 @@ Thread contract: as torch's optimizers, one thread at a time.
 
 import contextlib
 import warnings
-from typing import (Any, Callable, Dict, Iterable, Iterator, Optional, Tuple)
+from collections.abc import Iterable, Iterator
+from typing import Any, Callable, Optional
 
 import torch
 
 from maypole.common import basics, process_sets
-from maypole.common.constants import Adasum, Average, OP_NAMES, Sum
+from maypole.common.constants import OP_NAMES, Adasum, Average, Sum
 from maypole.common.process_sets import global_process_set
 from maypole.torch._compiling import not_compiled
 from maypole.torch._parameters import is_watched
@@ -140,7 +141,7 @@ class _DistributedOptimizer(Wrapped):
         with reduction.zeroing():
             super().zero_grad(*args, **kwargs)
 
-    def add_param_group(self, param_group: Dict[str, Any]) -> None:
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As the optimizer's own. The new gradients are reduced too; they are
         matched between ranks by their position."""
         super().add_param_group(param_group)
@@ -167,7 +168,7 @@ class _DistributedOptimizer(Wrapped):
 
 def DistributedOptimizer(  # pylint: disable=invalid-name
         optimizer: torch.optim.Optimizer,
-        named_parameters: Optional[Iterable[Tuple[str, torch.Tensor]]] = None,
+        named_parameters: Optional[Iterable[tuple[str, torch.Tensor]]] = None,
         compression: Any = Compression.none,
         backward_passes_per_step: int = 1,
         op: int = Average,
@@ -273,7 +274,7 @@ def _check_arguments(op: int, predivide: float, passes: int,
 
 def _parameter_names(
         optimizer: torch.optim.Optimizer,
-        named_parameters: Optional[Iterable[Any]]) -> Dict[torch.Tensor, str]:
+        named_parameters: Optional[Iterable[Any]]) -> dict[torch.Tensor, str]:
     """The name of each parameter of `optimizer`, by which ranks match it."""
     positions = {
         parameter: f"group{g}.{i}"
@@ -294,11 +295,11 @@ def _parameter_names(
     return {p: given[p] for p in positions}
 
 
-def _checked_names(named: Any, positions: Dict[torch.Tensor, str]):
+def _checked_names(named: Any, positions: dict[torch.Tensor, str]):
     if not all(isinstance(entry, tuple) and len(entry) == 2 for entry in named):
         raise ValueError("named_parameters must be a sequence of (name, "
                          "parameter), such as model.named_parameters()")
-    count: Dict[str, int] = {}
+    count: dict[str, int] = {}
     for name, _ in named:
         count[name] = count.get(name, 0) + 1
     duplicates = sorted(name for name, n in count.items() if n > 1)

@@ -15,7 +15,7 @@ DistributedOptimizer has for its weight, so ranks with another order get an erro
 Layers whose weight no optimizer has are told apart by the order only.
 """
 
-from typing import Any, Optional, Tuple
+from typing import Any, Optional
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -26,8 +26,7 @@ from maypole.common.constants import Sum
 from maypole.common.process_sets import global_process_set
 from maypole.torch._compiling import not_compiled
 from maypole.torch._parameters import name_of
-from maypole.torch.async_ops import (allgather_async, allreduce_async_,
-                                     synchronize)
+from maypole.torch.async_ops import allgather_async, allreduce_async_, synchronize
 
 
 class SyncBatchNorm(_BatchNorm):
@@ -168,7 +167,7 @@ class _SyncBatchNorm(torch.autograd.Function):
                 None, None, None)
 
 
-def _other_dims(x: torch.Tensor) -> Tuple[int, ...]:
+def _other_dims(x: torch.Tensor) -> tuple[int, ...]:
     return (0,) + tuple(range(2, x.dim()))
 
 
@@ -184,7 +183,7 @@ def _allreduced(x: torch.Tensor, process_set: Any, name: Optional[str]) -> Any:
 
 def _statistics(
         x: torch.Tensor, process_set: Any,
-        name: Optional[str]) -> Tuple[torch.Tensor, torch.Tensor, int]:
+        name: Optional[str]) -> tuple[torch.Tensor, torch.Tensor, int]:
     """Mean and biased variance of each channel over the ranks, in float64, and
     the number of values."""
     channels = x.shape[1]
