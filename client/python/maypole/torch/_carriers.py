@@ -25,8 +25,11 @@ from maypole.torch._tensors import DTYPES, has_no_memory
 
 
 class Carrier(NamedTuple):
-    """tensor: contiguous. in_memory: whether it is the memory of the original.
-    result: makes the result's tensor from that of the carrier."""
+    """A tensor that travels in the place of another one.
+
+    tensor: contiguous. in_memory: whether it is the memory of the original.
+    result: makes the result's tensor from that of the carrier.
+    """
 
     tensor: torch.Tensor
     in_memory: bool
@@ -54,7 +57,9 @@ _QUANTIZED: dict[torch.dtype, torch.dtype] = {
 
 def carrier_of(tensor: torch.Tensor, kind: str, name: Optional[str],
                op: int = Sum) -> Optional[Carrier]:
-    """None if the library knows the dtype, or if nothing can carry it (then
+    """The carrier of `tensor` for an operation of this kind.
+
+    None if the library knows the dtype, or if nothing can carry it (then
     _tensors.dtype_code() refuses it).
 
     Raises ValueError for a reduction of complex numbers other than Sum and
@@ -100,8 +105,10 @@ def _pairs(tensor: torch.Tensor, kind: str, name: Optional[str],
 
 def _quantized(tensor: torch.Tensor, kind: str,
                name: Optional[str]) -> Carrier:
-    """Rows of bytes, each with the scale and the zero point at its end. A
-    broadcast has one row."""
+    """Rows of bytes, each with the scale and the zero point at its end.
+
+    A broadcast has one row.
+    """
     if tensor.qscheme() not in (torch.per_tensor_affine,
                                 torch.per_tensor_symmetric):
         raise ValueError(

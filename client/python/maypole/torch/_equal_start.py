@@ -53,8 +53,11 @@ _REMEDIES = (
 
 
 class EqualStart:
-    """See the head of this file. has_own_state: whether each rank may have its
-    own state. zeros: makes a gradient of zeros for a parameter."""
+    """See the head of this file.
+
+    has_own_state: whether each rank may have its own state. zeros: makes a
+    gradient of zeros for a parameter.
+    """
 
     def __init__(self, process_set: Any, has_own_state: bool = False,
                  zeros: Callable[[torch.Tensor], torch.Tensor] = torch.zeros_like):
@@ -128,8 +131,7 @@ class _Facts:
         return [parameter, self._settings[parameter], self._state.get(parameter) or {}]
 
     def rows(self, parameters: list[torch.Tensor]) -> list[list[int]]:
-        """(digest, that times -1) of each of _KINDS, and whether the parameter is
-        frozen with a gradient."""
+        """For each parameter, (digest, that times -1) of each of _KINDS, and whether it is frozen with a gradient."""
         if os.environ.get("MAYPOLE_CHECK_START") == "0":
             rows = [[_LEFT_OUT] * 6 for _ in parameters]
         else:

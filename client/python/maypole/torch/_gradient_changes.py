@@ -10,6 +10,7 @@ nothing, because .grad.data has another one.
 Thread contract: one thread at a time.
 """
 
+from collections.abc import Iterator
 from typing import Optional
 
 import torch
@@ -35,7 +36,7 @@ class Gradients:
     def __contains__(self, parameter: torch.Tensor) -> bool:
         return parameter in self._seen
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[torch.Tensor]:
         return iter(self._seen)
 
     def take(self, parameter: torch.Tensor) -> None:

@@ -60,14 +60,15 @@ class Guards:
         self._engaged = False
 
     def could_add(self, parameter: torch.Tensor) -> bool:
-        """Whether nobody guards this parameter, and its class is one of
-        torch's."""
+        """Whether nobody guards this parameter, and its class is one of torch's."""
         return (id(parameter) not in self._entries
                 and type(parameter) in (torch.nn.Parameter, torch.Tensor))
 
     def add(self, parameter: torch.Tensor) -> None:
-        """Guards `parameter`, too, if it is not guarded yet. Raises TypeError if
-        its class cannot be exchanged."""
+        """Guards `parameter`, too, if it is not guarded yet.
+
+        Raises TypeError if its class cannot be exchanged.
+        """
         if id(parameter) in self._entries:
             return
         base = type(parameter)
@@ -82,8 +83,11 @@ class Guards:
 
     def remove(self, parameter: torch.Tensor) -> None:
         """Guards `parameter` no longer."""
-        _, base, guarded = self._entries.pop(id(parameter), (None, None, None))
-        if guarded is not None and type(parameter) is guarded:
+        entry = self._entries.pop(id(parameter), None)
+        if entry is None:
+            return
+        _, base, guarded = entry
+        if type(parameter) is guarded:
             parameter.__class__ = base
 
     def engage(self) -> None:

@@ -17,9 +17,11 @@ import torch
 
 def load_state_dict(optimizer: torch.optim.Optimizer,
                     state_dict: dict[str, Any]) -> None:
-    """optimizer.load_state_dict(), which leaves the group dicts, the state's
-    dicts, and tensors in them of equal shape, dtype and device in place, and
-    dtypes as they are in state_dict."""
+    """optimizer.load_state_dict(), which leaves in place what others may refer to.
+
+    These are the group dicts, the state's dicts, and tensors in them of equal
+    shape, dtype and device. dtypes become those that state_dict has.
+    """
     groups, state = optimizer.param_groups, optimizer.state
     optimizer.load_state_dict(state_dict)
     _restore_dtypes(optimizer, state_dict)

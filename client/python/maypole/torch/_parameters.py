@@ -42,8 +42,7 @@ def is_watched(parameters: Iterable[torch.Tensor]) -> bool:
 
 
 def name_of(parameter: Any, process_set: Any) -> Optional[str]:
-    """What a DistributedOptimizer calls it on all ranks of the set; None if none
-    of this set does."""
+    """What a DistributedOptimizer calls it on all ranks of the set; None if none of this set does."""
     owner = _naming.get(id(parameter))
     if owner is None or id_of(owner.process_set) != id_of(process_set):
         return None
@@ -57,16 +56,17 @@ def _parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 class Parameters:
     """See the head of this file.
 
+    optimizer: the owner, which is alive whenever this object is used.
     options: their `names` follow the groups. on_gradient: a bound method, called
     with a parameter whose gradient was computed. first_pending: one that returns
-    the name of a gradient that is being reduced, or None. Both are held weakly,
-    so that an optimizer that was replaced stops reducing.
+    the name of a gradient that is being reduced, or None. All three are held
+    weakly, so that an optimizer that was replaced stops reducing.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, options: Any,
                  guards: Guards, on_gradient: Callable[[torch.Tensor], None],
                  first_pending: Callable[[], Optional[str]], is_copy: bool):
-        self.optimizer = weakref.ref(optimizer)
+        self.optimizer: Callable[[], Any] = weakref.ref(optimizer)
         self.process_set = options.process_set
         self._options = options
         self._guards = guards
@@ -95,14 +95,16 @@ class Parameters:
         return True
 
     def _take_over(self) -> int:
-        """Removes others' hooks at these parameters; returns this optimizer's
-        number: how many were made before it with a parameter of the same name.
+        """Removes others' hooks at these parameters; returns this optimizer's number.
+
+        That is how many were made before it with a parameter of the same name.
         """
         names = self._options.names
-        others = {_watching.get(id(p)) for p in names} - {None, self}
+        watching = (_watching.get(id(p)) for p in names)
+        others = {o for o in watching if o is not None and o is not self}
         for other in others:
-            pending = other._first_pending()
-            pending = pending and pending()
+            first_pending = other._first_pending()
+            pending = first_pending and first_pending()
             if pending is not None:
                 raise ValueError(
                     "DistributedOptimizer: another one is reducing gradients of "
@@ -125,8 +127,10 @@ class Parameters:
         return number
 
     def watch(self) -> None:
-        """Adds a hook to each parameter that needs a gradient and has none, and
-        a guard to those that do not need one yet."""
+        """Adds a hook to each parameter that needs a gradient and has none.
+
+        Those that do not need one yet get a guard.
+        """
         fresh = []
         for parameter in self.names:
             if parameter in self.hooked:
@@ -163,8 +167,10 @@ class Parameters:
         self.names.pop(parameter, None)
 
     def follow_groups(self) -> bool:
-        """Notices parameters that were added to the optimizer's groups, and
-        those that are gone. Returns whether some are gone."""
+        """Notices parameters that were added to the optimizer's groups, and those that are gone.
+
+        Returns whether some are gone.
+        """
         parameters = _parameters_of(self.optimizer())
         ids = [id(p) for p in parameters]
         if ids == self._ids:

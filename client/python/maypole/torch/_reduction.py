@@ -47,7 +47,7 @@ import torch.utils.checkpoint
 
 from maypole import _native
 from maypole.common import basics
-from maypole.common.constants import Max, Sum
+from maypole.common.constants import Max, ReduceOp, Sum
 from maypole.common.process_sets import global_process_set
 from maypole.torch._buckets import Bucket, Buckets
 from maypole.torch._compiling import not_compiled
@@ -84,7 +84,7 @@ class Options:
     """
 
     names: dict[torch.Tensor, str]
-    op: int
+    op: ReduceOp
     compression: Any = Compression.none
     backward_passes_per_step: int = 1
     predivide: float = 1.0
@@ -127,9 +127,11 @@ class GradientReduction:
         self._epoch = basics.joins()
         self._joins = _native.library().counts["join"]
         self._steps = 0  # since _forget()
-        self._parameters = (Parameters(optimizer, options, self._guards,
-                                       self._on_grad, self.first_pending, is_copy)
-                            if self.distributed else None)
+        # A rank that reduces nothing watches nothing.
+        watched = options if self.distributed else dataclasses.replace(
+            options, names={})
+        self._parameters = Parameters(optimizer, watched, self._guards,
+                                      self._on_grad, self.first_pending, is_copy)
 
     @property
     def _names(self) -> dict[torch.Tensor, str]:
@@ -229,8 +231,7 @@ class GradientReduction:
     # --- Access by the program --------------------------------------------------
 
     def _accessed(self, parameter: torch.Tensor, value: Any) -> None:
-        """Called before the program reads or sets parameter.grad, while
-        gradients are pending."""
+        """Called before the program reads or sets parameter.grad, while gradients are pending."""
         if _in_backward():
             self._accessed_in_backward(parameter)
         elif self._complete:
@@ -264,8 +265,7 @@ class GradientReduction:
                 "this after backward(), or leave gradient_as_bucket_view out")
 
     def _check_unchanged(self, parameter: torch.Tensor) -> None:
-        """Raises AssertionError if the program has changed a gradient that is
-        not reduced yet."""
+        """Raises AssertionError if the program has changed a gradient that is not reduced yet."""
         if grad_of(parameter) is not None and self._read_early.changed(parameter):
             raise AssertionError(
                 f"the gradient of {self._names[parameter]!r} was changed on this "
@@ -329,8 +329,11 @@ class GradientReduction:
         return first_error
 
     def _start_the_rest(self, how: int) -> tuple[Optional[Exception], bool]:
-        """Returns the error if the ranks began differently, and whether some rank
-        waits because its program read gradients, while another one may not know."""
+        """Starts all reductions of this step that have not been started.
+
+        Returns the error if the ranks began differently, and whether some rank
+        waits because its program read gradients, while another one may not know.
+        """
         if not self.distributed:
             return None, False
         unaware = how == _BY_STEP and not self._pending
@@ -363,8 +366,10 @@ class GradientReduction:
         return unequal, doubtful
 
     def before_step(self, skips: bool) -> None:
-        """step() is about to use the gradients. skips: which synchronize() has
-        reduced."""
+        """step() is about to use the gradients.
+
+        skips: whether step() does not reduce them, because synchronize() has.
+        """
         if not skips:
             self._reduce_for_step()
         if not self.distributed:
@@ -429,8 +434,7 @@ class GradientReduction:
 
     @contextlib.contextmanager
     def zeroing(self) -> Any:
-        """Around the optimizer's own zero_grad(): keeps gradients in their
-        buckets."""
+        """Around the optimizer's own zero_grad(): keeps gradients in their buckets."""
         self.before_zero_grad()
         if self._buckets is None:
             yield
@@ -458,9 +462,11 @@ class GradientReduction:
             bucket.reset()
 
     def abandon(self) -> None:
-        """Ends a step whose epoch is over: waits for the reductions that are
-        under way, whatever their outcome, and starts no others. The gradients
-        are undefined then."""
+        """Ends a step whose epoch is over.
+
+        Waits for the reductions that are under way, whatever their outcome, and
+        starts no others. The gradients are undefined then.
+        """
         self._guards.release()
         self._finish_all()
         self._read_early.clear()
@@ -536,8 +542,7 @@ def _in_backward() -> bool:
 
 
 def _in_checkpoint() -> bool:
-    """Whether this thread is in the backward() that reentrant checkpointing
-    makes within another one."""
+    """Whether this thread is in the backward() that reentrant checkpointing makes within another one."""
     return any(frame.f_code.co_filename == _CHECKPOINT
                for frame, _ in traceback.walk_stack(None))
 

@@ -69,8 +69,10 @@ class SameStep:
 
     def start(self, names: dict[torch.Tensor, str], operation: str,
               reads: bool) -> None:
-        """Asks the other ranks, if that was not done in this step. reads: whether
-        this rank has waited because its program read gradients."""
+        """Asks the other ranks, if that was not done in this step.
+
+        reads: whether this rank has waited because its program read gradients.
+        """
         if self._handle is not None:
             return
         changed = 0
@@ -85,9 +87,12 @@ class SameStep:
                                         process_set=self._process_set)
 
     def finish(self, names: dict[torch.Tensor, str]) -> bool:
-        """Returns whether some rank has read gradients of this step. Raises
-        AssertionError on all ranks if their steps differ."""
+        """Returns whether some rank has read gradients of this step.
+
+        Raises AssertionError on all ranks if their steps differ.
+        """
         handle, self._handle = self._handle, None
+        assert handle is not None  # start() was called
         most, least, changed, some_read, some_do_not = synchronize(handle).tolist()
         if most != -least:
             raise AssertionError(

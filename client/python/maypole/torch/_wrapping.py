@@ -43,8 +43,7 @@ class Wrapped(torch.optim.Optimizer):
         """Notices from now on when the program uses gradients of this copy."""
 
     def _attached(self) -> Any:
-        """`_maypole`; None outside of a job, where this is an optimizer like
-        any other."""
+        """`_maypole`; None outside of a job, where this is an optimizer like any other."""
         if self._maypole is None and basics.is_initialized():
             self._attach()
         return self._maypole
@@ -75,7 +74,7 @@ class Wrapped(torch.optim.Optimizer):
 
 
 def _new(methods: type, base: type) -> Any:
-    cls = _class_of(methods, base)
+    cls: Any = _class_of(methods, base)
     return cls.__new__(cls)
 
 

@@ -20,7 +20,7 @@ from typing import Any, Callable, Optional
 import torch
 
 from maypole.common import basics, process_sets
-from maypole.common.constants import OP_NAMES, Adasum, Average, Sum
+from maypole.common.constants import OP_NAMES, Adasum, Average, ReduceOp, Sum
 from maypole.common.process_sets import global_process_set
 from maypole.torch._compiling import not_compiled
 from maypole.torch._parameters import is_watched
@@ -74,6 +74,8 @@ class _DistributedOptimizer(Wrapped):
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
         """A context in which step() does not call synchronize() again.
+
+        To change the gradients between the two:
 
             optimizer.synchronize()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -142,16 +144,21 @@ class _DistributedOptimizer(Wrapped):
             super().zero_grad(*args, **kwargs)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As the optimizer's own. The new gradients are reduced too; they are
-        matched between ranks by their position."""
+        """As the optimizer's own.
+
+        The new gradients are reduced too; they are matched between ranks by
+        their position.
+        """
         super().add_param_group(param_group)
         if self._maypole is not None:
             self._maypole.follow_groups()
 
     def abandon(self) -> None:
-        """Ends a step whose epoch is over: waits for the reductions that are
-        under way, whatever their outcome, and starts no others. The gradients
-        are undefined then."""
+        """Ends a step whose epoch is over.
+
+        Waits for the reductions that are under way, whatever their outcome, and
+        starts no others. The gradients are undefined then.
+        """
         if self._maypole is not None:
             self._maypole.abandon()
 
@@ -171,7 +178,7 @@ def DistributedOptimizer(  # pylint: disable=invalid-name
         named_parameters: Optional[Iterable[tuple[str, torch.Tensor]]] = None,
         compression: Any = Compression.none,
         backward_passes_per_step: int = 1,
-        op: int = Average,
+        op: ReduceOp = Average,
         gradient_predivide_factor: float = 1.0,
         num_groups: int = 0,
         groups: Any = None,
@@ -223,7 +230,7 @@ def DistributedOptimizer(  # pylint: disable=invalid-name
     process_sets.id_of(process_set)
     if num_groups != 0:
         warnings.warn("num_groups is deprecated, use groups",
-                      DeprecationWarning)
+                      DeprecationWarning, stacklevel=2)
         groups = num_groups if groups is None else groups
     _check_arguments(op, gradient_predivide_factor, backward_passes_per_step,
                      groups)
@@ -247,7 +254,7 @@ def DistributedOptimizer(  # pylint: disable=invalid-name
     return attach(optimizer, _DistributedOptimizer, options)
 
 
-def _check_arguments(op: int, predivide: float, passes: int,
+def _check_arguments(op: ReduceOp, predivide: float, passes: int,
                      groups: Any) -> None:
     if op not in (Average, Sum, Adasum):
         raise ValueError(f"DistributedOptimizer: op={OP_NAMES.get(op, op)}, "
@@ -295,7 +302,9 @@ def _parameter_names(
     return {p: given[p] for p in positions}
 
 
-def _checked_names(named: Any, positions: dict[torch.Tensor, str]):
+def _checked_names(
+        named: Any,
+        positions: dict[torch.Tensor, str]) -> dict[torch.Tensor, str]:
     if not all(isinstance(entry, tuple) and len(entry) == 2 for entry in named):
         raise ValueError("named_parameters must be a sequence of (name, "
                          "parameter), such as model.named_parameters()")

@@ -126,7 +126,9 @@ class _SyncBatchNorm(torch.autograd.Function):
     """Returns (output, mean, biased variance, number of values per channel)."""
 
     @staticmethod
-    def forward(ctx, x, weight, bias, eps, process_set, name):
+    def forward(ctx: Any, x: torch.Tensor, weight: Optional[torch.Tensor],
+                bias: Any, eps: float, process_set: Any,
+                name: Optional[str]) -> tuple[torch.Tensor, ...]:
         values = x.to(torch.promote_types(x.dtype, torch.float32))
         mean, variance, count = _statistics(values, process_set,
                                             name and name + ":statistics")
@@ -146,7 +148,8 @@ class _SyncBatchNorm(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad, *_):
+    def backward(ctx: Any, grad: torch.Tensor,
+                 *_: Any) -> tuple[Optional[torch.Tensor], ...]:
         normal, scale, weight = ctx.saved_tensors
         dtype = grad.dtype
         grad = grad.to(normal.dtype)
@@ -184,8 +187,7 @@ def _allreduced(x: torch.Tensor, process_set: Any, name: Optional[str]) -> Any:
 def _statistics(
         x: torch.Tensor, process_set: Any,
         name: Optional[str]) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Mean and biased variance of each channel over the ranks, in float64, and
-    the number of values."""
+    """Mean and biased variance of each channel over the ranks, in float64, and the number of values."""
     channels = x.shape[1]
     own = x.numel() // channels if channels else 0
     mean = torch.zeros(channels, dtype=torch.float64, device=x.device)
