@@ -430,7 +430,7 @@ class BucketsTest(unittest.TestCase):
                 optimizer.step()
                 return
             # What a rank without a gradient asks and answers.
-            own = [[-2**62] * 6 + [0]], [[0, -2**62, -2**62], [0, 0, 0]]
+            own = [[-2**62] * 6 + [0]], [[0, -2**62, -2**62, 0], [0, 0, 0, 0]]
             for question, answer in zip(("start", "layouts"), own):
                 hvd.allreduce_(torch.tensor(answer), op=hvd.Max,
                                name="DistributedOptimizer:" + question)

@@ -128,6 +128,31 @@ class IdentityTest(fake_library.TwoRanks):
 
         self.assertEqual(self.both(rank), [(-3.0, -4.5, -4.5, [-1.5, -1.5])] * 2)
 
+    def test_a_group_that_is_removed(self):
+
+        def rank(r, early, view):
+            a, b = (torch.nn.Parameter(torch.zeros(1)) for _ in range(2))
+            optimizer = hvd.DistributedOptimizer(
+                torch.optim.SGD([{"params": [a]}, {"params": [b]}], lr=1.0),
+                [("a", a), ("b", b)], op=hvd.Sum, gradient_as_bucket_view=view)
+            gradients = []
+            for i in range(5):
+                if i == 2 and early:
+                    del optimizer.param_groups[1]
+                optimizer.zero_grad()
+                ((a + b) * (r + 1)).backward()
+                if i == 2 and not early:
+                    del optimizer.param_groups[1]
+                optimizer.step()
+                gradients.append(a.grad.item())
+            return gradients + [a.item()]
+
+        for early in (True, False):
+            for view in (True, False):
+                with self.subTest(early=early, view=view):
+                    self.assertEqual(self.both(lambda r: rank(r, early, view)),
+                                     [[3.0] * 5 + [-15.0]] * 2)
+
     def test_an_optimizer_is_wrapped_once(self):
         _native.use(fake_library.FakeLibrary(2))
         model = make_model()

@@ -152,6 +152,24 @@ class RanksTest(fake_library.TwoRanks):
         self.assertEqual(names, ["DistributedOptimizer.p"] +
                          ["DistributedOptimizer.p.bucket"] * 5)
 
+    def test_parameters_in_another_order(self):
+
+        def rank(r, view):
+            named = {name: torch.nn.Parameter(torch.zeros(4)) for name in "abc"}
+            optimizer = hvd.DistributedOptimizer(
+                torch.optim.SGD([named[name] for name in ("abc", "bac")[r]], lr=1.0),
+                named.items(), gradient_as_bucket_view=view)
+            for _ in range(3):
+                optimizer.zero_grad()
+                (named["a"] + 10 * named["b"] + 100 * named["c"]).sum().backward()
+                optimizer.step()
+            return [p[0].item() for p in named.values()]
+
+        for view in (False, True):
+            with self.subTest(view=view):
+                self.assertEqual(self.both(lambda r: rank(r, view)),
+                                 [[-3.0, -30.0, -300.0]] * 2)
+
     def test_models_with_equal_names_in_another_order(self):
 
         def rank(r):

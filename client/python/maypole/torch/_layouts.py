@@ -9,8 +9,8 @@ had so far, each step has one small allreduce about them. It also says how the
 ranks came to wait for their gradients; once a rank has read them without
 synchronize(), each step has it.
 
-Thread contract: one thread at a time. Invariant: `_known` and `_orders` are
-equal on all ranks, because they come from these allreduces only.
+Thread contract: one thread at a time. Invariant: `_known`, `_orders` and `_places`
+are equal on all ranks, because they come from these allreduces only.
 """
 
 from collections.abc import Container, Sequence
@@ -75,6 +75,8 @@ class Layouts:
         # Of this rank's sparse gradients, also after forget(): zero_grad() leaves
         # none of it.
         self._last_sparse: dict[torch.Tensor, int] = {}
+        # The last place that a parameter has in some rank's optimizer.
+        self._places: dict[torch.Tensor, int] = {}
         # Whether some rank has waited because its program read gradients.
         self.reads = False
 
@@ -100,10 +102,11 @@ class Layouts:
 
     def learn(self, parameters: Sequence[torch.Tensor], name: str,
               process_set: Any, computed: Container[torch.Tensor], reads: bool,
-              unaware: bool) -> bool:
+              unaware: bool, own_order: Sequence[torch.Tensor] = ()) -> bool:
         """Asks the ranks about those parameters whose layout is not known.
 
-        parameters: the same on all ranks. computed: those whose gradient
+        parameters: the same on all ranks. own_order: the same parameters as this
+        rank's optimizer has them; see place_of(). computed: those whose gradient
         backward() has computed in this step. reads: whether this rank waits
         because its program read gradients. unaware: whether it could not have
         noticed that.
@@ -114,15 +117,18 @@ class Layouts:
         unknown = [p for p in parameters if p not in self._known]
         if not unknown and not self.reads:
             return reads
-        own = torch.tensor([self._own(p, p in computed) for p in unknown] +
-                           [(reads, unaware, 0)], dtype=torch.int64, device="cpu")
+        places = {p: i for i, p in enumerate(own_order)}
+        own = torch.tensor([(*self._own(p, p in computed), places.get(p, 0))
+                            for p in unknown] + [(reads, unaware, 0, 0)],
+                           dtype=torch.int64, device="cpu")
         handle = allreduce_async_(own, None, name, Max, process_set=process_set)
-        *layouts, (some_reads, some_unaware, _) = synchronize(handle).tolist()
+        *layouts, (some_reads, some_unaware, *_) = synchronize(handle).tolist()
         self.reads = self.reads or some_reads > 0
-        for parameter, (code, number, negative) in zip(unknown, layouts):
+        for parameter, (code, number, negative, place) in zip(unknown, layouts):
             if code == _NO_GRADIENT:
                 continue
             self._known[parameter] = code
+            self._places[parameter] = place
             if code > _DENSE:
                 self._last_sparse[parameter] = code
             if number != -negative or number == _NO_DENSE_ORDER:
@@ -151,6 +157,10 @@ class Layouts:
     def order_of(self, parameter: torch.Tensor) -> Optional[Order]:
         """The order in memory of this gradient on all ranks, if it is known and not that of the dimensions."""
         return self._orders.get(parameter) if self._orders else None
+
+    def place_of(self, parameter: torch.Tensor) -> int:
+        """Puts known parameters in an order, the ranks' own where they have the same; several may have one place."""
+        return self._places[parameter]
 
     def is_ordered(self, parameter: torch.Tensor) -> bool:
         """Whether the gradient is known, dense, and lies alike on all ranks."""
@@ -191,6 +201,6 @@ class Layouts:
     def forget(self) -> None:
         """After an error, when the ranks may know different things."""
         for known in (self._known, self._noted, self._orders,
-                      self._learned_orders, self._unordered):
+                      self._learned_orders, self._unordered, self._places):
             known.clear()
         self.reads = False

@@ -40,10 +40,10 @@ class Reducer:
 
     def learn_layouts(self, parameters: Sequence[torch.Tensor], name: str,
                       computed: Container[torch.Tensor], reads: bool,
-                      unaware: bool) -> bool:
+                      unaware: bool, own_order: Sequence[torch.Tensor] = ()) -> bool:
         """Asks the ranks which gradients they have, and which are sparse. See Layouts.learn()."""
         return self._layouts.learn(parameters, name, self.process_set, computed,
-                                   reads, unaware)
+                                   reads, unaware, own_order)
 
     def note_reads(self) -> None:
         """Some rank has read gradients before step(), as all know."""
@@ -73,6 +73,10 @@ class Reducer:
         grad = parameter.grad
         return (grad.layout is torch.strided and grad.numel() > 0
                 and self._layouts.is_ordered(parameter))
+
+    def place_of(self, parameter: torch.Tensor) -> int:
+        """A number by which all ranks put parameters that fit buckets in the same order; see Layouts.place_of()."""
+        return self._layouts.place_of(parameter)
 
     def knowledge(self, names: dict[torch.Tensor, str]) -> Any:
         """What the ranks have told each other; equal where repr() is."""

@@ -127,6 +127,7 @@ class GradientReduction:
         self._epoch = basics.joins()
         self._joins = _native.library().counts["join"]
         self._steps = 0  # since _forget()
+        self._outdated = False  # the buckets have parameters that are gone
         # A rank that reduces nothing watches nothing.
         watched = options if self.distributed else dataclasses.replace(
             options, names={})
@@ -153,18 +154,23 @@ class GradientReduction:
         """Notices changes of the optimizer's groups."""
         if (self.distributed and self._parameters.follow_groups()
                 and self._buckets is not None):
-            self._forget()
+            if self._pending:  # the reductions of these buckets have begun
+                self._outdated = True
+            else:
+                self._forget()
 
     # --- Within backward() ------------------------------------------------------
 
     def _on_grad(self, parameter: torch.Tensor) -> None:
+        if not self._pending and parameter in self._parameters.hooked:
+            self._begin()
         if parameter not in self._parameters.hooked:
             return
         passes = self._passes[parameter] = self._passes.get(parameter, 0) + 1
         if passes > self.backward_passes_per_step:
             raise AssertionError(self._too_often(parameter))
         if not self._pending:
-            self._begin()
+            self._guards.engage()
         self._pending[parameter] = None
         self._synchronized = _NOT
         self._read_early.drop(parameter)
@@ -184,8 +190,8 @@ class GradientReduction:
     def _begin(self) -> None:
         """The first gradient since synchronize()."""
         if not self._parameters.asleep:
+            self.follow_groups()
             self._follow_job()
-        self._guards.engage()
 
     def _keep_results(self) -> None:
         if self.distributed and self.options.op == Sum:
@@ -358,7 +364,7 @@ class GradientReduction:
         doubtful = self._reducer.learn_layouts(
             sorted(alone, key=self._names.__getitem__),
             self._operation("layouts" + self._suffix()),
-            self._pending, how == _BY_ACCESS, unaware)
+            self._pending, how == _BY_ACCESS, unaware, alone)
         for parameter in alone:
             if (self._pending.get(parameter) is None
                     and self._reducer.is_used(parameter)):
@@ -487,11 +493,14 @@ class GradientReduction:
         ]
         self._settled.update(fresh)
         places = [p for p in fresh if self._reducer.fits_bucket(p)]
+        # Not the optimizer's order, which may be another one on other ranks.
+        places.sort(key=lambda p: (self._reducer.place_of(p), self._names[p]))
         self._buckets.add(places, self._names, self._reducer.order_of)
 
     def _forget(self) -> None:
         """Begins again as in the first step."""
         self._steps = 0
+        self._outdated = False
         self._start_check.forget()
         self._same_step.forget()
         self._reducer.forget()
@@ -501,6 +510,8 @@ class GradientReduction:
 
     def _follow_job(self) -> None:
         """Forgets what other ranks may not know."""
+        if self._outdated:
+            self._forget()
         joins = _native.library().counts["join"]
         if self._epoch != basics.joins():
             # Buckets of an earlier epoch are not in this epoch's shared memory,
