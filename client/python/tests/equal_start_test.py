@@ -93,6 +93,29 @@ class EqualStartTest(fake_library.TwoRanks):
         self.assertRegex(self.errors(change, torch.optim.Adam),
                          r"different state of parameter '.*0.weight': exp_avg is \w+ on rank 0 and missing on rank 1")
 
+    def test_ranks_that_go_on_after_the_error(self):
+
+        def rank(r):
+            model, optimizer = make(value=float(r))
+            optimizer = wrapped(model, optimizer)
+            found = []
+            for i in range(2):
+                optimizer.zero_grad()
+                if r == 0 or i > 0:  # rank 1 first learns of the error in step(), rank 0 while it clips
+                    model(torch.ones(1, 3)).sum().backward()
+                try:
+                    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                    optimizer.step()
+                    found.append(None)
+                except ValueError as error:
+                    found.append("different weights" in str(error))
+                    with torch.no_grad():
+                        for p in model.parameters():
+                            p.fill_(0.5)
+            return found
+
+        self.assertEqual(self.both(rank), [[True, None]] * 2)
+
     def test_a_join_without_a_broadcast(self):
 
         def rank(r, kind, broadcasts):

@@ -305,7 +305,8 @@ class GradientReduction:
         except Exception as error:  # pylint: disable=broad-except
             first_error = error
         self._same_step.count()
-        if how == _BY_STEP and self.distributed and first_error is None:
+        # Not a step that ends in an error on all ranks: those that read gradients do not ask here.
+        if how == _BY_STEP and self.distributed and not (first_error or unequal):
             self._ask_for_step()
         first_error = self._finish_all() or first_error or unequal
         self._read_early.clear()
