@@ -243,23 +243,21 @@ Status BoardCommunicator::TrySend(const void* message, size_t bytes, int fd) {
   return session_->Send(message, bytes);
 }
 
-void BoardCommunicator::ResendMessages() {
+Status BoardCommunicator::ResendMessages() {
   std::lock_guard lock(send_mutex_);
   while (!unsent_.empty()) {
     const auto& [message, fd] = unsent_.front();
-    if (!TrySend(message.data(), message.size(), fd.get()).ok()) return;
+    const Status s = TrySend(message.data(), message.size(), fd.get());
+    if (!s.ok()) return s;
     unsent_.pop_front();
   }
+  return Status();
 }
 
 void BoardCommunicator::FlushMessages() {
   const auto deadline = Clock::now() + kFlushTime;
-  for (;;) {
-    ResendMessages();
-    {
-      std::lock_guard lock(send_mutex_);
-      if (unsent_.empty() || Clock::now() >= deadline) return;
-    }
+  while (ResendMessages().code() == Code::kResourceExhausted &&
+         Clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }

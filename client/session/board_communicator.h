@@ -153,7 +153,8 @@ class BoardCommunicator : public Communicator, private RankShell {
   void HandOut(const std::vector<char>& message, std::vector<Fd> descriptors);
   void SendInOrder(const void* message, size_t bytes, Fd fd);
   Status TrySend(const void* message, size_t bytes, int fd);
-  void ResendMessages();
+  // An error if some are left: kResourceExhausted if the socket is full.
+  Status ResendMessages();
   // Sends what the full socket did not take, for up to a second: the executor
   // reads it soon. If the executor has gone, nobody needs it.
   void FlushMessages();

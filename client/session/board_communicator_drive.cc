@@ -124,7 +124,7 @@ bool BoardCommunicator::DriveInTurn(Look look) {
 }
 
 bool BoardCommunicator::ReadReplies() {
-  ResendMessages();
+  static_cast<void>(ResendMessages());  // those that are left come later
   bool moved = false;
   std::vector<char> message;
   std::vector<Fd> descriptors;

@@ -368,9 +368,11 @@ class Script {
             static_cast<uint32_t>(feed_.Number()));
         return m;
       case 12:
-        // Recovered follows, of this epoch or not.
-        rig_.core().OnCoordinatorReplaced();
-        rig_.Do();
+        // It has said so in its Welcome. Recovered follows, of this epoch or not.
+        if (rig_.link_open) {
+          rig_.core().OnCoordinatorReplaced();
+          rig_.Do();
+        }
         [[fallthrough]];
       case 13:
         m.mutable_recovered()->set_epoch(Epoch());
