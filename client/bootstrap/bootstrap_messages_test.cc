@@ -38,13 +38,13 @@ TEST(BootstrapMessagesTest, PlacesComeBack) {
 
 TEST(BootstrapMessagesTest, OtherVersionsAreNamed) {
   RankMessage p, out;
-  p.versions = {16, 17};
+  p.versions = {17, 18};
   const Status s = Decode(Encode(p), &out);
   EXPECT_EQ(s.code(), Code::kFailedPrecondition);
   EXPECT_EQ(
       s.message(),
       "the maypolerun that it found speaks protocol versions 10 to 16, but "
-      "libmaypole speaks protocol versions 16 to 17; upgrade the "
+      "libmaypole speaks protocol versions 17 to 18; upgrade the "
       "maypolerun that it found, or set MAYPOLE_BIN to the directory of "
       "the right programs");
   p.versions = {9, 9};
