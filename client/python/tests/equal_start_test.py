@@ -4,6 +4,7 @@ import os
 import unittest
 from unittest import mock
 
+import numpy
 import torch
 
 import fake_library
@@ -143,6 +144,14 @@ class EqualStartTest(fake_library.TwoRanks):
                     self.assertIsInstance(one, list)
                 else:
                     self.assertIn(f"different {what} of", one)
+
+    def test_a_float_of_numpy_is_equal_to_that_of_python(self):
+
+        def rank(r):
+            model, optimizer = make(lr=(0.1, numpy.float64(0.1))[r])
+            step(model, wrapped(model, optimizer))
+
+        self.both(rank)
 
     def test_what_is_equal(self):
         """A broadcast after wrapping, other values in the state, unequal buffers."""

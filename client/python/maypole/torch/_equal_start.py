@@ -100,18 +100,20 @@ class EqualStart:
         return None
 
     def _error(self, kind: int, name: str, operation: str,
-               own: dict[str, str]) -> ValueError:
+               own: Optional[dict[str, str]]) -> ValueError:
         everyones = objects.allgather_object(own, operation + ".details",
                                              self._process_set)
         ranks = collectives.ranks_of(id_of(self._process_set))
         if len(ranks) != len(everyones):  # some have joined
             ranks = range(len(everyones))
-        first = everyones[0]
-        key, at = next(((key, at) for at, theirs in enumerate(everyones)
+        compared = [(rank, theirs) for rank, theirs in zip(ranks, everyones)
+                    if theirs is not None]
+        first = compared[0][1]
+        key, at = next(((key, at) for at, (_, theirs) in enumerate(compared)
                         for key in sorted({*first, *theirs})
                         if first.get(key) != theirs.get(key)), ("", 0))
-        values = " and ".join(
-            f"{everyones[i].get(key, 'missing')} on rank {ranks[i]}" for i in (0, at))
+        values = " and ".join(f"{theirs.get(key, 'missing')} on rank {rank}"
+                              for rank, theirs in (compared[0], compared[at]))
         return ValueError(
             f"DistributedOptimizer: the ranks begin with different {_KINDS[kind]} "
             f"of parameter {name!r}: {key} is {values}. They would train different "
@@ -132,7 +134,7 @@ class _Facts:
 
     def rows(self, parameters: list[torch.Tensor]) -> list[list[int]]:
         """For each parameter, (digest, that times -1) of each of _KINDS, and whether it is frozen with a gradient."""
-        if os.environ.get("MAYPOLE_CHECK_START") == "0":
+        if _is_off():
             rows = [[_LEFT_OUT] * 6 for _ in parameters]
         else:
             digests = iter(_digests([fact for p in parameters for fact in self._of(p)]))
@@ -141,14 +143,25 @@ class _Facts:
         return [row + [not p.requires_grad and grad_of(p) is not None]
                 for row, p in zip(rows, parameters)]
 
-    def details(self, parameter: torch.Tensor, kind: int) -> dict[str, str]:
-        """By key, what tells the ranks apart, for people."""
+    def details(self, parameter: torch.Tensor, kind: int) -> Optional[dict[str, str]]:
+        """By key, what tells the ranks apart, for people; None: this rank is not compared."""
+        if _is_off():
+            return None
         fact = self._of(parameter)[kind]
         if kind == 0:
             fact = {"checksum": fact}
-        return {str(key): repr(value) if isinstance(value, _PLAIN) else
+        return {str(key): _text(value) if isinstance(value, _PLAIN) else
                 f"{_digests([value])[0]:08x}"
                 for key, value in fact.items() if value is not None}
+
+
+def _is_off() -> bool:
+    return os.environ.get("MAYPOLE_CHECK_START") == "0"
+
+
+def _text(value: Any) -> str:
+    """The same of a float and of one of NumPy's, which are equal."""
+    return float.__repr__(value) if isinstance(value, float) else repr(value)
 
 
 def _digests(values: list[Any]) -> list[int]:
@@ -172,7 +185,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     if isinstance(value, _PLAIN):
-        return repr(value)
+        return _text(value)
     if isinstance(value, TensorAt):
         return value.dtype, value.shape
     return type(value).__name__  # of what programs put there
