@@ -76,11 +76,11 @@ TEST(SessionTest, AHelloSaysARangeAndIsRefusedWithBothNamed) {
             "rank 3");
   const std::string newer =
       "the agent of node n1 speaks protocol versions 10 to 16, but libmaypole "
-      "of rank 3 speaks protocol versions 16 to 17; upgrade the agent of node "
+      "of rank 3 speaks protocol versions 17 to 18; upgrade the agent of node "
       "n1";
-  EXPECT_EQ(HelloError({16, 17}, kBytes), newer);
-  EXPECT_EQ(HelloError({16, 17}, kBytes + 8), newer);
-  EXPECT_EQ(HelloError({16, 17}, 104), newer);
+  EXPECT_EQ(HelloError({17, 18}, kBytes), newer);
+  EXPECT_EQ(HelloError({17, 18}, kBytes + 8), newer);
+  EXPECT_EQ(HelloError({17, 18}, 104), newer);
 }
 
 TEST(SessionTest, HostileBytesAreRefused) {
