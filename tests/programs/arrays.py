@@ -144,7 +144,8 @@ def check_adasum(me, n):
     assert np.abs(mine - 2 * want).max() < 1e-12
     got = hvd.allreduce(part(me).astype("float32"), op=hvd.Adasum)
     assert got.dtype == np.float32 and np.abs(got - want).max() < 1e-5
-    assert "shapes differ" in error_of(lambda: hvd.allreduce(np.ones(3 + me % 2), op=hvd.Adasum, name="shapes"))
+    differing = error_of(lambda: hvd.allreduce(np.ones(3 + me % 2), op=hvd.Adasum, name="shapes"))
+    assert "Adasum needs the same on all ranks" in differing
 
 
 def check_set_and_objects(me, n):
