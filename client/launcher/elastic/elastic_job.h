@@ -3,8 +3,7 @@
 //
 // Purpose: carries out what ElasticDriver decides: starts and stops nodes
 // (ElasticNode) and processes on them, and tells it what becomes of them. Pure:
-// JobLauncher has the nodes, the coordinator, the output and the signals; in a
-// simulation the world has them.
+// JobLauncher has the nodes, the coordinator, the output and the signals.
 //
 //   JobLauncher --- events ---> ElasticJob ---> ElasticDriver
 //        ^                          |  <--- actions ---'
