@@ -260,14 +260,8 @@ class SignalTest(LauncherTest):
         return rc, took
 
     def test_ctrl_c_ends_stubborn_ranks_within_2_s(self):
-        # Other tests may keep the processors busy, so one of three jobs has to be in time.
-        for _ in range(3):
-            rc, took = self.stop(self.start_stubborn(), signal.SIGINT)
-            self.assertEqual(rc, 130)
-            if took < 2.0:
-                break
-            for rank in range(2):
-                os.unlink(os.path.join(self.dir, "rank.%d" % rank))
+        rc, took = self.stop(self.start_stubborn(), signal.SIGINT)
+        self.assertEqual(rc, 130)
         self.assertLess(took, 2.0)
 
     def test_term_ends_stubborn_ranks_after_the_stop_timeout(self):
