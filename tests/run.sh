@@ -3,7 +3,7 @@
 #   tests/run.sh                    installs missing packages, builds, runs all but the large and slow tests
 #   tests/run.sh --times            the same, and says where the time went (docs/testing.md)
 #   tests/run.sh --all              also the tests of size "large" or tagged "slow", and all others once
-#                                   more under each sanitizer: asan, ubsan, tsan
+#                                   more under asan with ubsan, and under tsan
 #   tests/run.sh --all --shard=I/N  part I of N of the tests of --all
 # --all and its shards go on where they were cut off at the same commit (docs/testing.md).
 # With CUDA's toolkit (nvcc in $CUDA_HOME/bin, /usr/local/cuda by default) it also
