@@ -56,6 +56,7 @@ class SparkTest(unittest.TestCase):
         os.mkdir(os.path.join(self.dir, "tmp"))
         self.env = harness.environment({
             "TMPDIR": os.path.join(self.dir, "tmp"),
+            "MAYPOLE_RUNTIME_DIR": os.path.join(self.dir, "tmp"),
             "MAYPOLE_BIN": self.programs(),
             "KERAS_BACKEND": "torch",
             "FASHION_MNIST": os.environ.get("FASHION_MNIST", "/usr/share/datasets/fashion-mnist")

@@ -59,6 +59,12 @@ class ElasticDriverTest(unittest.TestCase):
         self.assertEqual(driver.on_process_end(2, 1, False, "failed", 106.0), [Action("process_failed", process=2)])
         self.assertEqual(driver.running(), 1)
 
+    def test_a_node_that_is_lost_at_the_end(self):
+        driver = self.two_hosts()
+        driver.on_process_end(0, 0, False, "", 100.0)
+        self.assertEqual(driver.on_node_lost(1, "gone", 101.0), [Action(
+            "end_badly", text="host b: gone; its processes had not finished")])
+
     def test_a_failure_after_the_training(self):
         driver = self.two_hosts()
         self.assertEqual(driver.on_process_end(3, 1, True, "failed", 100.0), [Action("process_failed", process=3)])
