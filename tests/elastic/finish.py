@@ -6,6 +6,8 @@ Each process makes up.PID in MAYPOLE_TEST_DIR when it begins, and prints "trains
     late N      rank 1 dies shortly before the end. Rank 0 leaves the job, and evaluates until the process that replaces
                 rank 1 has come and ended, or trains; then for N seconds
     replaced    as late 0, and rank 0 kills the coordinator when it has left, which maypolerun starts again
+    exits       as late, but rank 0 stays in the job until the process that replaces rank 1 is there for a second, and calls
+                os._exit(0) then
     leaves      rank 1 gets SIGTERM; training goes on until another one has taken its place
     fails       rank 1 leaves the job after the training and fails, while rank 0 evaluates
 """
@@ -69,7 +71,7 @@ def train(state):
     while state.step < STEPS or HOW == "leaves" and hvd.size() < 2:
         hvd.allreduce(np.ones(3), name="step")
         state.step += 1
-        if hvd.rank() == 1 and HOW in ("late", "replaced") and state.step == STEPS - 5 and once("killed"):
+        if hvd.rank() == 1 and HOW in ("late", "replaced", "exits") and state.step == STEPS - 5 and once("killed"):
             os.kill(os.getpid(), signal.SIGKILL)
         if hvd.rank() == 1 and HOW == "leaves" and state.step == 10 and once("left"):
             os.kill(os.getpid(), signal.SIGTERM)
@@ -80,6 +82,13 @@ def train(state):
 of_job = elastic.ObjectState(broadcast_object, hvd.rank, step=0)
 train(of_job)
 rank = hvd.rank()
+if HOW == "exits":
+    once("over")
+    while len([name for name in os.listdir(DIR) if name.startswith("up.")]) < 3:
+        time.sleep(0.05)
+    time.sleep(1)
+    print("done", of_job.step, flush=True)
+    os._exit(0)
 hvd.shutdown()
 once("over")
 if HOW == "replaced":

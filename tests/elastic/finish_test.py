@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 import unittest
 
 import harness
@@ -40,6 +41,12 @@ class FinishTest(unittest.TestCase):
     def test_nor_after_a_long_evaluation(self):
         """Longer than an executor waits that has no rank."""
         self.late("12")
+
+    def test_nor_when_the_other_calls_os_exit(self):
+        """It has finished, and the coordinator knows: nobody waits until maypolerun asks all to end."""
+        began = time.monotonic()
+        self.late("0", "exits")
+        self.assertLess(time.monotonic() - began, 10)
 
     def test_nor_when_the_coordinator_was_replaced(self):
         self.late("0", "replaced")

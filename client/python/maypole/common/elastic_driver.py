@@ -1,6 +1,6 @@
 """maypolerun's policy of elastic jobs, for maypole.ray and maypole.spark.
 
-It decides on which hosts processes run, when one is started again, and when and how the job ends. The rules are those of
+It decides on which hosts processes run, when one is started again, and when and how the job ends. The rules are in
 client/launcher/elastic/elastic_driver.h; libmaypole has them (client/elastic_driver.h), and this module only calls it.
 
 A node is one life of a host in the job. Which processes are in the job's epoch, and with which ranks, is the

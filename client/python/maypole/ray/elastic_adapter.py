@@ -1,6 +1,7 @@
 """An elastic job: run() starts ranks on the nodes of the cluster, and replaces them, until the function returns."""
 
 import logging
+import os
 import signal
 import time
 from typing import Any, Callable, NamedTuple, Optional
@@ -19,6 +20,7 @@ _log = logging.getLogger("maypole.ray")
 
 _DISCOVERY_SECONDS = 1.0  # as maypolerun, and Horovod
 _COOLDOWN = (1, 60)
+_ANSWER_SECONDS = 5.0  # of a node, in vain if it is lost
 
 
 class ElasticAdapter:
@@ -89,11 +91,12 @@ class _OfRanks(NamedTuple):
 
 
 class _Process:
-    """A rank's actor. pid: None until it runs."""
+    """A rank's actor. pid: None until it runs. finished_file: is there if it has trained to the end; may be empty."""
 
-    def __init__(self, actor: Any, node: Node, deadline: float):
+    def __init__(self, actor: Any, node: Node, finished_file: str, deadline: float):
         self.actor = actor
         self.node = node
+        self.finished_file = finished_file
         self.deadline = deadline
         self.pid: Optional[int] = None
         self.late = False
@@ -207,10 +210,12 @@ class _Run:
         resources = of_ranks.resources
         actor = self._actor.options(num_cpus=resources["CPU"], num_gpus=resources.get("GPU", 0),
                                     scheduling_strategy=cluster.on_node(node.ray_node.node_id)).remote()
-        self._processes[number] = _Process(actor, node, time.monotonic() + of_ranks.seconds)
-        variables = dict(of_ranks.variables)
-        variables.update(placement.elastic_variables(self._agents[action.node], node.name, node.ray_node.host,
-                                                     of_ranks.least, of_ranks.most))
+        agent = self._agents[action.node]
+        # In the directory of an agent of ours, which ends with it.
+        file = f"{os.path.dirname(agent)}/finished.{number}" if self._daemons.starts_any() else ""
+        self._processes[number] = _Process(actor, node, file, time.monotonic() + of_ranks.seconds)
+        variables = {**of_ranks.variables, "MAYPOLE_FINISHED_FILE": file,
+                     **placement.elastic_variables(agent, node.name, node.ray_node.host, of_ranks.least, of_ranks.most)}
         self._waiting[actor.where.remote(shim.in_use())] = lambda ref: self._on_start(number, ref)
         self._waiting[actor.execute_elastic.remote(of_ranks.fn, variables, of_ranks.executable, self._callbacks.queue)
                       ] = lambda ref: self._on_end(number, ref)
@@ -280,6 +285,7 @@ class _Run:
             self._last_error = error
             finished = failed_after_its_training(error)
             if isinstance(error, ray.exceptions.RayActorError):
+                finished = self._had_finished(process)
                 status, how = -signal.SIGTERM if process.asked else -signal.SIGKILL, describe(error)
             else:
                 status, how = 1, f"failed: {describe(error)}"
@@ -290,6 +296,15 @@ class _Run:
         self._last_end = f"process {number} (host {process.node.name}) {how}, {when}"
         ray.kill(process.actor)
         return self._policy.on_process_end(number, status, finished, how, time.monotonic())
+
+    def _had_finished(self, process: _Process) -> bool:
+        """Whether a rank that has died had trained to the end."""
+        ray = cluster.get_ray()
+        try:
+            asked = process.node.actor.has_file.remote(process.finished_file)
+            return bool(process.finished_file) and ray.get(asked, timeout=_ANSWER_SECONDS)
+        except ray.exceptions.RayError:  # its node is gone, too
+            return False
 
     def _give_up_late(self, now: float) -> None:
         for process in self._processes.values():

@@ -112,6 +112,10 @@ class NodeActor:
         except ProcessLookupError:
             pass
 
+    def has_file(self, path: str) -> bool:
+        """Whether there is a file of this name here."""
+        return os.path.exists(path)
+
     def stop(self) -> None:
         """Ends the daemons; returns when they have ended and their files are gone."""
         while self._daemons:  # the last one first, so that agents do not miss their coordinator

@@ -61,7 +61,8 @@ class ElasticJob(Base):
                 self._on(event)
             self.check_coordinator()
             if not self._started:
-                waiting.check([slot.task.host for slot in self._slots if slot.task is not None], self._last_spark_error())
+                waiting.check([slot.task.host for slot in self._slots if slot.task is not None],
+                              self._last_spark_error())
             self._on_time(time.monotonic())
         return runner_job.results_of(self._answers)
 

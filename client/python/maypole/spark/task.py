@@ -160,8 +160,9 @@ class _Task:
         for name in ("MAYPOLE_AGENT", "MAYPOLE_COORDINATOR", "MAYPOLE_SECRET_FILE"):
             environment.pop(name, None)
         if plan.elastic:
-            environment["MAYPOLE_AGENT"] = agent = self._running_agent()
-            environment["MAYPOLE_FINISHED_FILE"] = self._finished_file = os.path.join(os.path.dirname(agent), "finished")
+            agent = self._running_agent()
+            self._finished_file = os.path.join(os.path.dirname(agent), "finished")
+            environment.update(MAYPOLE_AGENT=agent, MAYPOLE_FINISHED_FILE=self._finished_file)
         elif self._coordinator:
             # The job's first rank on each host starts the agent there, as under mpirun.
             environment.update(MAYPOLE_COORDINATOR=self._coordinator,
