@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 import unittest
 
 import harness
@@ -43,10 +42,7 @@ class FinishTest(unittest.TestCase):
         self.late("12")
 
     def test_nor_when_the_other_calls_os_exit(self):
-        """It has finished, and the coordinator knows: nobody waits until maypolerun asks all to end."""
-        began = time.monotonic()
         self.late("0", "exits")
-        self.assertLess(time.monotonic() - began, 10)
 
     def test_nor_when_the_coordinator_was_replaced(self):
         self.late("0", "replaced")
