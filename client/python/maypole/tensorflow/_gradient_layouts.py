@@ -123,7 +123,7 @@ def _said_if_alone(name: str, function: str, labels: Sequence[str], own: _Layout
     """Logs a warning if this takes long, because other ranks do not trace the function."""
     none = [label for label, layout in zip(labels, own) if layout == _NONE]
     text = (f"maypole: rank {basics.rank()} traces the function {function!r} and has waited {_ALONE_SECONDS:g} s for "
-            f"the other ranks to trace it, too ({name}.layouts: which gradients each has; of {len(own)} this rank lacks "
+            f"the other ranks to trace it, too ({name}.layouts: which gradients each has; of {len(own)} it lacks "
             f"{none[:3] or 'none'}). If they have traced it before, they never will: call it with equal Python "
             "arguments on all ranks")
     timer = threading.Timer(_ALONE_SECONDS, _log.warning, (text,))
