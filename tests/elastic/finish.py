@@ -5,6 +5,9 @@ Each process makes up.PID in MAYPOLE_TEST_DIR when it begins, and prints "trains
 
     late N      rank 1 dies shortly before the end. Rank 0 leaves the job, and evaluates until the process that replaces
                 rank 1 has come and ended, or trains; then for N seconds
+    replaced    as late 0, and rank 0 kills the coordinator when it has left, which maypolerun starts again
+    exits       as late, but rank 0 stays in the job until the process that replaces rank 1 is there for a second, and calls
+                os._exit(0) then
     leaves      rank 1 gets SIGTERM; training goes on until another one has taken its place
     fails       rank 1 leaves the job after the training and fails, while rank 0 evaluates
 """
@@ -43,6 +46,19 @@ def await_another():
         time.sleep(0.05)
 
 
+def kill_coordinator():
+    """A child of maypolerun, like this process."""
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with open("/proc/%s/stat" % pid) as f:
+            parent = int(f.read().rpartition(")")[2].split()[1])
+        with open("/proc/%s/cmdline" % pid, "rb") as f:
+            name = os.path.basename(f.read().split(b"\0")[0])
+        if parent == os.getppid() and name == b"maypole-coordinator":
+            os.kill(int(pid), signal.SIGKILL)
+            return
+    raise LookupError("there is no coordinator")
+
+
 once("up.%d" % os.getpid())
 hvd.init()
 
@@ -55,7 +71,7 @@ def train(state):
     while state.step < STEPS or HOW == "leaves" and hvd.size() < 2:
         hvd.allreduce(np.ones(3), name="step")
         state.step += 1
-        if hvd.rank() == 1 and HOW == "late" and state.step == STEPS - 5 and once("killed"):
+        if hvd.rank() == 1 and HOW in ("late", "replaced", "exits") and state.step == STEPS - 5 and once("killed"):
             os.kill(os.getpid(), signal.SIGKILL)
         if hvd.rank() == 1 and HOW == "leaves" and state.step == 10 and once("left"):
             os.kill(os.getpid(), signal.SIGTERM)
@@ -66,9 +82,18 @@ def train(state):
 of_job = elastic.ObjectState(broadcast_object, hvd.rank, step=0)
 train(of_job)
 rank = hvd.rank()
+if HOW == "exits":
+    once("over")
+    while len([name for name in os.listdir(DIR) if name.startswith("up.")]) < 3:
+        time.sleep(0.05)
+    time.sleep(1)
+    print("done", of_job.step, flush=True)
+    os._exit(0)
 hvd.shutdown()
 once("over")
-if HOW == "late":
+if HOW == "replaced":
+    kill_coordinator()
+if HOW in ("late", "replaced"):
     await_another()
     time.sleep(float(sys.argv[2]))
 if HOW == "fails":

@@ -25,8 +25,8 @@ class FinishTest(unittest.TestCase):
         out, err = process.communicate(timeout=120)
         return process.returncode, out.splitlines(), err, len(glob.glob(directory + "/up.*"))
 
-    def late(self, seconds):
-        status, lines, err, processes = self.run_job("late", seconds)
+    def late(self, seconds, how="late"):
+        status, lines, err, processes = self.run_job(how, seconds)
         self.assertEqual(status, 0, err)
         self.assertEqual(processes, 3)
         self.assertEqual(lines.count("trains from 0"), 2, lines)  # nobody begins again
@@ -40,6 +40,12 @@ class FinishTest(unittest.TestCase):
     def test_nor_after_a_long_evaluation(self):
         """Longer than an executor waits that has no rank."""
         self.late("12")
+
+    def test_nor_when_the_other_calls_os_exit(self):
+        self.late("0", "exits")
+
+    def test_nor_when_the_coordinator_was_replaced(self):
+        self.late("0", "replaced")
 
     def test_a_rank_that_leaves_is_replaced(self):
         status, lines, err, processes = self.run_job("leaves")

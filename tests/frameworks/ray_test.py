@@ -188,8 +188,8 @@ class ElasticTest(unittest.TestCase):
         self.await_size(driver, 2)
         self.await_size(driver, 3)
         self.finish(driver)
-        self.assertRegex(driver.errors(), r"maypole: rank process \d \(node \S+, pid %d\) died: .*; the job goes on, "
-                                          r"and node \S+ gets a new rank in 1 s" % actors[0])
+        self.assertRegex(driver.errors(), r"maypole: process \d \(host \S+\) died: .* \(pid %d\); the job goes on, "
+                                          r"and host \S+ gets a new process in 1 s" % actors[0])
 
     def of_cluster(self, pid):
         try:
@@ -206,12 +206,12 @@ class ElasticTest(unittest.TestCase):
             pass
         self.await_size(driver, 2)
         self.assertEqual(len(self.finish(driver)), 2)
-        self.assertIn("is not found any more: its ranks leave at their next commit", driver.errors())
+        self.assertIn("is not listed any more: its processes leave at their next commit", driver.errors())
         self.assertNotIn("continuing from the last commit", driver.errors())
 
     def test_a_function_that_always_fails(self):
         said = self.cluster.run("hopeless")
-        self.assertRegex(said["error"], r"failed: ValueError: no data; ranks have failed 3 times on every node")
+        self.assertRegex(said["error"], r"failed: ValueError: no data \(pid \d+\); processes have failed 3 times on every host")
         self.assertEqual(said["cause"], "RayTaskError(ValueError)")
 
 

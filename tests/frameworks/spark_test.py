@@ -56,6 +56,7 @@ class SparkTest(unittest.TestCase):
         os.mkdir(os.path.join(self.dir, "tmp"))
         self.env = harness.environment({
             "TMPDIR": os.path.join(self.dir, "tmp"),
+            "MAYPOLE_RUNTIME_DIR": os.path.join(self.dir, "tmp"),
             "MAYPOLE_BIN": self.programs(),
             "KERAS_BACKEND": "torch",
             "FASHION_MNIST": os.environ.get("FASHION_MNIST", "/usr/share/datasets/fashion-mnist")
@@ -139,9 +140,10 @@ class RunTest(SparkTest):
         self.assertEqual(said["shim"], [[2.0, "horovod.torch", str(rank)] for rank in range(2)])
 
     def test_run_elastic(self):
-        said = self.call("jobs.py", LOCAL, self.dir, "elastic_rank", "elastic_worker")
+        said = self.call("jobs.py", LOCAL, self.dir, "elastic_rank", "elastic_worker", "after")
         self.check_elastic(said["elastic_rank"], r"was lost: its connection closed without shutdown; continuing")
         self.check_elastic(said["elastic_worker"], r"continuing from the last commit")
+        self.assertRegex(said["after"], r"^process \d \(host \S+\) exited with status 3 after its training$")
 
     def test_the_job_ends_with_the_driver(self):
         driver = self.start("jobs.py", LOCAL, self.dir, "sleeps")

@@ -137,6 +137,24 @@ class TrainingTest(unittest.TestCase):
         self.elastic("graph", 3)
 
 
+class TracedAloneTest(unittest.TestCase):
+    """Nobody can know whether the others will trace the function, too: the rank itself and the stall report say it."""
+
+    def test_a_rank_that_traces_a_function_alone(self):
+        command = [environments.python("tensorflow-2.18"), program("traced_alone.py")]
+        with harness.Job(np=2, command=command, env=dict(QUIET, MAYPOLE_STALL_SHUTDOWN_TIME_SECONDS="8")) as job:
+            self.assertEqual(job.wait(300), 3)
+            out, err = job.stdout(), job.stderr()
+        self.assertRegex(err, r"\[0\]<stderr>:maypole: rank 0 traces the function 'train_step' and has waited 5 s for the "
+                              r"other ranks to trace it, too \(DistributedGradientTape.layouts: .* of 2 it lacks none\)")
+        crossed = (r"rank 0 \(.*\) has not submitted: allreduce 'DistributedGradientTape.second_1_.* \(rank 1 has waited "
+                   r"[5-9]\..* s\).*; rank 1 \(.*\) has not submitted: allgather 'DistributedGradientTape.layouts'")
+        self.assertRegex(err, r"event=late_ranks .*" + crossed)
+        for rank in range(2):
+            self.assertRegex(out, r"\[%d\]<stdout>:ended: .* the stall shutdown time \(8 s\) has passed: %s" %
+                             (rank, crossed))
+
+
 for _name in environments.names("tensorflow"):
     _class = "Training" + _name.partition("-")[2].replace(".", "_") + "Test"
     globals()[_class] = type(_class, (TrainingTest,), {"NAME": _name})

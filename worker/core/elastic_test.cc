@@ -251,6 +251,33 @@ TEST_F(ElasticCoreTest, WhoHasFinishedIsSaidAndKeepsTheJobKnownWhileItLives) {
   EXPECT_EQ(core_.clients(), 0u);
 }
 
+// Of all epochs: nobody may begin again what one has finished.
+TEST_F(ElasticCoreTest, WhoHasFinishedIsSaidAgainToAnotherCoordinator) {
+  for (const int i : {1, 2, 3}) Come(static_cast<ClientId>(i), 10 + i);
+  Run(1, {1, 2, 3});
+  core_.OnFinished(1, true);
+  core_.OnGoodbye(1, 0);
+  core_.OnClientGone(2, "its connection closed");
+  core_.OnGoodbye(3, 0, true);
+  Come(4, 13, 1, 2);
+  Come(5, 15);
+  Run(2, {4, 5});
+  core_.OnClientGone(5, "its connection closed");
+  Drop();
+  core_.OnCoordinatorReplaced();
+  Drop();
+  proto::CoordinatorMessage recovered;
+  recovered.mutable_recovered()->set_epoch(2);
+  core_.OnCoordinator(recovered);
+  const auto gone = Gone();
+  ASSERT_EQ(gone.size(), 2u);
+  EXPECT_EQ(gone[0].epoch(), 1u);
+  EXPECT_EQ(gone[0].rank(), 0u);
+  EXPECT_TRUE(gone[0].finished());
+  EXPECT_EQ(gone[1].epoch(), 2u);
+  EXPECT_EQ(gone[1].rank(), 1u);
+}
+
 TEST_F(ElasticCoreTest, TheMostImpatientSaysHowLongAStartIsWaitedFor) {
   Come(1, 11);
   EXPECT_EQ(Said().start_timeout_ms(), 0);  // none says anything

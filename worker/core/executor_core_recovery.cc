@@ -42,7 +42,10 @@ void ExecutorCore::NoteEpoch(const proto::EpochStart& start) {
   start_ = start;
   decisions_.BeginEpoch();
   end_.reset();
-  gone_.clear();
+  // A coordinator that replaces this one must know that the training is over.
+  std::erase_if(gone_, [](const proto::ExecutorMessage& m) {
+    return !m.rank_gone().finished();
+  });
   endpoint_.reset();
   connected_ = start.nodes_size() == 1;
 }

@@ -8,9 +8,16 @@
 namespace maypole::launcher {
 namespace {
 
-using std::chrono::seconds;
+using std::chrono::milliseconds;
 
-std::string Seconds(seconds s) { return std::to_string(s.count()) + " s"; }
+std::string Seconds(milliseconds t) {
+  std::string text = std::to_string(t.count() / 1000);
+  if (const auto rest = t.count() % 1000; rest != 0) {
+    text += "." + std::to_string(1000 + rest).substr(1);
+    text.erase(text.find_last_not_of('0') + 1);
+  }
+  return text + " s";
+}
 
 }  // namespace
 
@@ -35,7 +42,7 @@ ElasticDriver::Actions ElasticDriver::OnHosts(
   }
   for (auto& [name, host] : hosts_) {
     if (!host.listed || listed.contains(name)) continue;
-    changed = true;
+    changed |= host.node >= 0;
     Leave(name, &host, now);
   }
   if (changed && begun_) CountChange("the list of hosts has changed");
@@ -77,6 +84,7 @@ ElasticDriver::Actions ElasticDriver::OnNodeLost(int node,
 }
 
 ElasticDriver::Actions ElasticDriver::OnProcessEnd(int number, const Exit& exit,
+                                                   const std::string& how,
                                                    Time now, bool* failed) {
   *failed = false;
   const auto it = processes_.find(number);
@@ -96,7 +104,7 @@ ElasticDriver::Actions ElasticDriver::OnProcessEnd(int number, const Exit& exit,
     Fail(process.host, &hosts_.at(process.host),
          !killed && now - process.started < kShortLife,
          "process " + std::to_string(number) + " (host " + process.host + ") " +
-             Describe(exit),
+             how,
          now);
     *failed = over_;
   }
@@ -139,8 +147,8 @@ ElasticDriver::HostState* ElasticDriver::HostOf(int node, std::string* name) {
   return nullptr;
 }
 
-seconds ElasticDriver::Cooldown(int failures) const {
-  seconds cooldown = settings_.shortest_cooldown;
+milliseconds ElasticDriver::Cooldown(int failures) const {
+  milliseconds cooldown = settings_.shortest_cooldown;
   for (int i = 1; i < failures && cooldown < settings_.longest_cooldown; ++i) {
     cooldown *= 2;
   }
@@ -161,7 +169,7 @@ void ElasticDriver::Fail(const std::string& name, HostState* host,
   if (over_) return;
   CheckHope(what);
   if (over_ || host->state == State::kLeaving) return;
-  const seconds cooldown = Cooldown(host->failures);
+  const milliseconds cooldown = Cooldown(host->failures);
   host->cool_until = now + cooldown;
   host->state = State::kCooling;
   actions_.emplace_back(Tell{what + "; the job goes on, and host " + name +
@@ -207,7 +215,7 @@ void ElasticDriver::CountChange(const std::string& what) {
   ++changes_;
   if (settings_.reset_limit < 0 || changes_ <= settings_.reset_limit) return;
   End(what + "; that is change " + std::to_string(changes_) +
-      " of the job's processes, and --reset-limit is " +
+      " of the job's processes, and " + settings_.reset_limit_name + " is " +
       std::to_string(settings_.reset_limit));
 }
 
@@ -279,7 +287,7 @@ void ElasticDriver::CheckSize(Time now) {
   if (now - *too_few_since_ < settings_.patience) return;
   End("only " + std::to_string(Slots()) + " of at least " +
       std::to_string(least) + " processes could run for " +
-      Seconds(settings_.patience) + " (--elastic-timeout)");
+      Seconds(settings_.patience) + " (" + settings_.patience_name + ")");
 }
 
 void ElasticDriver::SettleHost(const std::string& name, HostState* host,

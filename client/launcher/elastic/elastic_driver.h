@@ -4,7 +4,9 @@
 // Purpose: hosts come (from the list of the command line, or a discovery
 // script), fail and go. Pure: events in, actions out. Which processes are in
 // the job's epoch, and with which ranks, is the coordinator's decision
-// (coordinator/core/membership/elastic.h).
+// (coordinator/core/membership/elastic.h). maypole.ray and maypole.spark decide
+// by it, too (client/elastic_driver.h): a host is a Ray node there, or a Spark
+// task.
 //
 //   host       entered when                          left when
 //   kWanted    it is listed, or has no node          its node is started
@@ -23,6 +25,10 @@
 // one failure with the first: processes often end together. A host that has
 // been well for kForgetAfter starts from the shortest again. So a host that
 // flaps is put aside, also if it is not listed in between, and none for ever.
+//
+// Changes, which reset_limit counts: a failure of a process or a node; another
+// list of hosts. That a host is not listed any more whose node was lost is none:
+// its loss was.
 //
 // The job ends
 //   well    when a process has ended with code 0 and all others have, too. (A
@@ -74,10 +80,13 @@ class ElasticDriver {
     int first_size = 1;  // processes of the first start
     int min_size = 1;
     int max_size = 1;
-    std::chrono::seconds patience{600};
+    std::chrono::milliseconds patience{600'000};
     int reset_limit = -1;  // changes; -1: any number
-    std::chrono::seconds shortest_cooldown{1};
-    std::chrono::seconds longest_cooldown{60};
+    std::chrono::milliseconds shortest_cooldown{1000};
+    std::chrono::milliseconds longest_cooldown{60'000};
+    // How the user knows them.
+    std::string reset_limit_name = "--reset-limit";
+    std::string patience_name = "--elastic-timeout";
   };
 
   // A node is one life of a host in the job: each start has a new number.
@@ -115,8 +124,13 @@ class ElasticDriver {
   Actions OnNodeReady(int node, Time now);
   // The node is lost; its processes count as ended.
   Actions OnNodeLost(int node, const std::string& why, Time now);
-  // *failed: whether its end makes the whole job fail.
-  Actions OnProcessEnd(int process, const Exit& exit, Time now, bool* failed);
+  // *failed: whether its end makes the whole job fail. `how` completes
+  // "process 3 (host a) ".
+  Actions OnProcessEnd(int process, const Exit& exit, const std::string& how,
+                       Time now, bool* failed);
+  Actions OnProcessEnd(int process, const Exit& exit, Time now, bool* failed) {
+    return OnProcessEnd(process, exit, Describe(exit), now, failed);
+  }
   // Something is lost without which no process can go on.
   Actions OnJobLost(const std::string& why);
   Actions OnTime(Time now);
@@ -149,7 +163,7 @@ class ElasticDriver {
   };
 
   HostState* HostOf(int node, std::string* name);
-  std::chrono::seconds Cooldown(int failures) const;
+  std::chrono::milliseconds Cooldown(int failures) const;
   void Fail(const std::string& name, HostState* host, bool short_life,
             const std::string& what, Time now);
   static State WithoutNode(const HostState& host, Time now);

@@ -232,6 +232,34 @@ TEST(ElasticDriverTest, ChangesAreLimited) {
             "change 2 of the job's processes, and --reset-limit is 1");
 }
 
+TEST(ElasticDriverTest, AHostThatIsLostAndThenNotListedIsOneChange) {
+  D d = TwoHosts(
+      {.first_size = 4, .min_size = 2, .max_size = 4, .reset_limit = 1});
+  d.OnNodeLost(1, "ssh ended", At(100));
+  EXPECT_TRUE(d.OnHosts({{"a", 2}}, At(100)).empty());
+  // When it is listed again, the list has changed.
+  EXPECT_EQ(Of<D::EndBadly>(d.OnHosts({{"a", 2}, {"b", 2}}, At(200))).size(),
+            1u);
+}
+
+TEST(ElasticDriverTest, WhatTheCallerKnowsIsSaidInItsWords) {
+  D d = TwoHosts({.first_size = 4,
+                  .min_size = 2,
+                  .max_size = 4,
+                  .reset_limit = 1,
+                  .shortest_cooldown = std::chrono::milliseconds(1050),
+                  .reset_limit_name = "reset_limit"});
+  bool failed = false;
+  EXPECT_EQ(Of<D::Tell>(d.OnProcessEnd(0, kKilled, "died", At(100),
+                                       &failed))[0].line,
+            "process 0 (host a) died; the job goes on, and host a gets a new "
+            "process in 1.05 s");
+  EXPECT_EQ(Of<D::EndBadly>(d.OnProcessEnd(2, kKilled, "died", At(200),
+                                           &failed))[0].why,
+            "process 2 (host b) died; that is change 2 of the job's processes, "
+            "and reset_limit is 1");
+}
+
 TEST(ElasticDriverTest, NothingIsStartedOnceAProcessHasFinished) {
   D d = TwoHosts(Sizes(4, 2, 4));
   bool failed = false;

@@ -1,4 +1,4 @@
-"""maypole.ray without Ray: numbering, environment, parameters, discovery, the elastic plan, errors."""
+"""maypole.ray without Ray: numbering, environment, parameters, discovery, elastic jobs, errors."""
 
 import pickle
 import os
@@ -11,7 +11,6 @@ import maypole.ray as maypole_ray
 from maypole.common.exceptions import HorovodInternalError
 from maypole.common import basics, driver
 from maypole.ray import cluster, discovery, errors, placement, worker
-from maypole.ray.elastic_plan import FINISH_GRACE, LEAVE_GRACE, Action, ElasticPlan
 from maypole.ray.static_adapter import StaticAdapter
 from maypole.runner import RankError
 
@@ -174,107 +173,6 @@ class DiscoveryTest(unittest.TestCase):
     def test_no_discovery(self):
         with self.assertRaisesRegex(ValueError, "find_available_hosts_and_slots"):
             discovery.check(None)
-
-
-def kinds(actions):
-    return [(action.kind, action.node or action.number) for action in actions if action.kind != "tell"]
-
-
-class ElasticPlanTest(unittest.TestCase):
-    def plan(self, least=2, most=None, reset_limit=None, cooldown=(1, 60), patience=600):
-        """Nodes a and b with two slots each are ready at 0; processes 0 and 1 run on a, 2 and 3 on b."""
-        plan = ElasticPlan(least, most, reset_limit, cooldown, patience)
-        self.assertEqual(kinds(plan.on_nodes({"a": 2, "b": 2}, 0)), [("start_node", "a"), ("start_node", "b")])
-        plan.on_node_ready("a", 0)
-        plan.on_node_ready("b", 0)
-        return plan
-
-    def test_ranks_start_when_there_are_enough_slots(self):
-        plan = ElasticPlan(3, 3, None, (1, 60), 600)
-        plan.on_nodes({"a": 2, "b": 2}, 0)
-        self.assertEqual(plan.on_node_ready("a", 1), [])
-        self.assertEqual(plan.on_node_ready("b", 2), [Action("start", "a", 0), Action("start", "a", 1),
-                                                      Action("start", "b", 2)])
-        self.assertEqual(plan.running(), 3)
-
-    def test_a_dead_rank_is_replaced_after_the_cool_down(self):
-        plan = self.plan()
-        said = plan.on_end(1, False, True, "rank process 1 died", 100)
-        self.assertEqual(said[0].text, "rank process 1 died; the job goes on, and node a gets a new rank in 1 s")
-        self.assertEqual(kinds(plan.on_time(100.9)), [])
-        self.assertEqual(plan.on_time(101), [Action("start", "a", 4)])
-        self.assertIn("in 2 s", plan.on_end(4, False, True, "x", 200)[0].text)
-        self.assertIn("in 1 s", plan.on_end(0, False, True, "x", 900)[0].text)  # it was well for 10 minutes
-
-    def test_a_node_that_is_gone_and_comes_again(self):
-        plan = self.plan()
-        self.assertEqual(kinds(plan.on_nodes({"a": 2}, 100)), [("ask", 2), ("ask", 3)])
-        self.assertEqual(kinds(plan.on_time(100 + LEAVE_GRACE)), [("kill", 2), ("kill", 3)])
-        plan.on_end(2, False, True, "", 131)
-        self.assertEqual(kinds(plan.on_end(3, False, True, "", 131)), [("stop_node", "b")])
-        self.assertEqual(kinds(plan.on_nodes({"a": 2, "b": 1}, 140)), [("start_node", "b")])
-        self.assertEqual(kinds(plan.on_node_ready("b", 141)), [("start", "b")])
-
-    def test_a_node_whose_agent_is_lost(self):
-        plan = self.plan()
-        self.assertEqual(kinds(plan.on_node_lost("b", "maypole-worker exited", 100)), [("kill", 2), ("kill", 3)])
-        plan.on_end(2, False, True, "", 100)
-        plan.on_end(3, False, True, "", 100)
-        self.assertEqual(kinds(plan.on_time(101)), [("start_node", "b")])
-
-    def test_fewer_slots(self):
-        plan = self.plan()
-        self.assertEqual(kinds(plan.on_nodes({"a": 2, "b": 1}, 10)), [("ask", 3)])
-        self.assertEqual(kinds(plan.on_end(3, True, False, "", 11)), [])
-        self.assertFalse(plan.finishing())
-
-    def test_the_end(self):
-        plan = self.plan()
-        plan.on_end(0, True, False, "", 100)
-        self.assertTrue(plan.finishing())
-        self.assertEqual(kinds(plan.on_nodes({"a": 2, "b": 2, "c": 2}, 101)), [])  # nothing is started any more
-        self.assertEqual(kinds(plan.on_time(100 + FINISH_GRACE)), [("ask", 1), ("ask", 2), ("ask", 3)])
-        for number in (1, 2, 3):
-            plan.on_end(number, False, True, "", 106)
-        self.assertEqual((plan.over, plan.running()), ("", 0))
-
-    def test_a_rank_that_fails_at_the_end(self):
-        plan = self.plan()
-        plan.on_end(0, True, False, "", 100)
-        plan.on_end(1, False, False, "rank process 1 failed: ValueError", 101)
-        self.assertEqual(plan.over, "rank process 1 failed: ValueError, while others had finished")
-
-    def test_too_few_slots(self):
-        plan = self.plan(least=3, patience=50)
-        plan.on_nodes({"a": 2}, 100)
-        plan.on_end(2, False, True, "", 101)
-        plan.on_end(3, False, True, "", 101)
-        plan.on_time(149)
-        self.assertEqual(plan.over, "")
-        plan.on_time(151)
-        self.assertEqual(plan.over, "only 2 of at least 3 ranks could run for 50 s (elastic_timeout)")
-
-    def test_a_program_that_cannot_work(self):
-        plan = ElasticPlan(1, None, None, (1, 1), 600)
-        plan.on_nodes({"a": 1}, 0)
-        plan.on_node_ready("a", 0)
-        for number in range(3):
-            self.assertEqual(plan.over, "")
-            plan.on_end(number, False, False, "it failed", 10 * number + 5)
-            plan.on_time(10 * number + 9)
-        self.assertRegex(plan.over, "^it failed; ranks have failed 3 times on every node")
-
-    def test_a_rank_that_fails_after_its_training_is_not_replaced(self):
-        plan = self.plan()
-        plan.on_end(1, False, False, "rank process 1 failed", 100, finished=True)
-        self.assertEqual(plan.over, "rank process 1 failed, after its training")
-
-    def test_the_limit_of_changes(self):
-        plan = self.plan(reset_limit=1)
-        plan.on_end(0, False, True, "rank process 0 died", 100)
-        self.assertEqual(plan.over, "")
-        plan.on_nodes({"a": 2, "b": 2, "c": 1}, 101)
-        self.assertIn("that is change 2 of the job's ranks, and reset_limit is 1", plan.over)
 
 
 class WorkerTest(unittest.TestCase):

@@ -165,7 +165,7 @@ class FailureTest(unittest.TestCase):
     def test_how_it_ended(self):
         self.assertEqual(job.how_it_ended(-9, ""), "was killed by signal 9 (Killed)")
         self.assertEqual(job.how_it_ended(3, ""), "exited with status 3")
-        self.assertEqual(job.how_it_ended(None, "it could not be started"), "it could not be started")
+        self.assertEqual(job.how_it_ended(None, "could not be started"), "could not be started")
 
     def test_reasons_of_spark(self):
         text = ("Job aborted due to stage failure: x\n"
@@ -227,7 +227,7 @@ class OutputTest(unittest.TestCase):
 class FakeTask:
 
     def __init__(self, index):
-        self.index, self.host, self.number, self.worker_pid = index, f"h{index}", None, 100 + index
+        self.index, self.host, self.number, self.worker_pid = index, "h", None, 100 + index
         self.sent = []
 
     def send(self, *message):
@@ -235,25 +235,31 @@ class FakeTask:
 
 
 class ElasticTest(unittest.TestCase):
-    """The decisions of ElasticJob, without Spark: events in, messages to the tasks out."""
+    """What ElasticJob makes of the policy's decisions, without Spark: events in, messages to the tasks out."""
 
     def job(self, size=2, **more):
+        self.now = 0.0
+        clock = mock.patch.object(elastic.time, "monotonic", lambda: self.now)
+        clock.start()
+        self.addCleanup(clock.stop)
         with mock.patch.object(elastic.Base, "__init__", lambda self, *_: None):
             found = elastic.ElasticJob(None, None, size, 1, size, more.get("reset_limit"), 100)
         found.settings = mock.Mock(env=None, verbose=0)
         found.rank_timeout, found.output, found.context = 100, mock.Mock(), mock.Mock()
         found.note = mock.Mock()
         found._submit = mock.Mock()
-        found._started = True
         for slot in found._slots:
             slot.spark_job = mock.Mock()
             found._on(tasks.Event("hello", FakeTask(slot.number)))
-        found._on_time(elastic.time.monotonic())
         self.assertEqual([slot.task.sent for slot in found._slots], [["run"]] * size)
         return found
 
-    def end(self, found, slot, status, answer=b""):
-        found._on(tasks.Event("ended", found._slots[slot].task, (status, answer, "")))
+    def end(self, found, slot, status, answer=b"", finished=False):
+        found._on(tasks.Event("ended", found._slots[slot].task, (status, answer, "", finished)))
+
+    def pass_time(self, found, seconds):
+        self.now += seconds
+        found._on_time(self.now)
 
     def answer(self, rank, value):
         from maypole.common import objects
@@ -262,41 +268,77 @@ class ElasticTest(unittest.TestCase):
     def test_a_failed_process_is_started_again_by_its_task(self):
         found = self.job()
         self.end(found, 1, -signal.SIGKILL)
-        found._on_time(elastic.time.monotonic() + 2)
+        self.assertEqual(found.note.mock_calls, [mock.call(
+            "process 1 (host h/task1) was killed by signal 9 (Killed); the job goes on, and host h/task1 gets a new "
+            "process in 1 s")])
+        self.pass_time(found, 2)
         self.assertEqual((found._slots[1].task.sent, found._slots[1].process), (["run", "run"], 2))
 
     def test_a_lost_task_gets_a_new_spark_job_when_its_own_has_ended(self):
         found = self.job()
         found._on(tasks.Event("lost", found._slots[0].task, ("x",)))
-        found._on_time(elastic.time.monotonic() + 2)
+        self.pass_time(found, 2)
         found._submit.assert_not_called()  # Spark itself tries the task again
         found._slots[0].spark_job.runs.return_value = False
-        found._on_time(elastic.time.monotonic() + 2)
+        found._on(tasks.Event("job", None, (0, "ExecutorLostFailure")))
+        self.pass_time(found, 2)
         found._submit.assert_called_once_with(found._slots[0])
+        found._on(tasks.Event("hello", FakeTask(0)))
+        self.assertEqual((found._slots[0].task.sent, found._slots[0].process), (["run"], 2))
+        found._on(tasks.Event("hello", FakeTask(0)))  # before the end of the connection was seen
+        self.assertEqual((found._slots[0].task.sent, found._slots[0].process), ([], None))
+        self.pass_time(found, 2)
+        self.assertEqual((found._slots[0].task.sent, found._slots[0].process), (["run"], 3))
 
     def test_the_first_that_returns_ends_the_training(self):
         found = self.job()
         self.end(found, 0, 0, self.answer(1, "b"))
-        self.assertFalse(found._done())
-        found._on_time(elastic.time.monotonic() + 6)
+        self.assertEqual((found._policy.finishing(), found._policy.running()), (True, 1))
+        self.pass_time(found, 6)
         self.assertEqual(found._slots[1].task.sent, ["run", "leave"])
         self.end(found, 1, 0, self.answer(0, "a"))
-        self.assertTrue(found._done())
+        self.assertEqual(found._policy.running(), 0)
         self.assertEqual(elastic.runner_job.results_of(found._answers), ["a", "b"])
+
+    def test_a_failure_after_the_training_is_the_jobs(self):
+        found = self.job()
+        with self.assertRaisesRegex(RankError, r"^process 1 \(host h\) exited with status 3 after its training$"):
+            self.end(found, 1, 3, finished=True)
+
+    def test_a_failure_when_others_have_finished_is_the_jobs(self):
+        found = self.job()
+        self.end(found, 0, 0, self.answer(1, "b"))
+        with self.assertRaisesRegex(RankError, r"^process 1 \(host h\) was killed by signal 9 \(Killed\)$"):
+            self.end(found, 1, -signal.SIGKILL)
+
+    def test_a_task_that_is_lost_when_others_have_finished_is_a_failure(self):
+        found = self.job()
+        self.end(found, 0, 0, self.answer(1, "b"))
+        with self.assertRaisesRegex(RankError, "the Spark task on h was lost: .* closed; its processes had not finished"):
+            found._on(tasks.Event("lost", found._slots[1].task, ("x",)))
 
     def test_reset_limit(self):
         found = self.job(reset_limit=1)
         self.end(found, 1, -signal.SIGKILL)
-        found._on_time(elastic.time.monotonic() + 2)
-        with self.assertRaisesRegex(RuntimeError, "2 times, more often than reset_limit=1; .*was killed by signal 9"):
+        self.pass_time(found, 2)
+        with self.assertRaisesRegex(RuntimeError, "was killed by signal 9 .* change 2 of .*, and reset_limit is 1"):
             self.end(found, 1, -signal.SIGKILL)
 
     def test_a_program_that_always_fails(self):
         found = self.job(1)
-        with self.assertRaisesRegex(RankError, "process 2 .* exited with status 1"):
-            for round_ in range(3):
+        with self.assertRaisesRegex(RankError, "process 2 .* exited with status 1; processes have failed 3 times on every"):
+            for _ in range(3):
                 self.end(found, 0, 1)
-                found._on_time(elastic.time.monotonic() + 50)
+                self.pass_time(found, 15)
+
+    def test_too_few_processes_for_too_long(self):
+        found = self.job(1)
+        found._on(tasks.Event("lost", found._slots[0].task, ("x",)))
+        self.pass_time(found, 99)
+        with mock.patch.object(elastic.slots, "describe", lambda _: "no slots"), \
+                self.assertRaisesRegex(TimeoutError, "only 0 of at least 1 processes could run for 100 s "
+                                                     r"\(elastic_timeout\); the cluster has no slots"):
+            self.pass_time(found, 2)
 
 
 if __name__ == "__main__":

@@ -193,6 +193,11 @@ void Elastic::SetPresence(Seat* seat, Presence presence) {
 }
 
 bool Elastic::OnLeft(SessionId session, const proto::RankGone& gone) {
+  // Its node says it again to a coordinator that has replaced another one.
+  if (gone.finished() && gone.epoch() < epoch_ && finished_.empty()) {
+    finished_ = absl::StrCat("rank ", gone.rank(), " of epoch ", gone.epoch());
+    changed_ = true;
+  }
   if (gone.epoch() != epoch_ || gone.rank() >= seats_.size()) return false;
   Seat& seat = seats_[gone.rank()];
   // Another executor's process may have taken over the rank.

@@ -613,6 +613,33 @@ TEST_F(ElasticTest, RanksOfTheLastEpochMayStillFinish) {
   EXPECT_THAT(a_.Refused(), RefusedAsOver({13, 14}));
 }
 
+// A coordinator that has replaced another one learns it from the nodes, which
+// say it again, also of an epoch before the last one.
+TEST_F(ElasticTest, WhatRanksOfAnEarlierEpochHaveFinishedIsOver) {
+  StartThree();
+  Leave(a_, 0, true);
+  Leave(a_, 1, true);
+  Leave(b_, 2, true);
+  Wait(a_, {{13, 1, 0}, {14, 1, 1}});
+  Wait(b_, {{22, 1, 2}});
+  bed_.Pass(seconds(1));
+  ASSERT_EQ(epoch(), 2u);
+  proto::ExecutorMessage again = Gone(1, 1, true);
+  again.mutable_rank_gone()->set_finished(true);
+  bed_.From(*a_.executor, again);
+  for (const uint32_t rank : {0, 1}) {
+    bed_.From(*a_.executor, Gone(2, rank, false, "it died"));
+  }
+  bed_.From(*b_.executor, Gone(2, 2, false, "it died"));
+  Wait(c_, {{31}, {32}});
+  bed_.Pass(seconds(5));
+  EXPECT_EQ(epoch(), 2u);
+  ASSERT_EQ(c_.Refused().size(), 1u);
+  EXPECT_THAT(c_.Refused()[0].message(),
+              HasSubstr("the training is over: rank 1 of epoch 1 has finished "
+                        "it, but rank 0 (node n0"));
+}
+
 TEST_F(ElasticTest, WhoWasInAStartThatFailedDoesNotBeginAgain) {
   StartThree();
   Finish(a_, 0);

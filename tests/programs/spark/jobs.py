@@ -72,6 +72,27 @@ def counts(directory, how):
     return train(state)
 
 
+def finishes():
+    """An elastic job; rank 1 fails after the training."""
+    import maypole as hvd
+    import numpy
+    hvd.init()
+
+    @hvd.elastic.run
+    def train(state):
+        while state.step < 20 or hvd.size() < 2:
+            hvd.allreduce(numpy.ones(1), name="x")
+            state.step += 1
+            state.commit()
+
+    train(hvd.elastic.ObjectState(hvd.broadcast_object, hvd.rank, step=0))
+    rank = hvd.rank()
+    hvd.shutdown()
+    if rank == 1:
+        os._exit(3)
+    time.sleep(100)  # it evaluates
+
+
 def values(_context, _directory):
     out, err = io.StringIO(), io.StringIO()
     results = maypole.spark.run(where, (7,), num_proc=4, env={"FROM_ENV": "yes"}, stdout=out, stderr=err)
@@ -136,6 +157,13 @@ def elastic(how):
     return call
 
 
+def after(_context, _directory):
+    try:
+        maypole.spark.run_elastic(finishes, num_proc=2, max_num_proc=2, stderr=io.StringIO())
+    except maypole.spark.RankError as found:
+        return str(found)
+
+
 def shim(_context, _directory):
     import horovod.spark
 
@@ -167,6 +195,7 @@ CALLS = {
     "busy": busy,
     "shim": shim,
     "sleeps": sleeps,
+    "after": after,
     **{
         how: error(how) for how in ("raises", "rank", "worker", "executor")
     },

@@ -12,7 +12,7 @@
 namespace maypole::simulation {
 namespace {
 
-int64_t Ns(std::chrono::seconds s) { return s.count() * kSecond; }
+int64_t Ns(std::chrono::nanoseconds t) { return t.count(); }
 
 }  // namespace
 
@@ -52,7 +52,7 @@ void Launcher::OnHosts(const std::vector<launcher::HostSlots>& hosts) {
   }
   for (const auto& [name, host] : before) {
     if (!host.listed || hosts_[name].listed) continue;
-    changed = true;
+    changed |= host.node >= 0;
     hosts_[name].leaving = host.node >= 0;
   }
   if (changed && begun_) NoteChange();

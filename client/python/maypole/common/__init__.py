@@ -4,10 +4,12 @@ basics         init, shutdown, rank, size, ...
 api            the names that all frameworks' modules have
 compression    the base of compressors
 constants      reduction operations
+daemons        coordinators and agents, for Ray and Spark
 data_registry  where the servers of a data service are
 driver         the ranks' environment, for Ray and Spark
+elastic_driver the policy of elastic jobs, for Ray and Spark
 exceptions     Maypole's exceptions
-guard          daemons that end with their parent
+guard          the program beside a daemon: both end with its parent
 operations     submitting memory, handles, waiting
 part_of_job    init(comm=[ranks])
 process_sets   sets of ranks, for all collectives

@@ -27,7 +27,7 @@ class Place(NamedTuple):
 # The driver may be a rank of another job; these variables are that job's.
 _OF_ONE_JOB = {prefix + name.upper() for prefix in _PREFIXES for name in (*Place._fields, "ELASTIC")}
 _OF_ONE_JOB |= {"MAYPOLE_" + name for name in
-                ("AGENT", "MIN_SIZE", "MAX_SIZE", "JOB", "NODE", "FUNCTION", "RESULT_FD")}
+                ("AGENT", "MIN_SIZE", "MAX_SIZE", "JOB", "NODE", "FUNCTION", "RESULT_FD", "FINISHED_FILE")}
 _OF_ONE_JOB |= {"HOROVOD_HOSTNAME"}
 
 

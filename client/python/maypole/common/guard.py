@@ -1,22 +1,41 @@
-"""Runs a daemon that ends with the process that has started it, also if that is killed.
+"""The program that runs one daemon for Ray's and Spark's processes, and ends it with the process that has started it.
 
-    python -S -E guard.py PARENT_PID DIRECTORY PROGRAM ARGUMENT...
+    python -S -E guard.py PARENT_PID SECONDS PROGRAM FLAG...
 
-The guard ends the daemon (SIGTERM, then SIGKILL) when its parent has ended or it gets SIGTERM, and removes DIRECTORY
-then. It imports nothing of Maypole, so that it starts fast.
+That process (daemons.py) may be killed at any moment, and Ray then also kills its children. So the guard leaves its
+process tree, and watches it: when it has ended, however that came, or closes our stdin, the guard ends the daemon and
+removes its files. If the guard is killed itself, the daemon gets SIGTERM from the kernel, and the next guard here
+removes the files.
+
+The daemon has a directory of mode 0700, for which {directory} stands in its flags. stdin begins with a line, the secret
+(or empty), for the file `secret` there. stdout gets one line at the daemon's start, and one at its end if nobody asked
+for that:
+
+    ready ANNOUNCEMENT      the line that the daemon has written to --announce_fd
+    failed WHY              it has ended, or has announced nothing within SECONDS; then no other line follows
+    lost WHY                it has ended
+
+Thread contract: a process of one thread. It imports nothing of Maypole, so that it starts fast.
 """
 
 import ctypes
+import fcntl
+import glob
 import os
+import selectors
 import shutil
 import signal
+import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable
 from typing import Optional
 
 _PR_SET_PDEATHSIG = 1
-_PATIENCE = 5.0  # seconds from SIGTERM to SIGKILL
-_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
+_END_SECONDS = 5.0  # docs/design.md: a daemon ends at once at SIGTERM
+_NEW_SECONDS = 60  # a directory that is younger may not be locked yet
+_PREFIX = "maypole-daemon-%d-"
 
 
 def end_with_parent(parent: int, number: int) -> bool:
@@ -25,51 +44,195 @@ def end_with_parent(parent: int, number: int) -> bool:
     return os.getppid() == parent
 
 
-def _start(command: list[str]) -> int:
-    guard = os.getpid()
-    pid = os.fork()
-    if pid:
-        return pid
+def _start(parent: int) -> None:
+    """In the daemon, before exec: the guard has one thread, so this may run Python."""
+    if not end_with_parent(parent, signal.SIGTERM):
+        os._exit(1)
+
+
+class _Guard:
+    """From the daemon's start on. what: what its end would be, a failure or a loss."""
+
+    def __init__(self, parents: list[int], command: list[str], seconds: float):
+        """parents: descriptors that are readable when the process that has started us has ended."""
+        self._name = os.path.basename(command[0])
+        self._seconds = seconds
+        self._deadline = time.monotonic() + seconds
+        self.what = "failed"
+        self._announced = self._part = b""
+        self._last_line = ""
+        self._announcement, write = os.pipe()
+        guard = os.getpid()
+        try:
+            self.process = subprocess.Popen([*command, f"--announce_fd={write}"], stdin=subprocess.DEVNULL,
+                                            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, pass_fds=[write],
+                                            preexec_fn=lambda: _start(guard))
+        finally:
+            os.close(write)
+        assert self.process.stderr is not None  # it is a pipe
+        self._log = self.process.stderr.fileno()
+        self._selector = selectors.DefaultSelector()
+        # Each returns why the guard's work is over, empty if nobody needs it any more; None: it is not over.
+        handlers: list[tuple[int, Callable[[], Optional[str]]]] = [
+            (0, lambda: None if os.read(0, 65536) else ""), *((parent, lambda: "") for parent in parents),
+            (self._log, self._on_log), (self._announcement, self._on_announcement), (_on_child_end(), self._on_exit)]
+        for file, handler in handlers:
+            self._selector.register(file, selectors.EVENT_READ, handler)
+
+    def watch(self) -> str:
+        """Returns why the daemon is lost; empty if it is not needed any more."""
+        over = self._on_exit()  # it may have ended before
+        while over is None:
+            left = None if self.what == "lost" else max(0.0, self._deadline - time.monotonic())
+            for key, _ in self._selector.select(left):
+                over = key.data() if over is None else over
+            if left == 0.0 and self.what != "lost" and over is None:
+                over = self._with_log(f"{self._name} was not ready within {self._seconds:g} s")
+        return over
+
+    def end(self) -> None:
+        """Ends the daemon, if it runs."""
+        self.process.terminate()
+        try:
+            self.process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def _on_log(self) -> None:
+        """Passes whole lines of the daemon's log on to stderr; keeps the last line."""
+        data = os.read(self._log, 65536)
+        if not data:
+            self._selector.unregister(self._log)
+        lines, _, self._part = (self._part + data).rpartition(b"\n")
+        if lines:
+            os.write(2, lines + b"\n")
+            self._last_line = lines.rpartition(b"\n")[2].decode(errors="replace")
+
+    def _on_announcement(self) -> None:
+        data = os.read(self._announcement, 4096)
+        self._announced += data
+        if data and b"\n" not in self._announced:
+            return
+        self._selector.unregister(self._announcement)
+        if self._announced:  # else it has ended, which its pidfd says
+            self.what = "lost"
+            report("ready", self._announced.decode().partition("\n")[0])
+
+    def _on_exit(self) -> Optional[str]:
+        if self.process.poll() is None:
+            return None
+        os.set_blocking(self._log, False)
+        try:
+            self._on_log()
+        except (BlockingIOError, KeyError):  # its executors have it open; it has closed it before
+            pass
+        status = self.process.returncode
+        how = f"was killed by signal {-status}" if status < 0 else f"exited with status {status}"
+        return self._with_log(f"{self._name} (pid {self.process.pid}) {how}")
+
+    def _with_log(self, text: str) -> str:
+        last = self._part.decode(errors="replace") or self._last_line
+        return f"{text}: {last}" if last else text
+
+
+def _on_child_end() -> int:
+    """A descriptor that is readable when a child has ended."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(write)
+    return read
+
+
+def report(what: str, text: str) -> None:
+    """A line for the process that has started this one, if it still reads."""
     try:
-        os.setpgid(0, 0)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-        if end_with_parent(guard, signal.SIGTERM):
-            os.execv(command[0], command)
-    except OSError as error:
-        sys.stderr.write(f"{command[0]}: {error}\n")
-    os._exit(127)
+        os.write(1, f"{what} {text}".replace("\n", " ").encode() + b"\n")
+    except BrokenPipeError:
+        pass
 
 
-def _watch(pid: int) -> int:
-    """Returns the daemon's wait status when it has ended."""
-    deadline: Optional[float] = None
-    while True:
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            return status
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        if left == 0.0:
-            os.kill(pid, signal.SIGKILL)
-            return os.waitpid(pid, 0)[1]
-        info = signal.sigtimedwait(_SIGNALS, 3600.0 if left is None else left)
-        if info is not None and info.si_signo != signal.SIGCHLD and deadline is None:
-            deadline = time.monotonic() + _PATIENCE
-            os.kill(pid, signal.SIGTERM)
+def _base() -> str:
+    """As ranks of other launchers have it: MAYPOLE_RUNTIME_DIR, else the user's XDG_RUNTIME_DIR, else /tmp."""
+    chosen = os.environ.get("MAYPOLE_RUNTIME_DIR")
+    if chosen:
+        return chosen
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    try:
+        return runtime if runtime and os.stat(runtime).st_uid == os.geteuid() else "/tmp"
+    except OSError:
+        return "/tmp"
+
+
+def _sweep(pattern: str) -> None:
+    """Removes directories that guards have left which were killed."""
+    for path in glob.glob(glob.escape(pattern) + "*"):
+        try:
+            if os.stat(path).st_uid != os.geteuid() or time.time() - os.stat(path).st_mtime < _NEW_SECONDS:
+                continue
+            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path)
+            finally:
+                os.close(lock)
+        except OSError:  # it is in use, or has just gone
+            pass
+
+
+def _secret() -> bytes:
+    """The first line of stdin."""
+    line = b""
+    while not line.endswith(b"\n"):
+        part = os.read(0, 1)
+        if not part:
+            sys.exit(0)  # whoever has started us is gone
+        line += part
+    return line
+
+
+def _run(parents: list[int], directory: str, command: list[str], seconds: float) -> None:
+    secret = _secret()
+    if secret != b"\n":
+        with open(os.open(os.path.join(directory, "secret"), os.O_WRONLY | os.O_CREAT, 0o600), "wb") as f:
+            f.write(secret)
+    guard = _Guard(parents, [part.replace("{directory}", directory) for part in command], seconds)
+    try:
+        why = guard.watch()
+        if why:
+            report(guard.what, why)
+    finally:
+        guard.end()
 
 
 def main() -> None:
-    """Runs the command until it or the parent ends: PARENT DIRECTORY COMMAND..."""
-    parent, directory, command = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
-    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    status = 0
+    """Runs in the background. The calling process ends at once."""
+    parent, seconds, command = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
     try:
-        if end_with_parent(parent, signal.SIGTERM):
-            pid = _start(command)
-            os.closerange(3, 65536)  # the daemon has them
-            status = _watch(pid)
+        parents = [os.pidfd_open(parent)]
+    except OSError:  # Linux before 5.3: the end of stdin must do
+        parents = []
+    if os.getppid() != parent or os.fork() != 0:
+        os._exit(0)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    prefix = _PREFIX % os.geteuid()
+    _sweep(os.path.join(_base(), prefix))
+    try:
+        directory = tempfile.mkdtemp(prefix=prefix, dir=_base())
+    except OSError as error:
+        report("failed", f"{error}; set MAYPOLE_RUNTIME_DIR to a directory of this machine that you may write to")
+        return
+    lock = os.open(directory, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        _run(parents, directory, command, seconds)
+    except OSError as error:
+        report("failed", str(error))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    sys.exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status))
+        os.close(lock)
 
 
 if __name__ == "__main__":

@@ -2,22 +2,23 @@
 
 import os
 import shutil
+from collections.abc import Mapping
 
 
-def find_program(name: str) -> str:
+def find_program(name: str, environ: Mapping[str, str] = os.environ) -> str:
     """The path of a program, "maypolerun" say: in MAYPOLE_BIN, beside the package or its library, on PATH.
 
     Raises FileNotFoundError if it is in none of these.
     """
-    directory = os.environ.get("MAYPOLE_BIN")
+    directory = environ.get("MAYPOLE_BIN")
     if directory:
         candidates = [directory]
     else:
         package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         # A wheel has it in the package, a source tree beside the library.
-        library = os.path.dirname(os.environ.get("MAYPOLE_LIBRARY", ""))
+        library = os.path.dirname(environ.get("MAYPOLE_LIBRARY", ""))
         candidates = [os.path.join(package, "bin"), os.path.join(library, "..", "bin"),
-                      *os.environ.get("PATH", os.defpath).split(os.pathsep)]
+                      *environ.get("PATH", os.defpath).split(os.pathsep)]
     for candidate in candidates:
         path = shutil.which(name, path=candidate or os.curdir)
         if path:

@@ -1,12 +1,14 @@
 """An elastic job: run() starts ranks on the nodes of the cluster, and replaces them, until the function returns."""
 
 import logging
+import os
 import signal
 import time
 from typing import Any, Callable, NamedTuple, Optional
 
+from maypole.common.elastic import ASKED_TO_LEAVE
+from maypole.common.elastic_driver import Action, ElasticDriver
 from maypole.ray import cluster, discovery, placement, shim
-from maypole.ray.elastic_plan import Action, ElasticPlan
 from maypole.ray.errors import describe
 from maypole.ray.gathering import Callbacks
 from maypole.ray.nodes import Daemons, Node
@@ -18,6 +20,7 @@ _log = logging.getLogger("maypole.ray")
 
 _DISCOVERY_SECONDS = 1.0  # as maypolerun, and Horovod
 _COOLDOWN = (1, 60)
+_ANSWER_SECONDS = 5.0  # of a node, in vain if it is lost
 
 
 class ElasticAdapter:
@@ -53,12 +56,12 @@ class ElasticAdapter:
     def execute(self, fn: Callable[[Any], Any], callbacks: Optional[list[Callable]]) -> list[Any]:
         """Runs fn(worker) in all ranks, which may come and go; returns their results."""
         variables = variables_of_job(self._settings, self._extra)
-        plan = ElasticPlan(self._least, self._most, self._reset_limit, self._cooldown, self._patience)
+        policy = ElasticDriver(self._least, self._least, self._most, self._reset_limit, self._cooldown, self._patience)
         of_ranks = _OfRanks(variables, self._least, self._most, self._resources, self._executable, fn,
                             float(getattr(self._settings, "timeout_s", 30)))
         calling = Callbacks(callbacks)
         try:
-            return _Run(plan, self._discovery, make_daemons(self._settings, variables), of_ranks, calling).results()
+            return _Run(policy, self._discovery, make_daemons(self._settings, variables), of_ranks, calling).results()
         finally:
             calling.end()
 
@@ -88,33 +91,38 @@ class _OfRanks(NamedTuple):
 
 
 class _Process:
-    """A rank's actor. pid: None until it runs."""
+    """A rank's actor. pid: None until it runs. finished_file: is there if it has trained to the end; may be empty."""
 
-    def __init__(self, actor: Any, node: Node, deadline: float):
+    def __init__(self, actor: Any, node: Node, finished_file: str, deadline: float):
         self.actor = actor
         self.node = node
+        self.finished_file = finished_file
         self.deadline = deadline
         self.pid: Optional[int] = None
         self.late = False
+        self.asked = False  # to leave
 
 
 class _Run:
     """One run of a function. Everything happens in results(), in one thread."""
 
-    def __init__(self, plan: ElasticPlan, finding: Any, daemons: Daemons, of_ranks: _OfRanks, callbacks: Callbacks):
-        self._plan = plan
+    def __init__(self, policy: ElasticDriver, finding: Any, daemons: Daemons, of_ranks: _OfRanks,
+                 callbacks: Callbacks):
+        self._policy = policy
         self._finding = finding
         self._daemons = daemons
         self._of_ranks = of_ranks
         self._callbacks = callbacks
         self._actor = cluster.get_ray().remote(BaseHorovodWorker)
         self._ray_nodes: dict[str, cluster.RayNode] = {}
-        self._nodes: dict[str, Node] = {}  # by Ray's id
-        self._agents: dict[str, str] = {}
+        self._nodes: dict[int, Node] = {}  # by the policy's numbers
+        self._names: dict[str, str] = {}  # of nodes, by Ray's id, which is the policy's host
+        self._agents: dict[int, str] = {}  # by node
         self._processes: dict[int, _Process] = {}
         self._waiting: dict[Any, Callable[[Any], list[Action]]] = {}  # ObjectRefs, and what to do with each
         self._ended: list[Ended] = []
         self._last_error: Optional[BaseException] = None
+        self._last_end = ""
         self._look_at = 0.0
         self._found: Optional[dict[str, int]] = None
         self._complained = ""
@@ -125,10 +133,8 @@ class _Run:
             here = cluster.this_node()
             (address,) = [node.address for node in cluster.living_nodes() if node.node_id == here]
             self._daemons.open_here(address)
-            while not (self._plan.finishing() and self._plan.running() == 0):
+            while not (self._policy.finishing() and self._policy.running() == 0):
                 self._turn()
-                if self._plan.over:
-                    raise RankError(self._named(self._plan.over)) from self._last_error
             self._callbacks.call_all()
         finally:
             for process in self._processes.values():
@@ -141,7 +147,7 @@ class _Run:
         now = time.monotonic()
         if now >= self._look_at:
             self._look_at = now + _DISCOVERY_SECONDS
-            self._perform(self._plan.on_nodes(self._find(), now))
+            self._perform(self._policy.on_hosts(self._find(), now))
             self._give_up_late(now)
         lost = self._daemons.coordinator_lost()
         if lost:
@@ -149,7 +155,7 @@ class _Run:
         for ref in self._wait(max(0.0, self._look_at - time.monotonic())):
             self._perform(self._waiting.pop(ref)(ref))
         self._callbacks.call_all()
-        self._perform(self._plan.on_time(time.monotonic()))
+        self._perform(self._policy.on_time(time.monotonic()))
 
     def _wait(self, seconds: float) -> list[Any]:
         polling = self._callbacks.poll_seconds()
@@ -176,7 +182,7 @@ class _Run:
             self._complained = str(error)
         return discovery.nodes_of(self._found, nodes)
 
-    # --- Actions of the plan
+    # --- Actions of the policy
 
     def _perform(self, actions: list[Action]) -> None:
         for action in actions:
@@ -187,64 +193,74 @@ class _Run:
 
     def _named(self, text: str) -> str:
         """With names of nodes instead of Ray's ids."""
-        for node_id, node in self._nodes.items():
-            text = text.replace(node_id, node.name)
+        for node_id, name in self._names.items():
+            text = text.replace(node_id, name)
         return text
 
     def _do_start_node(self, action: Action) -> None:
-        node = self._daemons.node(self._ray_nodes[action.node])
-        self._nodes[action.node] = node
-        self._waiting[self._daemons.start_agent(node)] = lambda ref: self._on_agent(action.node, node, ref)
+        node = self._nodes[action.node] = self._daemons.node(self._ray_nodes[action.text])
+        self._names[action.text] = node.name
+        self._waiting[self._daemons.start_agent(node)] = lambda ref: self._on_agent(action.node, ref)
 
     def _do_stop_node(self, action: Action) -> None:
-        self._daemons.forget(self._nodes[action.node])
+        self._daemons.forget(self._nodes.pop(action.node))
 
-    def _do_start(self, action: Action) -> None:
-        node, of_ranks = self._nodes[action.node], self._of_ranks
+    def _do_start_process(self, action: Action) -> None:
+        node, of_ranks, number = self._nodes[action.node], self._of_ranks, action.process
         resources = of_ranks.resources
         actor = self._actor.options(num_cpus=resources["CPU"], num_gpus=resources.get("GPU", 0),
-                                    scheduling_strategy=cluster.on_node(action.node)).remote()
-        self._processes[action.number] = _Process(actor, node, time.monotonic() + of_ranks.seconds)
-        variables = dict(of_ranks.variables)
-        variables.update(placement.elastic_variables(self._agents[action.node], node.name, node.ray_node.host,
-                                                     of_ranks.least, of_ranks.most))
-        self._waiting[actor.where.remote(shim.in_use())] = lambda ref: self._on_start(action.number, ref)
+                                    scheduling_strategy=cluster.on_node(node.ray_node.node_id)).remote()
+        agent = self._agents[action.node]
+        # In the directory of an agent of ours, which ends with it.
+        file = f"{os.path.dirname(agent)}/finished.{number}" if self._daemons.starts_any() else ""
+        self._processes[number] = _Process(actor, node, file, time.monotonic() + of_ranks.seconds)
+        variables = {**of_ranks.variables, "MAYPOLE_FINISHED_FILE": file,
+                     **placement.elastic_variables(agent, node.name, node.ray_node.host, of_ranks.least, of_ranks.most)}
+        self._waiting[actor.where.remote(shim.in_use())] = lambda ref: self._on_start(number, ref)
         self._waiting[actor.execute_elastic.remote(of_ranks.fn, variables, of_ranks.executable, self._callbacks.queue)
-                      ] = lambda ref: self._on_end(action.number, ref)
+                      ] = lambda ref: self._on_end(number, ref)
 
-    def _do_ask(self, action: Action) -> None:
-        process = self._processes[action.number]
-        if process.pid is None:
-            self._do_kill(action)
+    def _do_signal_process(self, action: Action) -> None:
+        process = self._processes[action.process]
+        process.asked = True
+        if process.pid is None or action.value == signal.SIGKILL:
+            cluster.get_ray().kill(process.actor)
         else:
-            process.node.actor.signal.remote(process.pid, int(signal.SIGTERM))
+            process.node.actor.signal.remote(process.pid, action.value)
 
-    def _do_kill(self, action: Action) -> None:
-        cluster.get_ray().kill(self._processes[action.number].actor)
+    def _do_process_failed(self, _action: Action) -> None:
+        raise RankError(self._last_end) from self._last_error
+
+    def _do_end_badly(self, action: Action) -> None:
+        raise RankError(self._named(action.text)) from self._last_error
 
     # --- Events
 
-    def _on_agent(self, node_id: str, node: Node, ref: Any) -> list[Action]:
+    def _on_agent(self, number: int, ref: Any) -> list[Action]:
         ray = cluster.get_ray()
         try:
-            self._agents[node_id] = ray.get(ref)
+            self._agents[number] = ray.get(ref)
         except ray.exceptions.RayError as error:
-            return self._on_node_lost(node_id, node, describe(error))
-        self._waiting[node.actor.wait_lost.remote()] = lambda lost: self._on_lost(node_id, node, lost)
-        return self._plan.on_node_ready(node_id, time.monotonic())
+            return self._on_node_lost(number, describe(error))
+        if number in self._nodes:
+            self._waiting[self._nodes[number].actor.wait_lost.remote()] = lambda lost: self._on_lost(number, lost)
+        return self._policy.on_node_ready(number, time.monotonic())
 
-    def _on_lost(self, node_id: str, node: Node, ref: Any) -> list[Action]:
+    def _on_lost(self, number: int, ref: Any) -> list[Action]:
         try:
             why = cluster.get_ray().get(ref)
         except cluster.get_ray().exceptions.RayError as error:
             why = describe(error)
-        return self._on_node_lost(node_id, node, why)
+        return self._on_node_lost(number, why)
 
-    def _on_node_lost(self, node_id: str, node: Node, why: str) -> list[Action]:
-        if not self._daemons.has(node):
+    def _on_node_lost(self, number: int, why: str) -> list[Action]:
+        node = self._nodes.pop(number, None)
+        if node is None:
             return []  # it was stopped
+        for process in [key for key, value in self._processes.items() if value.node is node]:
+            cluster.get_ray().kill(self._processes.pop(process).actor)
         self._daemons.forget(node)
-        return self._plan.on_node_lost(node_id, why, time.monotonic())
+        return self._policy.on_node_lost(number, why, time.monotonic())
 
     def _on_start(self, number: int, ref: Any) -> list[Action]:
         try:
@@ -255,24 +271,40 @@ class _Run:
 
     def _on_end(self, number: int, ref: Any) -> list[Action]:
         ray = cluster.get_ray()
-        process = self._processes.pop(number)
-        who = f"rank process {number} (node {process.node.name}, pid {process.pid})"
-        what, well, killed, finished = "", True, False, False
+        process = self._processes.pop(number, None)
+        if process is None:
+            return []  # with its node
+        how, status, finished = "", 0, False
         try:
             ended = ray.get(ref)
             if ended.departed:
-                well, killed, what = False, True, f"{who} has left the job, as SIGTERM asked"
+                status, how = ASKED_TO_LEAVE, "has left the job, as SIGTERM asked"
             else:
                 self._ended.append(ended)
         except Exception as error:  # what the function raises
-            well, killed = False, isinstance(error, ray.exceptions.RayActorError)
             self._last_error = error
             finished = failed_after_its_training(error)
-            why = (f"was not started by Ray within {self._of_ranks.seconds:g} s (timeout_s)" if process.late
-                   else describe(error))
-            what = f"{who} {'' if killed else 'failed: '}{why}"
+            if isinstance(error, ray.exceptions.RayActorError):
+                finished = self._had_finished(process)
+                status, how = -signal.SIGTERM if process.asked else -signal.SIGKILL, describe(error)
+            else:
+                status, how = 1, f"failed: {describe(error)}"
+            if process.late:
+                how = f"was not started by Ray within {self._of_ranks.seconds:g} s (timeout_s)"
+        how += f" (pid {process.pid})"
+        when = "after its training" if finished else "while others had finished"
+        self._last_end = f"process {number} (host {process.node.name}) {how}, {when}"
         ray.kill(process.actor)
-        return self._plan.on_end(number, well, killed, what, time.monotonic(), finished)
+        return self._policy.on_process_end(number, status, finished, how, time.monotonic())
+
+    def _had_finished(self, process: _Process) -> bool:
+        """Whether a rank that has died had trained to the end."""
+        ray = cluster.get_ray()
+        try:
+            asked = process.node.actor.has_file.remote(process.finished_file)
+            return bool(process.finished_file) and ray.get(asked, timeout=_ANSWER_SECONDS)
+        except ray.exceptions.RayError:  # its node is gone, too
+            return False
 
     def _give_up_late(self, now: float) -> None:
         for process in self._processes.values():

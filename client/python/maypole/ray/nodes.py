@@ -1,33 +1,27 @@
 """The daemons of a job on its Ray nodes: an agent on each, a coordinator on one.
 
-An actor on each node (NodeActor, without CPUs) starts the program daemons.py,
-which runs the daemons as long as the actor lives. Ray ends the actor with the
-executor, with the driver, and with the node, so the daemons end with these, too.
+An actor on each node (NodeActor, without CPUs) starts the daemons, which end with
+it (maypole.common.daemons). Ray ends the actor with the executor, with the
+driver, and with the node, so the daemons end with these, too.
 
 As with other launchers, a job uses agents that already run on the nodes
 (MAYPOLE_AGENT in extra_env_vars, or at their usual sockets), or a coordinator
 that already runs (MAYPOLE_COORDINATOR).
 """
 
-import json
 import os
 import queue
 import secrets
 import socket
 import struct
-import subprocess
-import sys
-import threading
 from collections.abc import Iterable, Mapping
-from typing import IO, Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
+from maypole.common.daemons import Daemon
 from maypole.common.hosts import address_of
 from maypole.ray import cluster, placement
 
-_PACKAGE_DIRECTORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _COORDINATOR, _AGENT = "maypole-coordinator", "maypole-worker"
-# Above a program's own limit: on a busy machine its answer may be late.
-_ANSWER_SECONDS = 10.0
 _STOP_SECONDS = 15.0
 
 
@@ -55,8 +49,9 @@ class NodeActor:
         self._environ = dict(os.environ)
         self._environ.update({name: value for name, value in variables.items()
                               if name.startswith("MAYPOLE_") and name != "MAYPOLE_TOKEN"})
-        self._supervisor: Optional[subprocess.Popen] = None
-        self._answers: queue.Queue = queue.Queue()
+        # The executors serve all ranks of the node, not those that see this actor's GPUs.
+        self._environ.pop("CUDA_VISIBLE_DEVICES", None)
+        self._daemons: list[Daemon] = []
         self._lost: queue.Queue = queue.Queue()
 
     def running_agent(self) -> str:
@@ -117,51 +112,18 @@ class NodeActor:
         except ProcessLookupError:
             pass
 
+    def has_file(self, path: str) -> bool:
+        """Whether there is a file of this name here."""
+        return os.path.exists(path)
+
     def stop(self) -> None:
         """Ends the daemons; returns when they have ended and their files are gone."""
-        if self._supervisor is None:
-            return
-        _pipe(self._supervisor.stdin).close()
-        self._reader.join(_STOP_SECONDS)
+        while self._daemons:  # the last one first, so that agents do not miss their coordinator
+            self._daemons.pop().end()
 
     def _start(self, program: str, flags: list[str], secret: str, seconds: int) -> dict[str, str]:
-        if self._supervisor is None:
-            start = (f"import sys; sys.path.append({_PACKAGE_DIRECTORY!r}); "
-                     "from maypole.ray import daemons; daemons.main()")
-            self._supervisor = subprocess.Popen([sys.executable, "-c", start], stdin=subprocess.PIPE,
-                                                stdout=subprocess.PIPE, env=self._environ, start_new_session=True)
-            self._reader = threading.Thread(target=self._read, daemon=True)
-            self._reader.start()
-        lines: list[dict[str, Any]] = [{"secret": secret}] if secret else []
-        lines.append({"program": program, "flags": flags, "seconds": seconds})
-        try:
-            to_it = _pipe(self._supervisor.stdin)
-            to_it.write("".join(json.dumps(line) + "\n" for line in lines).encode())
-            to_it.flush()
-            answer = self._answers.get(timeout=seconds + _ANSWER_SECONDS)
-        except (BrokenPipeError, queue.Empty):
-            answer = {"why": "the program that starts it does not answer"}
-        if "ready" not in answer:
-            raise RuntimeError(f"{program} could not be started: {answer['why']}")
-        return answer["announced"]
-
-    def _read(self) -> None:
-        assert self._supervisor is not None
-        with _pipe(self._supervisor.stdout) as lines:
-            for line in lines:
-                said = json.loads(line)
-                if "lost" in said:
-                    self._lost.put(said["why"])
-                else:
-                    self._answers.put(said)
-        self._supervisor.wait()  # it has left a process in the background, and ended
-        self._lost.put("the program that runs the daemons has ended")
-        self._answers.put({"why": "the program that starts it has ended"})
-
-
-def _pipe(end: Optional[IO[bytes]]) -> IO[bytes]:
-    assert end is not None  # Popen was told to make it
-    return end
+        self._daemons.append(Daemon(program, flags, secret, seconds, self._environ, self._lost.put))
+        return self._daemons[-1].said
 
 
 def _serves_us(path: str) -> bool:

@@ -125,7 +125,7 @@ class FixedJob(Base):
         elif event.kind == "ended":
             self._on_end(task, *event.values)
 
-    def _on_end(self, task: Task, status: Optional[int], data: bytes, text: str) -> None:
+    def _on_end(self, task: Task, status: Optional[int], data: bytes, text: str, _finished: bool) -> None:
         number = _number_of(task)
         self.output.end(number)
         answer = messages.decode_answer(data)

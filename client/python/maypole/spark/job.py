@@ -8,9 +8,10 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
+from maypole.common.daemons import Daemon
 from maypole.common.hosts import address_of
 from maypole.runner import messages
-from maypole.spark import daemons, slots, task, tasks
+from maypole.spark import slots, task, tasks
 from maypole.spark.output import Output
 
 _NOTICE_SECONDS = 10.0
@@ -44,7 +45,7 @@ class Base:
         self.rank_timeout = rank_timeout
         self.output = Output(settings.stdout, settings.stderr, settings.timestamps)
         self.spark_jobs: list[tasks.SparkJob] = []
-        self.coordinator: Optional[daemons.Daemon] = None
+        self.coordinator: Optional[Daemon] = None
         call = messages.encode_call(settings.func, settings.args, settings.kwargs or {},
                                     [p or os.getcwd() for p in sys.path])
         hosts = addresses(context, settings.nics)
@@ -74,7 +75,8 @@ class Base:
         if size == 1 and not elastic:
             return "", secret
         host = f"[{bind}]" if ":" in bind else bind
-        self.coordinator = daemons.start_coordinator(f"{host}:0", secret, self.rank_timeout)
+        self.coordinator = Daemon("maypole-coordinator", [f"--listen={host}:0", *task.daemon_flags(self.rank_timeout)],
+                                  secret, task.READY_SECONDS)
         return ":" + self.coordinator.said["listen"].rpartition(":")[2], secret
 
     def __enter__(self) -> Any:
@@ -106,10 +108,8 @@ class Base:
 
     def check_coordinator(self) -> None:
         """Raises RuntimeError if it has ended."""
-        status = self.coordinator.ended() if self.coordinator is not None else None
-        if status is not None:
-            raise RuntimeError(f"maypole-coordinator, which maypole.spark has started, ended with status {status}; its "
-                               "message is above")
+        if self.coordinator is not None and self.coordinator.lost:
+            raise RuntimeError(f"the job cannot go on: {self.coordinator.lost}")
 
 
 class Waiting:

@@ -97,7 +97,7 @@ def run_elastic(
         start_timeout: seconds until all must run.
         elastic_timeout: seconds that there may be fewer processes than min_num_proc; by default
             HOROVOD_ELASTIC_TIMEOUT, else 600.
-        reset_limit: how many processes the job may lose.
+        reset_limit: how often processes may fail, tasks be lost, or tasks come after the start.
         env: variables for the ranks.
         stdout: a file for what the ranks print; None: sys.stdout.
         stderr: a file for what the ranks print to stderr; None: sys.stderr.

@@ -17,12 +17,14 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import IO, Any, NamedTuple, Optional
 
+from maypole.common.daemons import Daemon
 from maypole.runner import messages
-from maypole.spark import channel, daemons
+from maypole.spark import channel
 
 _CONNECT_SECONDS = 30.0
 _TERM_SECONDS = 2.0  # from SIGTERM to SIGKILL, when the job is over
 _POLL_SECONDS = 0.05
+READY_SECONDS = 60.0  # of a daemon
 _PACKAGE_DIRECTORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _GPUS = "MAYPOLE_SPARK_GPUS"
 
@@ -45,6 +47,12 @@ class Plan(NamedTuple):
     coordinator: str
     elastic: bool
     start_timeout: int
+
+
+def daemon_flags(start_timeout: int) -> list[str]:
+    """What coordinator and agents have in common."""
+    return ["--secret_file={directory}/secret", f"--start_timeout={start_timeout}s", "--metrics=",
+            "--log_level=warning"]
 
 
 def get_available_devices() -> list[str]:
@@ -99,7 +107,8 @@ class _Task:
         self._streams: dict[int, str] = {}  # open pipes of the process
         self._pipes: dict[int, IO[bytes]] = {}  # of the process, by their fd
         self._answer = bytearray()
-        self._agent: Optional[daemons.Daemon] = None
+        self._agent: Optional[Daemon] = None
+        self._finished_file = ""  # is there when the process has trained to the end; empty: nobody can tell
         self._memory = [_memory("function", _call_with_paths(plan.call)), _memory("secret", plan.secret.encode())]
 
     def serve(self) -> None:
@@ -137,7 +146,7 @@ class _Task:
                 self._start(value)
             except Exception as error:  # the driver shows it
                 self._kill()
-                self._link.send("ended", None, b"", f"it could not be started: {type(error).__name__}: {error}")
+                self._link.send("ended", None, b"", f"could not be started: {type(error).__name__}: {error}", False)
         elif kind == "leave":
             self._signal(signal.SIGTERM, group=False)  # its helpers are needed until it has left
 
@@ -151,7 +160,9 @@ class _Task:
         for name in ("MAYPOLE_AGENT", "MAYPOLE_COORDINATOR", "MAYPOLE_SECRET_FILE"):
             environment.pop(name, None)
         if plan.elastic:
-            environment["MAYPOLE_AGENT"] = self._running_agent()
+            agent = self._running_agent()
+            self._finished_file = os.path.join(os.path.dirname(agent), "finished")
+            environment.update(MAYPOLE_AGENT=agent, MAYPOLE_FINISHED_FILE=self._finished_file)
         elif self._coordinator:
             # The job's first rank on each host starts the agent there, as under mpirun.
             environment.update(MAYPOLE_COORDINATOR=self._coordinator,
@@ -181,9 +192,11 @@ class _Task:
         self._link.send("started", process.pid)
 
     def _running_agent(self) -> str:
-        if self._agent is None or self._agent.ended() is not None:
-            self._agent = daemons.start_agent(self._coordinator, self._node, self._plan.secret,
-                                              self._plan.start_timeout)
+        if self._agent is None or self._agent.lost:
+            self._agent = Daemon("maypole-worker", [
+                f"--coordinator={self._coordinator}", f"--node={self._node}", "--socket={directory}/agent.sock",
+                *daemon_flags(self._plan.start_timeout)
+            ], self._plan.secret, READY_SECONDS)
         return self._agent.said["socket"]
 
     def _forward(self, fd: int) -> None:
@@ -217,7 +230,15 @@ class _Task:
         for fd in list(self._streams):
             self._close(fd)
         self._kill()
-        self._link.send("ended", status, bytes(self._answer), "")
+        self._link.send("ended", status, bytes(self._answer), "", self._take_finished())
+
+    def _take_finished(self) -> bool:
+        """Whether the process that has ended had trained to the end, in an elastic job."""
+        try:
+            os.unlink(self._finished_file)
+            return True
+        except FileNotFoundError:
+            return False
 
     def _signal(self, number: int, group: bool = True) -> None:
         process = self._process

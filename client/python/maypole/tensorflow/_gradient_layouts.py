@@ -13,25 +13,33 @@ a rank may trace a function again that the others do not: for a last batch of an
 size, or with another Python argument. So what the ranks have agreed on is kept, and a
 rank does not ask again if it has the gradients that it had in an earlier trace. If
 ranks had different ones, only arguments of other shapes are such a case; otherwise
-all ranks are expected to trace it again.
+all ranks are expected to trace it again. A rank that traces it alone then waits for
+the others, and they for its gradients: it says so after _ALONE_SECONDS.
 
 Thread contract: that of GradientReduction.
 """
 
+import contextlib
+import logging
 import sys
+import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
 
-from maypole.common import objects, same_on_all
+from maypole.common import basics, objects, same_on_all
 from maypole.common.process_sets import id_of
 from maypole.tensorflow import _nodes
 from maypole.tensorflow._library import as_it_is
 from maypole.tensorflow.util import tf_variable
+
+_log = logging.getLogger("maypole.tensorflow")
+
+_ALONE_SECONDS = 5.0  # as the stall check's time
 
 # In the order in which one of two ranks' wins.
 _NONE, _SPARSE_INT32, _SPARSE_INT64, _DENSE = range(4)
@@ -103,10 +111,28 @@ def _agreed(name: str, process_set: Any, variables: Sequence[Any], labels: Seque
                       + [v for v in map(tf_variable, variables) if hasattr(v, "read_value")])
     layouts = place.find(own, _signature(graph))
     if layouts is None:
-        layouts, uniform = _exchanged(name, process_set, labels, own)
+        with _said_if_alone(name, _nodes.function_of(graph), labels, own):
+            layouts, uniform = _exchanged(name, process_set, labels, own)
         place.layouts[own] = layouts
         place.uniform = place.uniform and uniform
     return layouts
+
+
+@contextlib.contextmanager
+def _said_if_alone(name: str, function: str, labels: Sequence[str], own: _Layouts) -> Iterator[None]:
+    """Logs a warning if this takes long, because other ranks do not trace the function."""
+    none = [label for label, layout in zip(labels, own) if layout == _NONE]
+    text = (f"maypole: rank {basics.rank()} traces the function {function!r} and has waited {_ALONE_SECONDS:g} s for "
+            f"the other ranks to trace it, too ({name}.layouts: which gradients each has; of {len(own)} it lacks "
+            f"{none[:3] or 'none'}). If they have traced it before, they never will: call it with equal Python "
+            "arguments on all ranks")
+    timer = threading.Timer(_ALONE_SECONDS, _log.warning, (text,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _place_of(key: _Key, things: Sequence[Any]) -> _Place:
