@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <tuple>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -56,6 +57,7 @@ struct Texts {
   std::string metrics = "127.0.0.1:0";
   std::string dashboard;
   std::string secret_file;
+  std::string operator_secret_file;
   std::string tls_ca;
   std::string tls_cert;
   std::string tls_key;
@@ -76,8 +78,11 @@ void Define(Texts* texts, CoordinatorFlags* flags, CommandLine* line) {
             "address of the dashboard, a web page for which maypolectl "
             "dashboard prints a link; empty: none");
   line->Add({"--secret_file"}, FileValue(&texts->secret_file),
-            "file (mode 0600) with the cluster secret in one line; workers and "
-            "maypolectl must present the same. Empty: no secret");
+            "file (mode 0600) with the cluster secret in one line; workers "
+            "must have the same. Empty: no secret");
+  line->Add({"--operator_secret_file"}, FileValue(&texts->operator_secret_file),
+            "file (mode 0600) with another secret, which maypolectl must show "
+            "then; without it, the cluster secret is enough for maypolectl");
   line->Add({"--tls_ca"}, FileValue(&texts->tls_ca),
             "file (PEM) with the cluster's own CA. With --tls_cert and "
             "--tls_key all calls use TLS, and every caller must show a "
@@ -157,9 +162,17 @@ absl::Status ReadAddresses(const Texts& texts, ServerOptions* options) {
 }
 
 absl::Status ReadSecrets(const Texts& texts, ServerOptions* options) {
-  if (!texts.secret_file.empty()) {
-    const Status read = ReadSecretFile(texts.secret_file, &options->secret);
+  for (const auto& [path, secret] :
+       {std::pair(&texts.secret_file, &options->secret),
+        std::pair(&texts.operator_secret_file, &options->operator_secret)}) {
+    if (path->empty()) continue;
+    const Status read = ReadSecretFile(*path, secret);
     if (!read.ok()) return ToAbsl(read);
+  }
+  if (!options->secret.empty() && options->secret == options->operator_secret) {
+    return absl::InvalidArgumentError(
+        "--operator_secret_file must have another secret than --secret_file, "
+        "which every agent knows (`openssl rand -hex 32` prints one)");
   }
   auto tls = ReadTlsFiles(texts.tls_ca, texts.tls_cert, texts.tls_key);
   if (!tls.ok()) return tls.status();

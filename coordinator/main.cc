@@ -75,15 +75,17 @@ absl::Status Run(const CoordinatorFlags& flags) {
   if (!server.ok()) return server.status();
   spdlog::info(
       "event=started version={} protocol={} pid={} listen={} metrics={} "
-      "dashboard={} secret={} tls={}",
+      "dashboard={} secret={} operator_secret={} tls={}",
       kVersion, kProtocolVersion, getpid(), (*server)->listen().Text(),
       (*server)->metrics() ? (*server)->metrics()->Text() : "none",
       (*server)->dashboard() ? (*server)->dashboard()->address().Text()
                              : "none",
       options.secret.empty() ? "no" : "yes",
+      options.operator_secret.empty() ? "no" : "yes",
       options.tls.enabled() ? "yes" : "no");
-  if (const std::string warning = SecretWarning(options.secret);
-      !warning.empty()) {
+  for (const std::string& secret : {options.secret, options.operator_secret}) {
+    const std::string warning = SecretWarning(secret);
+    if (warning.empty()) continue;
     spdlog::warn("event=weak_secret text={}", LogValue(warning));
   }
   if (flags.election.enabled()) {

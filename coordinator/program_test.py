@@ -70,6 +70,7 @@ class ProgramTest(unittest.TestCase):
             "Usage:",
             "Example:",
             "--secret_file=",
+            "--operator_secret_file=",
             "--tls_ca=",
             "--tls_key=",
             "--announce_fd=",
@@ -181,6 +182,18 @@ class ProgramTest(unittest.TestCase):
                     break
             self.assertIn("127.0.0.1:9", line)
             self.assertEqual(daemon.stop(signal.SIGTERM)[0], 0)
+
+    def test_the_operator_secret_must_be_another_one(self):
+        with tempfile.NamedTemporaryFile() as secret:
+            secret.write(b"0123456789abcdef0123456789abcdef\n")
+            secret.flush()
+            self.assert_one_line(
+                run(
+                    f"--secret_file={secret.name}",
+                    f"--operator_secret_file={secret.name}",
+                ),
+                "--operator_secret_file must have another secret",
+            )
 
     def test_a_secret_that_others_can_read_is_refused(self):
         with tempfile.NamedTemporaryFile() as secret:

@@ -103,7 +103,7 @@ GrpcTransportOptions MakeTransportOptions(const WorkerFlags& f,
                                           const TlsOptions& tls) {
   GrpcTransportOptions o;
   o.addresses = absl::StrSplit(f.coordinator, ',');  // checked by ReadFlags()
-  o.secret = setup.secret;
+  o.credential = setup.credential;
   o.tls = tls;
   o.hello.set_protocol_version(f.versions.oldest);
   o.hello.set_newest_version(f.versions.newest);
@@ -183,7 +183,7 @@ absl::Status ExecutorMain(const WorkerFlags& flags, Fd stop_signals) {
     return absl::InvalidArgumentError(
         "--executor is internal: only maypole-worker may pass it");
   }
-  // This process is about to read the cluster secret.
+  // This process is about to read its credentials.
   prctl(PR_SET_DUMPABLE, 0);
   absl::StatusOr<control::Setup> setup = ReadSetup(control.get());
   if (!setup.ok()) return setup.status();

@@ -100,7 +100,10 @@ void DefineAddresses(WorkerFlags* f, CommandLine* line) {
 void DefineSecrets(Texts* texts, WorkerFlags* f, CommandLine* line) {
   line->Add({"--secret_file"}, FileValue(&texts->secret_file),
             "file with the cluster secret, one line, readable by its owner "
-            "only");
+            "only; executors get a ticket of their job instead");
+  line->Add({"--share_secret"}, SwitchValue(&f->share_secret),
+            "executors get the secret itself: as long as there are "
+            "coordinators that know no tickets, from before protocol 16");
   line->Add({"--tls_ca"}, FileValue(&texts->tls_ca),
             "file (PEM) with the cluster's own CA. With --tls_cert and "
             "--tls_key, calls to the coordinator use TLS, and the coordinator "

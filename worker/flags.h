@@ -34,6 +34,7 @@ struct WorkerFlags {
   absl::Duration network_timeout = absl::Seconds(10);
   std::string metrics = "127.0.0.1:0";
   std::string secret;
+  bool share_secret = false;
   TlsOptions tls;
   int announce_fd = -1;
   VersionRange versions = kProtocolVersions;

@@ -128,6 +128,7 @@ absl::Status SupervisorMain(const WorkerFlags& flags, Fd stop_signals) {
   Supervisor supervisor(
       {.socket = flags.socket,
        .secret = flags.secret,
+       .share_secret = flags.share_secret,
        .tls = *std::move(tls),
        .executor_arguments = ExecutorArguments(flags),
        .speaker = {"maypole-worker on node " + flags.node, flags.versions},

@@ -52,8 +52,11 @@ absl::StatusOr<std::unique_ptr<CoordinatorClient>> CoordinatorClient::Make(
   const auto address = ParseAddress("--coordinator", options.coordinator);
   if (!address.ok()) return address.status();
   std::string secret;
-  if (!options.secret_file.empty()) {
-    const maypole::Status read = ReadSecretFile(options.secret_file, &secret);
+  const std::string& file = options.operator_secret_file.empty()
+                                ? options.secret_file
+                                : options.operator_secret_file;
+  if (!file.empty()) {
+    const maypole::Status read = ReadSecretFile(file, &secret);
     if (!read.ok()) return ToAbsl(read);
   }
   auto tls = ReadTlsFiles(options.tls_ca, options.tls_cert, options.tls_key);

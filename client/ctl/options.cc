@@ -85,6 +85,9 @@ void DefineOptions(CtlOptions* o, CommandLine* line) {
             "the variable $MAYPOLE_COORDINATOR if it is set");
   line->Add({"--secret_file"}, FileValue(&o->secret_file),
             "file with the cluster secret; $MAYPOLE_SECRET_FILE if set");
+  line->Add({"--operator_secret_file"}, FileValue(&o->operator_secret_file),
+            "file with the secret of the coordinator's operators, if they have "
+            "one of their own; $MAYPOLE_OPERATOR_SECRET_FILE if set");
   line->Add({"--tls_ca"}, FileValue(&o->tls_ca),
             "file (PEM) with the CA of a coordinator that uses TLS");
   line->Add({"--tls_cert"}, FileValue(&o->tls_cert),
@@ -123,7 +126,8 @@ absl::StatusOr<CtlOptions> ParseOptions(
   CtlOptions out;
   const std::pair<const char*, std::string CtlOptions::*> from_environment[] = {
       {"MAYPOLE_COORDINATOR", &CtlOptions::coordinator},
-      {"MAYPOLE_SECRET_FILE", &CtlOptions::secret_file}};
+      {"MAYPOLE_SECRET_FILE", &CtlOptions::secret_file},
+      {"MAYPOLE_OPERATOR_SECRET_FILE", &CtlOptions::operator_secret_file}};
   for (const auto& [name, field] : from_environment) {
     if (std::string value = variable(name); !value.empty()) out.*field = value;
   }

@@ -39,6 +39,7 @@ struct CtlOptions {
   Command command = Command::kStatus;
   std::string coordinator = kDefaultCoordinator;  // HOST:PORT,...
   std::string secret_file;                        // empty: none
+  std::string operator_secret_file;               // counts before that one
   std::string tls_ca;
   std::string tls_cert;
   std::string tls_key;

@@ -31,13 +31,19 @@ TEST(OptionsTest, DefaultsAndTheEnvironment) {
   EXPECT_EQ(o->coordinator, "127.0.0.1:4001");
   EXPECT_EQ(o->secret_file, "");
   const std::map<std::string, std::string> env = {
-      {"MAYPOLE_COORDINATOR", "head:1"}, {"MAYPOLE_SECRET_FILE", "/s"}};
+      {"MAYPOLE_COORDINATOR", "head:1"},
+      {"MAYPOLE_SECRET_FILE", "/s"},
+      {"MAYPOLE_OPERATOR_SECRET_FILE", "/o"}};
   o = Parse({"jobs"}, env);
   EXPECT_EQ(o->coordinator, "head:1");
   EXPECT_EQ(o->secret_file, "/s");
-  o = Parse({"--coordinator=other:2", "jobs", "--secret-file", "/t"}, env);
+  EXPECT_EQ(o->operator_secret_file, "/o");
+  o = Parse({"--coordinator=other:2", "jobs", "--secret-file", "/t",
+             "--operator-secret-file=/p"},
+            env);
   EXPECT_EQ(o->coordinator, "other:2");
   EXPECT_EQ(o->secret_file, "/t");
+  EXPECT_EQ(o->operator_secret_file, "/p");
 }
 
 TEST(OptionsTest, EveryCommandWithItsFlags) {

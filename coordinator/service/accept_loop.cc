@@ -13,7 +13,6 @@
 #include "common/absl_status.h"
 #include "common/program/listener.h"
 #include "coordinator/service/peer.h"
-#include "coordinator/service/secret.h"
 #include "spdlog/spdlog.h"
 
 namespace maypole::coordinator {
@@ -112,7 +111,7 @@ void AcceptLoop::Accept(int listener) {
     return;
   }
   if (IsCrowded(fd.get())) return;
-  if (options_.secret.empty() && !options_.tls) {
+  if (!options_.credentials.KeepsStrangersOut() && !options_.tls) {
     PassToGrpc(fd.Release(), "");
   } else {
     Add(std::move(fd));
@@ -219,9 +218,9 @@ void AcceptLoop::Read(Callers::Iterator it) {
 void AcceptLoop::Decide(Callers::Iterator it) {
   Caller& caller = it->value;
   const HeaderValue given = caller.first.Secret();
-  const grpc::Status status =
-      CheckSecret(given.bytes, given.huffman ? HuffmanEncode(options_.secret)
-                                             : options_.secret);
+  const Credentials& credentials =
+      given.huffman ? options_.huffman_credentials : options_.credentials;
+  const grpc::Status status = credentials.CheckStranger(given.bytes);
   if (status.ok()) {
     const std::string first = caller.first.bytes();
     const int fd = caller.fd.Release().Release();

@@ -10,9 +10,9 @@
 //                                             made a call with every right
 //   no secret      at once                    -
 //   a secret       with its first request,    it has kFirstCallTime, of which
-//                  if that has the secret     kHandshakeTime for the preface,
-//                  (first_request.h); else    and kMaxFirstBytes; it is one of
-//                  it is told why not         kMaxStrangers
+//                  if that has a credential   kHandshakeTime for the preface,
+//                  (credentials.h); else it   and kMaxFirstBytes; it is one of
+//                  is told why not            kMaxStrangers
 //   TLS            at once: gRPC checks the   gRPC gives it kHandshakeTime to
 //                  certificate before it      show a certificate; it is one of
 //                  reads a frame              kMaxTlsStrangers
@@ -44,6 +44,7 @@
 #include "common/program/strangers.h"
 #include "common/system/event_loop.h"
 #include "common/system/fd.h"
+#include "coordinator/service/credentials.h"
 #include "coordinator/service/first_request.h"
 #include "coordinator/service/refusals.h"
 #include "grpcpp/server_builder.h"
@@ -70,7 +71,9 @@ struct AcceptOptions {
   // A connection fails when its peer's kernel has not acknowledged data for
   // this long.
   int user_timeout_ms = 0;
-  std::string secret;  // empty: there is none
+  Credentials credentials;
+  // Of the same secrets in Huffman's code (first_request.h).
+  Credentials huffman_credentials;
   bool tls = false;
   Refusals* refusals = nullptr;  // must outlive the AcceptLoop
 };

@@ -1,10 +1,11 @@
-// Authenticator: as Authorize() of secret.h; also logs the callers that it
-// refuses, and tells the AcceptLoop of those that it admits.
+// Authenticator: asks Credentials whether a call is allowed; also logs the
+// callers that it refuses, and tells the AcceptLoop of those that it admits.
 //
-//   Authenticator authenticator(secret, &refusals);
+//   Authenticator authenticator(credentials, &refusals);
 //   const grpc::Status status = authenticator.Check(*context, Role::kAdmin);
 //
-// Thread contract: any thread may call Check(). Call OnAdmitted() before.
+// Thread contract: any thread may call Check() and CheckJob(). Call
+// OnAdmitted() before.
 #ifndef MAYPOLE_COORDINATOR_SERVICE_AUTHENTICATE_H_
 #define MAYPOLE_COORDINATOR_SERVICE_AUTHENTICATE_H_
 
@@ -12,8 +13,9 @@
 #include <string>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "coordinator/service/credentials.h"
 #include "coordinator/service/refusals.h"
-#include "coordinator/service/secret.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/status.h"
 
@@ -22,17 +24,22 @@ namespace maypole::coordinator {
 class Authenticator {
  public:
   // `refusals` must outlive it.
-  Authenticator(std::string secret, Refusals* refusals)
-      : secret_(std::move(secret)), refusals_(refusals) {}
+  Authenticator(Credentials credentials, Refusals* refusals)
+      : credentials_(std::move(credentials)), refusals_(refusals) {}
 
   // `admitted` gets grpc::ServerContext::peer().
   void OnAdmitted(std::function<void(const std::string& peer)> admitted) {
     admitted_ = std::move(admitted);
   }
-  grpc::Status Check(const grpc::ServerContextBase& context, Role role) const;
+  // *only_job: see Credentials::Check(); null if the role has no job.
+  grpc::Status Check(const grpc::ServerContextBase& context, Role role,
+                     std::string* only_job = nullptr) const;
+  // As the function of credentials.h, for a call that was allowed.
+  absl::Status CheckJob(const std::string& peer, const std::string& only_job,
+                        const std::string& job) const;
 
  private:
-  const std::string secret_;
+  const Credentials credentials_;
   Refusals* const refusals_;
   std::function<void(const std::string&)> admitted_;
 };

@@ -4,14 +4,14 @@
 // Purpose: gRPC allocates for streams, headers and frames of everybody: a
 // stranger who resets streams as fast as he opens them, or whose headers never
 // end, takes gigabytes (CVE-2023-44487, VU#421644; gRPC 1.51 limits neither).
-// So gRPC gets a plaintext connection only when its first request carries the
-// secret, and this class has read up to there. It keeps no state but the bytes,
-// of which it accepts kMaxFirstBytes.
+// So gRPC gets a plaintext connection only when its first request carries a
+// credential, and this class has read up to there. It keeps no state but the
+// bytes, of which it accepts kMaxFirstBytes.
 //
 //   FirstRequest first;
 //   send(kServerPreface);
 //   if (first.Read(bytes) == FirstRequest::State::kComplete) {
-//     const grpc::Status status = CheckSecret(first.Secret().bytes, secret);
+//     const auto status = credentials.CheckStranger(first.Secret().bytes);
 //     if (!status.ok()) send(first.Refusal(status));
 //     else ...pass first.bytes() to gRPC...
 //   }

@@ -54,7 +54,8 @@ Server::Server(const ServerOptions& options)
       metrics_address_(options.metrics),
       hub_(options.config, incarnation_, &metrics_, leadership_),
       secret_(options.secret),
-      authenticator_(secret_, &refusals_),
+      operator_secret_(options.operator_secret),
+      authenticator_(Credentials(secret_, operator_secret_), &refusals_),
       coordinator_(&hub_, &authenticator_),
       admin_(&hub_, &authenticator_) {}
 
@@ -78,11 +79,13 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
 }
 
 absl::Status Server::Listen() {
-  absl::StatusOr<std::unique_ptr<AcceptLoop>> accept_loop =
-      AcceptLoop::Listen(listen_, {.user_timeout_ms = kPingTimeoutMs,
-                                   .secret = secret_,
-                                   .tls = tls_.enabled(),
-                                   .refusals = &refusals_});
+  absl::StatusOr<std::unique_ptr<AcceptLoop>> accept_loop = AcceptLoop::Listen(
+      listen_, {.user_timeout_ms = kPingTimeoutMs,
+                .credentials = Credentials(secret_, operator_secret_),
+                .huffman_credentials = Credentials(
+                    HuffmanEncode(secret_), HuffmanEncode(operator_secret_)),
+                .tls = tls_.enabled(),
+                .refusals = &refusals_});
   if (!accept_loop.ok()) {
     return absl::UnavailableError(absl::StrCat(
         "cannot listen: ", std::string(accept_loop.status().message()),

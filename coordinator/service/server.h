@@ -34,8 +34,10 @@ struct ServerOptions {
   Address listen{"127.0.0.1", 0};
   std::optional<Address> metrics;    // nullopt: no metrics
   std::optional<Address> dashboard;  // nullopt: no dashboard
-  std::string secret;                // empty: every caller is admitted
-  TlsOptions tls;                    // off: connections are not encrypted
+  // See credentials.h. No secret: every executor is admitted.
+  std::string secret;
+  std::string operator_secret;
+  TlsOptions tls;  // off: connections are not encrypted
   Config config;
   // Null: this coordinator is the only one. Must outlive the server.
   const Leadership* leadership = nullptr;
@@ -75,6 +77,7 @@ class Server {
   Metrics metrics_;
   Hub hub_;
   const std::string secret_;
+  const std::string operator_secret_;
   Refusals refusals_;
   Authenticator authenticator_;
   CoordinatorService coordinator_;

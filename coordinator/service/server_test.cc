@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "common/program/job_ticket.h"
 #include "common/program/secret.h"
 #include "coordinator/core/testing/testing.h"
 #include "coordinator/service/testing/test_executor.h"
@@ -235,6 +236,47 @@ TEST_F(ServerTest, TheSecretIsWanted) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED);
   EXPECT_THAT(status.error_message(), HasSubstr("not this coordinator's"));
   EXPECT_TRUE(Executor("n0", "open sesame")->Connect());
+}
+
+// Tickets are those of job "j", which Executor() joins.
+TEST_F(ServerTest, ATicketIsEnoughForItsJobAndForNoOther) {
+  ServerOptions options;
+  options.secret = "open sesame";
+  Start(options);
+  EXPECT_TRUE(Executor("n0", JobTicket("open sesame", "j"))->Connect());
+  auto stolen = Executor("n1", JobTicket("open sesame", "other"));
+  EXPECT_FALSE(stolen->Connect());
+  const grpc::Status status = stolen->AwaitEnd();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_THAT(status.error_message(),
+              HasSubstr("the ticket of job 'other', not of job 'j'"));
+  auto old = Executor("n1", JobTicket("open sesamf", "j"));
+  EXPECT_FALSE(old->Connect());
+  EXPECT_EQ(old->AwaitEnd().error_code(), grpc::StatusCode::UNAUTHENTICATED);
+}
+
+TEST_F(ServerTest, OperatorsHaveASecretOfTheirOwn) {
+  ServerOptions options;
+  options.secret = "s";
+  options.operator_secret = "o";
+  Start(options);
+  EXPECT_TRUE(Executor("n0", "s")->Connect());
+  auto is_operator = Executor("n1", "o");
+  EXPECT_FALSE(is_operator->Connect());
+  EXPECT_EQ(is_operator->AwaitEnd().error_code(),
+            grpc::StatusCode::PERMISSION_DENIED);
+  const auto ask = [&](const std::string& shown) {
+    auto stub = proto::Admin::NewStub(grpc::CreateChannel(
+        server_->listen().Text(), grpc::InsecureChannelCredentials()));
+    grpc::ClientContext context;
+    context.AddMetadata(kSecretMetadata, shown);
+    proto::StatusReply reply;
+    return stub->GetStatus(&context, {}, &reply).error_code();
+  };
+  EXPECT_EQ(ask("o"), grpc::StatusCode::OK);
+  EXPECT_EQ(ask("s"), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(ask(JobTicket("s", "j")), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(ask("x"), grpc::StatusCode::UNAUTHENTICATED);
 }
 
 TEST_F(ServerTest, ARefusalReachesTheExecutorAndEndsTheStream) {

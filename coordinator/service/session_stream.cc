@@ -39,8 +39,9 @@ grpc::Status ToGrpc(const absl::Status& status) {
 }  // namespace
 
 SessionStream::Reactor* SessionStream::Start(
-    grpc::CallbackServerContext* context, Hub* hub) {
-  const std::shared_ptr<SessionStream> stream(new SessionStream(context, hub));
+    grpc::CallbackServerContext* context, Hub* hub, MayJoin may_join) {
+  const std::shared_ptr<SessionStream> stream(
+      new SessionStream(context, hub, std::move(may_join)));
   stream->self_ = stream;
   const absl::StatusOr<StreamId> id = hub->Add(stream);
   if (id.ok()) {
@@ -126,16 +127,19 @@ void SessionStream::OnReadDone(bool ok) {
       grpc::SerializationTraits<proto::ExecutorMessage>::Deserialize(&incoming_,
                                                                      message)
           .ok();
+  absl::Status status;
   if (readable && message->has_hello()) {
+    status = may_join_(message->hello().job());
     message->mutable_hello()->set_seen_address(PeerAddress(context_->peer()));
     versions_ = AnnouncedVersions(message->hello().protocol_version(),
                                   message->hello().newest_version());
   }
-  if (readable) hub_->Received(id_, *message);
+  if (readable && status.ok()) hub_->Received(id_, *message);
   arena_.Reset();
   std::lock_guard lock(mutex_);
-  if (!readable) {
-    BeginToClose(UnreadableStatus(bytes));
+  if (!readable) status = UnreadableStatus(bytes);
+  if (!status.ok()) {
+    BeginToClose(std::move(status));
     Continue();
   }
   if (!finished_) StartRead(&incoming_);

@@ -5,7 +5,8 @@
 // streams, do the work: with two threads per stream, a job of 1,024 nodes kept
 // 2,048 threads, and waking them cost more than all else.
 //
-//   return SessionStream::Start(context, hub);    // in the service's method
+//   return SessionStream::Start(context, hub, may_join);    // in the service's
+//                                                           // method
 //
 //   state      reached by                       ends when
 //   open       Start()                          Close(), or the executor has
@@ -30,8 +31,11 @@
 
 #include <chrono>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "common/wire/versions.h"
@@ -54,16 +58,21 @@ class SessionStream final
  public:
   using Reactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 
+  // Asked of each hello: OK, or why the caller may not join this job.
+  using MayJoin = std::function<absl::Status(const std::string& job)>;
+
   // `hub` must outlive the stream.
-  static Reactor* Start(grpc::CallbackServerContext* context, Hub* hub);
+  static Reactor* Start(grpc::CallbackServerContext* context, Hub* hub,
+                        MayJoin may_join);
 
   void Push(Outgoing message) override;
   void Close(absl::Status status) override;
   void Flush() override;
 
  private:
-  SessionStream(grpc::CallbackServerContext* context, Hub* hub)
-      : context_(context), hub_(hub) {}
+  SessionStream(grpc::CallbackServerContext* context, Hub* hub,
+                MayJoin may_join)
+      : context_(context), hub_(hub), may_join_(std::move(may_join)) {}
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
@@ -78,6 +87,7 @@ class SessionStream final
 
   grpc::CallbackServerContext* const context_;
   Hub* const hub_;
+  const MayJoin may_join_;
   StreamId id_ = 0;
   // The message that is being handled; reused, so that a message costs few
   // allocations.

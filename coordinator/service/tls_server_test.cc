@@ -5,7 +5,6 @@
 #include <string>
 
 #include "common/program/tls.h"
-#include "coordinator/service/secret.h"
 #include "coordinator/service/server.h"
 #include "gmock/gmock.h"
 #include "grpcpp/create_channel.h"
@@ -112,14 +111,6 @@ TEST_F(TlsServerTest, WhatFitsHasNoDiagnosis) {
   EXPECT_EQ(Diagnosis(Tls("node")), "");
   server_->Shutdown();
   EXPECT_EQ(Diagnosis(Tls("node")), "");  // gRPC says why
-}
-
-TEST(RoleTest, OnlyCertificatesHaveRoles) {
-  EXPECT_TRUE(CheckRole(Role::kAdmin, false, "").ok());
-  EXPECT_TRUE(CheckRole(Role::kExecutor, true, "maypole-node").ok());
-  EXPECT_TRUE(CheckRole(Role::kAdmin, true, "maypole-admin").ok());
-  EXPECT_FALSE(CheckRole(Role::kAdmin, true, "").ok());
-  EXPECT_FALSE(CheckRole(Role::kAdmin, true, "maypole-admin2").ok());
 }
 
 }  // namespace

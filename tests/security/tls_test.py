@@ -14,7 +14,8 @@ import cluster
 import harness
 
 MAKE_CERTS = os.path.join(harness.ROOT, "deploy/make-certs.sh")
-SECRETS = [b"the.secret.job", b"gradient.of.plan.nine", b"the.job.token", b"only those who know this may join"]
+SECRETS = [b"the.secret.job", b"gradient.of.plan.nine", b"the.job.token", b"ticket1."]
+CLUSTER_SECRET = b"only those who know this may join"
 
 
 class RecordingProxy:
@@ -120,6 +121,7 @@ class TlsTest(unittest.TestCase):
         plain = self.run_job(tls=False)
         for word in SECRETS:  # else the test below could not fail
             self.assertIn(word, plain)
+        self.assertNotIn(CLUSTER_SECRET, plain)  # executors do not have it
         sealed = self.run_job(tls=True)
         self.assertGreater(len(sealed), 2000)
         for word in SECRETS:

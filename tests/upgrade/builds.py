@@ -23,9 +23,10 @@ FILES = ["client/libmaypole.so", "coordinator/maypole-coordinator", "worker/mayp
 
 
 class Build:
-    def __init__(self, root, flags=()):
+    def __init__(self, root, flags=(), agent_flags=()):
         self.root = root
         self.flags = list(flags)  # of its daemons
+        self.agent_flags = list(agent_flags)
 
     def rank_environment(self):
         """For ranks that use this build's package and library."""
@@ -49,7 +50,8 @@ class Daemons(daemons.Daemons):
         return self._start_of(self._coordinator, "coordinator/maypole-coordinator", flags + ["--log_level=info"])
 
     def start_worker(self, node, flags):
-        self._start_of(self._agents[node], "worker/maypole-worker", flags + ["--network=127.0.0.1"])
+        build = self._agents[node]
+        self._start_of(build, "worker/maypole-worker", flags + build.agent_flags + ["--network=127.0.0.1"])
 
     def _start_of(self, build, program, flags):
         return self.daemon(os.path.join(build.root, program), flags + build.flags)

@@ -28,13 +28,14 @@
 
 namespace maypole::worker::control {
 
-inline constexpr size_t kMaxSecretBytes = 255;
+inline constexpr size_t kMaxCredentialBytes = 255;
 inline constexpr size_t kMaxMessageBytes = 2048;
 
 struct Setup {
   char job[kMaxJobBytes + 1] = {};
   char token[kMaxTokenBytes + 1] = {};
-  char secret[kMaxSecretBytes + 1] = {};
+  // What it shows to the coordinator: the job's ticket (job_ticket.h).
+  char credential[kMaxCredentialBytes + 1] = {};
   // If set, the executor first becomes this user. Only an agent that runs as
   // root sets it.
   bool change_user = false;

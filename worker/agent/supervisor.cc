@@ -20,6 +20,7 @@
 #include "common/absl_status.h"
 #include "common/log_value.h"
 #include "common/name.h"
+#include "common/program/job_ticket.h"
 #include "common/program/secret.h"
 #include "common/system/spawn.h"
 #include "common/wire/job_variables.h"
@@ -307,7 +308,10 @@ absl::StatusOr<Supervisor::Executor*> Supervisor::StartExecutor(
   control::Setup setup;
   session::SetText(setup.job, hello.job);
   session::SetText(setup.token, hello.token);
-  session::SetText(setup.secret, options_.secret);
+  session::SetText(setup.credential,
+                   options_.share_secret
+                       ? options_.secret
+                       : JobTicket(options_.secret, hello.job));
   setup.change_user = geteuid() == 0 && peer.uid != 0;
   setup.uid = peer.uid;
   setup.gid = peer.gid;

@@ -9,6 +9,9 @@
 // bounded. It never waits for the system either: the executor does what may
 // hang (looking up a user's groups).
 //
+// Executors run under the rights of their job's user: none gets the cluster
+// secret, but a ticket that is good for its job (common/program/job_ticket.h).
+//
 //   Supervisor supervisor(std::move(options), metrics);
 //   supervisor.Listen();                  // absl::Status, as Run()
 //   supervisor.Run(std::move(signalfd));  // returns after SIGTERM
@@ -45,8 +48,9 @@ namespace maypole::worker {
 
 struct SupervisorOptions {
   std::string socket;
-  std::string secret;  // the cluster's, for executors
-  Fd tls;              // sealed_tls.h, for executors; invalid: no TLS
+  std::string secret;  // the cluster's; executors get a ticket of their job
+  bool share_secret = false;  // executors get the secret itself
+  Fd tls;                     // sealed_tls.h, for executors; invalid: no TLS
   std::vector<std::string> executor_arguments;
   // Who this is in messages, and the versions that it speaks with clients.
   Speaker speaker = {"this agent", kProtocolVersions};

@@ -204,7 +204,7 @@ bool GrpcTransport::Pause(std::chrono::milliseconds time) {
 
 GrpcTransport::End GrpcTransport::OneStream(Clock::time_point deadline) {
   Call call;
-  call.context.AddMetadata(kSecretMetadata, options_.secret);
+  call.context.AddMetadata(kSecretMetadata, options_.credential);
   // A channel of its own: one whose connection was refused waits for seconds
   // before it tries again, whatever its arguments say.
   call.stub = proto::Coordinator::NewStub(

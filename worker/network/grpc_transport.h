@@ -41,7 +41,7 @@ struct GrpcTransportOptions {
   // HOST:PORT; at least one. Of several coordinators one leads: they are called
   // in turn until one welcomes.
   std::vector<std::string> addresses;
-  std::string secret;
+  std::string credential;  // common/program/job_ticket.h; empty: none
   TlsOptions tls;
   proto::ExecutorHello hello;  // session and incarnation are filled in here
   // For the first contact; and for each later try to connect.

@@ -62,7 +62,7 @@ class Heard {
 GrpcTransportOptions Options(const std::string& address) {
   GrpcTransportOptions o;
   o.addresses = {address};
-  o.secret = "secret";
+  o.credential = "secret";
   o.hello.set_node("n0");
   return o;
 }

@@ -1,8 +1,6 @@
 #include "client/launcher/service/service_facts.h"
 
 #include <errno.h>
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
 #include <pwd.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -15,6 +13,7 @@
 #include "client/launcher/process/private_directory.h"
 #include "client/launcher/process/rank_start.h"
 #include "common/fusion_threshold.h"
+#include "common/program/derive.h"
 #include "common/program/secret_file.h"
 #include "common/system/fd.h"
 #include "common/wire/unix_socket.h"
@@ -63,21 +62,6 @@ Status MakeSecret(const std::string& path) {
 }
 
 }  // namespace
-
-std::string Derive(const std::string& key, const std::string& text) {
-  unsigned char hash[EVP_MAX_MD_SIZE];
-  unsigned int size = 0;
-  HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
-       reinterpret_cast<const unsigned char*>(text.data()), text.size(), hash,
-       &size);
-  std::string out;
-  for (unsigned int i = 0; i < size; ++i) {
-    constexpr char kDigits[] = "0123456789abcdef";
-    out += kDigits[hash[i] >> 4];
-    out += kDigits[hash[i] & 15];
-  }
-  return out;
-}
 
 Status UserSecret(const std::string& home, std::string* out) {
   const std::string directory = home + "/.maypole";

@@ -13,9 +13,6 @@ namespace maypole::launcher {
 
 Status GatherServiceFacts(const std::string& directory, ServiceFacts* out);
 
-// HMAC-SHA-256 in hexadecimal.
-std::string Derive(const std::string& key, const std::string& text);
-
 // Reads <home>/.maypole/secret, and creates it at the first use. All nodes that
 // share the home directory get the same secret, even if two create it at once.
 Status UserSecret(const std::string& home, std::string* out);

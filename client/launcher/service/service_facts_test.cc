@@ -29,12 +29,6 @@ class Home : public ::testing::Test {
   std::string path_;
 };
 
-// RFC 4231, test case 2.
-TEST(DeriveTest, IsHmacSha256) {
-  EXPECT_EQ(Derive("Jefe", "what do ya want for nothing?"),
-            "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
-}
-
 TEST_F(Home, TheSecretIsMadeOnceAndPrivate) {
   std::string first, second;
   ASSERT_TRUE(UserSecret(path_, &first).ok());
