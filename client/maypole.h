@@ -143,7 +143,16 @@ typedef enum {
  * Reductions: sum, average (not for bool; integers truncate toward zero), min,
  * max, product; reducescatter supports only sum and average. For bool, sum and
  * max mean OR, product and min mean AND. Integers wrap around on overflow. If
- * an input of min or max is NaN, the result is NaN. */
+ * an input of min or max is NaN, the result is NaN. Factors (not for bool)
+ * multiply integers in float64 and round toward zero; a product outside the
+ * dtype's range becomes its limit.
+ *
+ * Adasum, of allreduce and floating dtypes, adapts to how much the ranks'
+ * tensors agree (common/reduce/adasum.h); a group has Adasums only, or none.
+ * It needs every rank: with one that has joined it is an error. The library
+ * makes it of three operations, named as the tensor (of a group, as its first)
+ * with ".adasum", of which maypole_on_done()'s thread starts the last two: a
+ * callback must not wait for it. */
 typedef struct {
   size_t struct_size;  /* sizeof(maypole_operation) */
   int32_t kind;        /* maypole_kind */

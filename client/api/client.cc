@@ -1,10 +1,14 @@
 #include "client/api/client.h"
 
 #include <algorithm>
+#include <bit>
+#include <map>
+#include <tuple>
 
 #include "client/session/board_communicator.h"
 #include "client/session/local_communicator.h"
 #include "client/session/stall_notice.h"
+#include "common/reduce/adasum.h"
 
 namespace maypole {
 namespace {
@@ -212,6 +216,11 @@ Status Client::SubmitGroup(std::vector<Request> requests, int64_t* handles) {
     if (s.ok() && op->control != Control::kNone) {
       s = Status(Code::kInvalidArgument, "a join cannot be part of a group");
     }
+    if (s.ok() &&
+        IsAdasum(op->signature) != IsAdasum(operations.front()->signature)) {
+      s = Status(Code::kInvalidArgument,
+                 op->Title() + ": a group is of Adasums, or of none");
+    }
     if (s.ok() && op->signature.device == Device::kGpu) s = Stage(op, stream);
     if (!s.ok()) return s;
   }
@@ -225,7 +234,9 @@ Status Client::MakeOperation(Request request, Operation* op) const {
     s.dims = 1;  // no elements
     s.shape[0] = 0;
   }
-  if (Status e = CheckSignature(request.name, s); !e.ok()) return e;
+  Signature checked = s;
+  if (IsAdasum(s)) checked.op = Op::kSum;  // executors see no Adasum
+  if (Status e = CheckSignature(request.name, checked); !e.ok()) return e;
   op->name = std::move(request.name);
   op->signature = s;
   op->input = static_cast<const std::byte*>(request.input);
@@ -241,6 +252,13 @@ Status Client::MakeOperation(Request request, Operation* op) const {
     op->signature.prescale = op->signature.postscale = 1.0;  // it has none
   }
   if (Status e = FindSet(op); !e.ok()) return e;
+  if (IsAdasum(s) && !HasAdasum(s.dtype)) {
+    return Status(Code::kInvalidArgument,
+                  op->Title() +
+                      ": Adasum needs a floating point tensor, this "
+                      "one is " +
+                      std::string(Name(s.dtype)));
+  }
   if (s.kind == Kind::kBroadcast && !op->set->Has(s.root)) {
     return Status(
         Code::kInvalidArgument,
@@ -417,18 +435,68 @@ Status Client::StartAll(std::span<const std::shared_ptr<Operation>> operations,
       handles_[op->handle] = op;
     }
   }
-  if (Status s = communicator_->Start(operations); !s.ok()) {
+  const bool adasums = IsAdasum(operations[0]->signature);
+  if (Status s =
+          adasums ? StartAdasums(operations) : communicator_->Start(operations);
+      !s.ok()) {
     std::lock_guard lock(mutex_);
     for (const auto& op : operations) handles_.erase(op->handle);
     return s;
   }
   for (const auto& op : operations) {
-    if (op->staged != nullptr) staging_->Watch(op);
+    if (op->staged != nullptr && !adasums) staging_->Watch(op);
   }
   counters_.operations.fetch_add(static_cast<int64_t>(operations.size()),
                                  std::memory_order_relaxed);
   for (size_t i = 0; i < operations.size(); ++i) {
     handles[i] = operations[i]->handle;
+  }
+  return Status();
+}
+
+// Those of one dtype, process set and pair of factors are one run.
+Status Client::StartAdasums(
+    std::span<const std::shared_ptr<Operation>> operations) {
+  std::shared_ptr<CompletionThread> completions;
+  if (Status s = OpenCompletions(&completions); !s.ok()) return s;
+  std::map<std::tuple<DType, uint32_t, uint64_t, uint64_t>,
+           AdasumRun::Operations>
+      groups;
+  for (const auto& op : operations) {
+    const Signature& s = op->signature;
+    groups[{s.dtype, s.process_set, std::bit_cast<uint64_t>(s.prescale),
+            std::bit_cast<uint64_t>(s.postscale)}]
+        .push_back(op);
+  }
+  std::vector<std::shared_ptr<AdasumRun>> runs;
+  std::vector<std::shared_ptr<Operation>> firsts;
+  for (const auto& [_, members] : groups) {
+    Operation& op = *members[0];
+    if (op.name.empty()) {
+      std::lock_guard lock(mutex_);
+      op.name = "unnamed." + std::to_string(unnamed_adasums_[op.set->id]++);
+    }
+    runs.push_back(std::make_shared<AdasumRun>(
+        communicator_, completions, op.set->PositionOf(options_.rank),
+        members));
+    Status s = runs.back()->Prepare(&firsts.emplace_back());
+    if (!s.ok()) return op.Explain(s);
+  }
+  if (Status s = communicator_->Start(firsts); !s.ok()) return s;
+  auto run = runs.begin();
+  for (const auto& [_, members] : groups) {
+    {
+      std::lock_guard lock(mutex_);
+      for (const auto& op : members) adasums_[op->handle] = *run;
+    }
+    (*run)->Begin();
+    for (const auto& op : members) {
+      if (op->staged == nullptr) continue;
+      staging_->Watch(op, [weak = std::weak_ptr(*run)](const Status& error) {
+        if (const auto run = weak.lock()) run->InputSettled(error);
+      });
+    }
+    ++run;
   }
   return Status();
 }
@@ -439,12 +507,22 @@ std::shared_ptr<Operation> Client::Find(int64_t handle) const {
   return it == handles_.end() ? nullptr : it->second;
 }
 
+std::shared_ptr<AdasumRun> Client::FindAdasum(int64_t handle) const {
+  std::lock_guard lock(mutex_);
+  const auto it = adasums_.find(handle);
+  return it == adasums_.end() ? nullptr : it->second;
+}
+
 Status Client::Poll(int64_t handle, bool* done) {
   const auto op = Find(handle);
   if (op == nullptr) return UnknownHandle(handle);
   if (!op->done.load(std::memory_order_acquire)) {
     if (op->staged != nullptr) staging_->Look();
-    communicator_->Progress(*op);
+    if (!IsAdasum(op->signature)) {
+      communicator_->Progress(*op);
+    } else if (const auto run = FindAdasum(handle)) {
+      run->Progress();
+    }
   }
   *done = op->done.load(std::memory_order_acquire);
   return Status();
@@ -454,7 +532,9 @@ Status Client::Wait(int64_t handle, int timeout_ms) {
   const auto op = Find(handle);
   if (op == nullptr) return UnknownHandle(handle);
   if (op->staged != nullptr) staging_->SpinForInput(*op);
-  const Status s = communicator_->Await(*op, timeout_ms);
+  const auto run = IsAdasum(op->signature) ? FindAdasum(handle) : nullptr;
+  const Status s = run != nullptr ? run->Await(timeout_ms)
+                                  : communicator_->Await(*op, timeout_ms);
   return s.ok() ? op->status : s;
 }
 
@@ -488,7 +568,8 @@ Status Client::OnDone(int64_t handle, std::function<void(const Status&)> done) {
     return Status(Code::kAlreadyExists,
                   op->Title() + ": a callback waits for its end already");
   }
-  communicator_->Want(*op);
+  // The operations of an Adasum are always wanted.
+  if (!IsAdasum(op->signature)) communicator_->Want(*op);
   return Status();
 }
 
@@ -520,12 +601,16 @@ Status Client::GetResult(int64_t handle, Result* out) {
 
 Status Client::Release(int64_t handle) {
   std::shared_ptr<Operation> op;  // destroyed after the lock
+  std::shared_ptr<AdasumRun> run;
   {
     std::lock_guard lock(mutex_);
     const auto it = handles_.find(handle);
     if (it == handles_.end()) return UnknownHandle(handle);
     op = std::move(it->second);
     handles_.erase(it);
+    if (IsAdasum(op->signature)) {
+      run = std::move(adasums_.extract(handle).mapped());
+    }
   }
   Count(*op);
   return Status();

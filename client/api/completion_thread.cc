@@ -61,8 +61,7 @@ void CompletionThread::Push(std::unique_ptr<Completion> completion) {
 void CompletionThread::Drain() {
   if (OnThread()) return;
   std::unique_lock lock(queue_->mutex);
-  const uint64_t until = queue_->pushes;
-  queue_->ran.wait(lock, [&] { return queue_->runs >= until; });
+  queue_->ran.wait(lock, [&] { return queue_->runs == queue_->pushes; });
 }
 
 void CompletionThread::Run(Queue* queue) {

@@ -30,8 +30,8 @@ class CompletionThread : public CompletionQueue {
   ~CompletionThread() override;
 
   void Push(std::unique_ptr<Completion> completion) override;
-  // Returns when all completions that were pushed before have run; called by
-  // one of them, at once.
+  // Returns when all completions that were pushed have run, also those that
+  // these push; called by one of them, at once.
   void Drain();
 
  private:

@@ -30,8 +30,8 @@ using std::chrono::microseconds;
 // the longer.
 constexpr microseconds kShortestNap{50};
 constexpr microseconds kLongestNap{500};
-// How long a thread that begins to wait looks itself: longer than a GPU takes to
-// go over to another process.
+// How long a thread that begins to wait looks itself: longer than a GPU takes
+// to go over to another process.
 constexpr microseconds kSpin{300};
 constexpr uint64_t kAlignment = 64;
 
@@ -50,6 +50,13 @@ std::unique_ptr<RankGpus> MakeRankGpus(const cuda::Driver& driver,
   return std::make_unique<RankGpus>(
       driver, communicator,
       "CUDA tensors are copied through host memory (MAYPOLE_GPU_SITE=client)");
+}
+
+// Neither kernels nor NCCL compute an Adasum, or multiply integers by factors.
+bool IsForTheHost(const Signature& s) {
+  return Reduces(s.kind) &&
+         (s.op == Op::kAdasum || ((s.prescale != 1.0 || s.postscale != 1.0) &&
+                                  s.dtype <= DType::kInt64));
 }
 
 }  // namespace
@@ -253,8 +260,8 @@ Status Staging::CheckStream(const Gpu& device, CUstream stream) const {
 // Whether the operation does run on GPUs is decided when all have arrived.
 bool Staging::MayRunOnGpu(const Operation& op, CUdeviceptr input,
                           const Tensor& tensor, SiteChoice::Site site) const {
-  if (site == SiteChoice::Site::kOpen) return false;
   const Signature& s = op.signature;
+  if (site == SiteChoice::Site::kOpen || IsForTheHost(s)) return false;
   uint64_t bytes = s.Bytes();
   if (Gathers(s.kind)) {
     bytes = std::max(bytes, gathered_sizes_.LastOf(tensor.key).bytes);
@@ -266,7 +273,7 @@ bool Staging::MayRunOnGpu(const Operation& op, CUdeviceptr input,
   const Gpu& device = *tensor.resources.device;
   int64_t on_host = host_bytes_;
   if (on_host == GpuMemoryOptions::kByDevice) {
-    on_host = device.under_mps() ? 0
+    on_host = device.under_mps()                          ? 0
               : PlaceOf(op, input, tensor) != kNoGpuPlace ? kSharedHostBytes
                                                           : kCopiedHostBytes;
   }
@@ -363,8 +370,11 @@ std::byte* Staging::GatherInto(uint64_t bytes, Tensor* tensor) {
 
 // --- Watch -------------------------------------------------------------------
 
-void Staging::Watch(const std::shared_ptr<Operation>& operation) {
-  if (TensorOf(*operation).input_settled) return;
+void Staging::Watch(const std::shared_ptr<Operation>& operation,
+                    OnInput on_input) {
+  Tensor& tensor = TensorOf(*operation);
+  if (tensor.input_settled) return;
+  tensor.on_input = std::move(on_input);
   {
     std::lock_guard lock(mutex_);
     if (left_) return;
@@ -412,7 +422,9 @@ bool Staging::Look() {
       std::lock_guard lock(mutex_);
       if (std::erase(watched_, operation) == 0) return any;  // Leave() came
     }
-    if (error.ok()) {
+    if (tensor.on_input != nullptr) {
+      tensor.on_input(error);
+    } else if (error.ok()) {
       communicator_->InputReady(operation);
     } else {
       communicator_->InputFailed(operation, error);

@@ -61,7 +61,8 @@
 //
 // Invariants: host memory is reused only when the copies from and to it are
 // done, and freed by a thread of its own, which waits for that. Watch() leads
-// to one InputReady() or InputFailed(), unless Leave() comes first.
+// to one InputReady() or InputFailed(), or one call of its function, unless
+// Leave() comes first.
 #ifndef MAYPOLE_CLIENT_GPU_STAGING_H_
 #define MAYPOLE_CLIENT_GPU_STAGING_H_
 
@@ -69,6 +70,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -112,8 +114,11 @@ class Staging : public std::enable_shared_from_this<Staging> {
   // gathered.
   Status CopyIn(Operation* operation, cuda::CUstream stream,
                 uint64_t input_bytes, uint64_t output_bytes);
-  // The operation has been started.
-  void Watch(const std::shared_ptr<Operation>& operation);
+  // The operation has been started. on_input: called instead of the
+  // communicator's InputReady() (with kOk) or InputFailed().
+  using OnInput = std::function<void(const Status&)>;
+  void Watch(const std::shared_ptr<Operation>& operation,
+             OnInput on_input = nullptr);
 
   // Sees which inputs are ready. True if one was.
   bool Look();

@@ -61,6 +61,7 @@ class Staging::Tensor : public StagedTensor {
   std::shared_ptr<RankEvents> events;
   std::atomic<uint32_t> looks{0};  // at the word
   std::atomic<bool> input_settled{false};
+  OnInput on_input;  // see Watch(); constant while it is watched
 
   // Guards the two below, and resources.copied_out: several threads may want
   // the result.

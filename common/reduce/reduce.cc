@@ -98,20 +98,36 @@ struct MaxOp {
   }
 };
 
+// Rounded toward zero; the nearest limit of what T has not, and 0 for NaN.
+template <typename T>
+T Limited(double v) {
+  using Limits = std::numeric_limits<T>;
+  // float64 has no 2^63 - 1: the next one is outside.
+  if (v >= static_cast<double>(Limits::max())) return Limits::max();
+  if (v <= static_cast<double>(Limits::min())) return Limits::min();
+  return v != v ? T{0} : static_cast<T>(v);
+}
+
 template <typename Acc>
 void Apply(const Epilogue& finish, Acc* acc, size_t n) {
-  if constexpr (std::is_same_v<Acc, bool>) return;
-  if (finish.divisor != 1) {
-    if constexpr (std::is_integral_v<Acc>) {
+  if constexpr (std::is_same_v<Acc, bool>) {
+    return;
+  } else if constexpr (std::is_integral_v<Acc>) {
+    if (finish.scale != 1.0) {
+      const auto d = static_cast<double>(finish.divisor);
+      for (size_t i = 0; i < n; ++i) {
+        acc[i] = Limited<Acc>(static_cast<double>(acc[i]) * finish.scale / d);
+      }
+    } else if (finish.divisor != 1) {
       for (size_t i = 0; i < n; ++i) {
         acc[i] = static_cast<Acc>(acc[i] / finish.divisor);
       }
-    } else {
+    }
+  } else {
+    if (finish.divisor != 1) {
       const Acc d = static_cast<Acc>(finish.divisor);
       for (size_t i = 0; i < n; ++i) acc[i] /= d;
     }
-  }
-  if constexpr (!std::is_integral_v<Acc>) {
     if (finish.scale != 1.0) {
       const Acc s = static_cast<Acc>(finish.scale);
       for (size_t i = 0; i < n; ++i) acc[i] *= s;
@@ -217,13 +233,6 @@ void WithReader(DType dtype, const Visit& visit) {
   }
 }
 
-template <typename E>
-void ScaleOf(const std::byte* input, std::byte* output, size_t elements,
-             double factor) {
-  const std::byte* inputs[] = {input};
-  Fold<E, AddOp>(inputs, output, elements, Epilogue{1, factor});
-}
-
 }  // namespace
 
 void ReducePortable(DType dtype, Op op,
@@ -285,19 +294,7 @@ void Reduce(DType dtype, Op op, std::span<const std::byte* const> inputs,
 
 void Scale(DType dtype, const std::byte* input, std::byte* output,
            size_t elements, double factor) {
-  switch (dtype) {
-    case DType::kFloat16:
-      return ScaleOf<Half>(input, output, elements, factor);
-    case DType::kFloat32:
-      return ScaleOf<Plain<float>>(input, output, elements, factor);
-    case DType::kFloat64:
-      return ScaleOf<Plain<double>>(input, output, elements, factor);
-    case DType::kBfloat16:
-      return ScaleOf<Brain>(input, output, elements, factor);
-    default:  // CheckSignature refuses factors for integers
-      if (input != output)
-        std::memmove(output, input, elements * SizeOf(dtype));
-  }
+  ReducePortable(dtype, Op::kSum, {&input, 1}, output, elements, {1, factor});
 }
 
 float HalfToFloat(uint16_t h) {

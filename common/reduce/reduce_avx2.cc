@@ -251,7 +251,7 @@ size_t Floats(const ReduceTask& task) {
 
 template <typename T>
 size_t Integers(const ReduceTask& task) {
-  if (task.divisor != 1) return 0;  // reduce.cc divides one by one
+  if (!IsPlain(task)) return 0;  // reduce.cc divides and scales one by one
   using E = Plain<T>;
   switch (task.op) {
     case Op::kSum:

@@ -167,11 +167,40 @@ TEST(ReduceTest, VectorKernelsAgreeWithPortableOnes) {
   }
 }
 
-TEST(ReduceTest, ScaleMultipliesFloats) {
-  std::vector<float> v = {1, 2, 3};
+template <typename T>
+std::vector<T> Scaled(DType dtype, std::vector<T> v, double factor) {
   auto* p = reinterpret_cast<std::byte*>(v.data());
-  Scale(DType::kFloat32, p, p, 3, 0.5);
-  EXPECT_EQ(v, (std::vector<float>{0.5, 1, 1.5}));
+  Scale(dtype, p, p, v.size(), factor);
+  return v;
+}
+
+TEST(ReduceTest, ScaleMultiplies) {
+  EXPECT_EQ(Scaled<float>(DType::kFloat32, {1, 2, 3}, 0.5),
+            (std::vector<float>{0.5, 1, 1.5}));
+  // Rounded toward zero; the nearest limit of what is outside the range.
+  EXPECT_EQ(Scaled<int32_t>(DType::kInt32, {7, -7, 3}, 0.5),
+            (std::vector<int32_t>{3, -3, 1}));
+  EXPECT_EQ(Scaled<uint8_t>(DType::kUint8, {200, 3, 255}, 2.0),
+            (std::vector<uint8_t>{255, 6, 255}));
+  EXPECT_EQ(Scaled<uint16_t>(DType::kUint16, {200, 0}, -2.0),
+            (std::vector<uint16_t>{0, 0}));
+  using Limits = std::numeric_limits<int64_t>;
+  EXPECT_EQ(
+      Scaled<int64_t>(DType::kInt64, {Limits::max(), 1, -1}, 2e19),
+      (std::vector<int64_t>{Limits::max(), Limits::max(), Limits::min()}));
+  EXPECT_EQ(Scaled<int8_t>(DType::kInt8, {5, 0}, std::nan("")),
+            (std::vector<int8_t>{0, 0}));
+}
+
+TEST(ReduceTest, IntegersAreRoundedOnce) {
+  // An average alone divides integers; with a factor it is one product.
+  EXPECT_EQ((SumOf<int32_t>(DType::kInt32, {{5, -5, 4}, {2, -2, 4}}, {2, 2.0})),
+            (std::vector<int32_t>{7, -7, 8}));
+  EXPECT_EQ((SumOf<int32_t>(DType::kInt32, {{48}, {1}}, {49, 3.0})),
+            std::vector<int32_t>{3});
+  std::vector<std::vector<int16_t>> long_ones(3, std::vector<int16_t>(2000, 9));
+  EXPECT_EQ((SumOf<int16_t>(DType::kInt16, long_ones, {1, 0.25})),
+            std::vector<int16_t>(2000, 6));
 }
 
 }  // namespace

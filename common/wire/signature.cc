@@ -14,11 +14,6 @@
 namespace maypole {
 namespace {
 
-bool IsFloat(DType d) {
-  return d == DType::kFloat16 || d == DType::kFloat32 || d == DType::kFloat64 ||
-         d == DType::kBfloat16;
-}
-
 // "[*, 3]", because the first dimension may differ.
 std::string GatheredShapeText(const Signature& s) {
   std::string out = s.dims > 0 ? "[*" : "[";
@@ -193,17 +188,15 @@ Status CheckReduction(std::string_view name, const Signature& s) {
   auto bad = [&](const std::string& what) {
     return Status(Code::kInvalidArgument, Quoted(name, s) + ": " + what);
   };
-  if (s.op == Op::kAdasum) {
-    return Status(
-        Code::kUnimplemented,
-        Quoted(name, s) + ": reduction adasum is not there yet; use average");
+  if (s.op == Op::kAdasum) {  // clients make it of other operations
+    return Status(Code::kUnimplemented,
+                  Quoted(name, s) + ": an Adasum is no operation of its own");
   }
   if (s.op == Op::kAverage && s.dtype == DType::kBool) {
     return bad("bool has no average; use sum, min, max or product");
   }
-  if (!IsFloat(s.dtype) && (s.prescale != 1.0 || s.postscale != 1.0)) {
-    return bad("scale factors need a floating point tensor, this one is " +
-               std::string(Name(s.dtype)));
+  if (s.dtype == DType::kBool && (s.prescale != 1.0 || s.postscale != 1.0)) {
+    return bad("scale factors need a tensor of numbers, this one is bool");
   }
   return Status();
 }

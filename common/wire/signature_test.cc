@@ -173,6 +173,8 @@ TEST(SignatureTest, BadInputIsRefusedWithTheReason) {
   Signature ints = Make(Kind::kAllreduce, {3});
   ints.dtype = DType::kInt32;
   ints.prescale = 0.5;
+  EXPECT_EQ(code(ints), Code::kOk);
+  ints.dtype = DType::kBool;
   EXPECT_EQ(code(ints), Code::kInvalidArgument);
   EXPECT_EQ(
       CheckSignature(std::string(600, 'n'), Make(Kind::kBarrier, {})).code(),

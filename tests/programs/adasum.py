@@ -71,6 +71,11 @@ def check_allreduce():
         got = hvd.allreduce(strided[me].t(), op=hvd.Adasum, prescale_factor=factors[0], postscale_factor=factors[1])
         expect(got, [x.t() for x in strided], factors[0] * factors[1])
     try:
+        hvd.grouped_allreduce([torch.ones(4 + 2 * me), torch.ones(40 - 2 * me)], op=hvd.Adasum, name="bad")
+        raise AssertionError("different shapes were accepted")
+    except hvd.HorovodInternalError as error:
+        assert "'bad.0of2': the shapes of ranks" in str(error), error
+    try:
         hvd.allreduce(large[me], op=hvd.Adasum, name="f", prescale_factor=1.0 + me)
         raise AssertionError("different factors were accepted")
     except hvd.HorovodInternalError as error:

@@ -142,6 +142,9 @@ def check_adasum(me, n):
     assert got.dtype == mine.dtype and np.abs(got - want).max() < 1e-12 and np.array_equal(mine, part(me))
     assert hvd.allreduce_(mine.T, op=hvd.Adasum, prescale_factor=2.0, name="a").shape == (3, 7)
     assert np.abs(mine - 2 * want).max() < 1e-12
+    group = [part(me), part(me).astype("float32"), np.ones(2)]
+    got = hvd.synchronize(hvd.grouped_allreduce_async(group, op=hvd.Adasum, postscale_factor=3.0, name="g"))
+    assert np.abs(got[0] - 3 * want).max() < 1e-11 and got[1].dtype == np.float32 and got[2].tolist() == [3, 3]
     got = hvd.allreduce(part(me).astype("float32"), op=hvd.Adasum)
     assert got.dtype == np.float32 and np.abs(got - want).max() < 1e-5
     differing = error_of(lambda: hvd.allreduce(np.ones(3 + me % 2), op=hvd.Adasum, name="shapes"))

@@ -43,6 +43,9 @@ UNAVAILABLE = 14
 # maypole_dtype
 UINT8, INT8, UINT16, INT16, INT32, INT64 = 0, 1, 2, 3, 4, 5
 FLOAT16, FLOAT32, FLOAT64, BOOL, BFLOAT16 = 6, 7, 8, 9, 10
+# By the names that frameworks give them.
+DTYPES = {name: number for number, name in enumerate((
+    "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64", "bool", "bfloat16"))}
 
 # maypole_kind
 ALLREDUCE, ALLGATHER, BROADCAST, ALLTOALL = 0, 1, 2, 3
@@ -87,7 +90,7 @@ _MAX_CACHED_NAMES = 16384
 # How many ranks fit into the first call of maypole_process_set_ranks().
 _LIKELY_RANKS = 64
 
-# The arguments of Library.submit().
+# The arguments of Library.packed().
 Arguments = tuple[Any, ...]
 
 
@@ -214,36 +217,9 @@ class Library:
             raise StatusError(status, self.last_error())
         self._exchange = exchange  # must live as long as C may call it
 
-    def submit(self,
-               kind: int,
-               dtype: int,
-               op: int,
-               root: int,
-               shape: Sequence[int],
-               prescale: float,
-               postscale: float,
-               name: Optional[str],
-               input_address: int,
-               output_address: int,
-               awaited: bool = False,
-               process_set: int = 0,
-               splits: Optional[Sequence[int]] = None,
-               stream: Optional[int] = None) -> int:
-        """Submits an operation and returns its handle.
-
-        `shape` must have at most MAX_DIMS entries. The memory at the addresses
-        must live until the operation has ended. `awaited`: this thread calls
-        wait() next, so no other thread need be woken. Raises StatusError.
-
-        `stream`: None if the addresses are host memory. If they are memory of a
-        CUDA device, the stream (a cudaStream_t; 0: the legacy default stream)
-        in whose order the input is read. The output is then written by
-        copy_result() only, and must live until that has returned.
-        """
-        operation, kept = self.packed(kind, dtype, op, root, shape, prescale,
-                                       postscale, name, input_address,
-                                       output_address, awaited, process_set,
-                                       splits, stream)
+    def submit(self, *arguments: Any) -> int:
+        """Submits an operation and returns its handle. Arguments are those of packed(). Raises StatusError."""
+        operation, kept = self.packed(*arguments)
         handle = ctypes.c_int64()
         status = self._submit(operation, ctypes.addressof(handle))
         del kept
@@ -254,7 +230,7 @@ class Library:
     def submit_group(self, members: Sequence[Arguments]) -> Sequence[int]:
         """Submits all of `members` or, if one is refused, none of them.
 
-        Each member is a tuple of submit()'s arguments. Returns a handle for
+        Each member is a tuple of packed()'s arguments. Returns a handle for
         each. Raises StatusError, whose text names the refused member.
         """
         packed, kept = zip(*(self.packed(*member) for member in members))
@@ -281,7 +257,17 @@ class Library:
                 process_set: int = 0,
                 splits: Optional[Sequence[int]] = None,
                 stream: Optional[int] = None) -> tuple[bytes, Any]:
-        """Returns (maypole_operation of submit()'s arguments, objects to keep alive until it is submitted)."""
+        """Returns (maypole_operation with these members, objects to keep alive until it is submitted).
+
+        `shape` must have at most MAX_DIMS entries. The memory at the addresses
+        must live until the operation has ended. `awaited`: this thread calls
+        wait() next, so no other thread need be woken.
+
+        `stream`: None if the addresses are host memory. If they are memory of a
+        CUDA device, the stream (a cudaStream_t; 0: the legacy default stream)
+        in whose order the input is read. The output is then written by
+        copy_result() only, and must live until that has returned.
+        """
         encoded, name_address = self._encode(name)
         numbers, count = None, 0
         if splits is not None:

@@ -48,8 +48,7 @@ class CudaTest(unittest.TestCase):
                                ("wait_for_stream",
                                 lambda *args: self.waits.append(args)),
                                ("bring_to_current_stream",
-                                lambda *args: self.brought.append(args)),
-                               ("on_streams", self.on_streams)):
+                                lambda *args: self.brought.append(args))):
             patch = mock.patch.object(_tensors, name, function)
             patch.start()
             self.addCleanup(patch.stop)
@@ -64,28 +63,20 @@ class CudaTest(unittest.TestCase):
         return fake_library.run_ranks(self.fake, rank)
 
     @contextlib.contextmanager
-    def on_streams(self, streams):
-        """For a new thread, which then belongs to the stream's rank."""
-        ((_, stream),) = streams
-        self.fake.set_rank(stream - 10)
-        with self.stream(stream):
-            yield
-
-    @contextlib.contextmanager
     def stream(self, stream):
         before = getattr(self.thread, "stream", None)
         self.thread.stream = stream
         yield
         self.thread.stream = before
 
-    def assert_one_copy_each(self, names, copies=1):
+    def assert_one_copy_each(self, names):
         """Each rank has submitted and copied on its own stream."""
         self.assertEqual(
             self.fake.streams,
             {(r, name): 10 + r for r in range(2) for name in names})
         self.assertEqual(sorted((name, s) for name, _, s in self.fake.copies),
                          sorted((name, 10 + r) for name in names
-                                for r in range(2) for _ in range(copies)))
+                                for r in range(2)))
         self.assertEqual(self.fake.pending(), 0)
 
     def test_results_arrive_by_one_copy(self):
@@ -112,22 +103,18 @@ class CudaTest(unittest.TestCase):
         self.assertEqual({address for _, address, _ in self.fake.copies}, {0})
         self.assertEqual(self.brought, [])
 
-    def test_adasum_runs_on_the_stream_that_starts_it(self):
+    def test_adasum_is_one_operation(self):
 
         def rank(r):
             x = torch.tensor([3.0, 0.0] if r == 0 else [0.0, 5.0])
             with OtherDefaultDevice():
                 result = hvd.allreduce(x, op=hvd.Adasum, name="now")
                 handle = hvd.allreduce_async_(x, op=hvd.Adasum, name="later")
-                with self.stream(20 + r):
-                    self.assertIs(hvd.synchronize(handle), x)
+                self.assertIs(hvd.synchronize(handle), x)
             self.assertEqual((x.tolist(), result.tolist()), ([3.0, 5.0],) * 2)
-            return x
 
-        xs = self.both(rank)
-        self.assert_one_copy_each(["now.adasum", "later.adasum"], copies=3)
-        for r in range(2):
-            self.assertIn(10 + r, [s for x, s in self.waits if x is xs[r]])
+        self.both(rank)
+        self.assert_one_copy_each(["now", "later"])
 
     def test_a_gathered_result_is_copied_to_a_tensor_of_its_size(self):
         addresses = {}
@@ -410,19 +397,6 @@ class StreamsTest(unittest.TestCase):
         self.assertEqual(_tensors.stream_of(self.tensor), 77)
         self.tensor.device = "cuda:0"
         self.assertEqual(_tensors.stream_of(self.tensor), 0)
-
-    def test_on_streams(self):
-        entered = []
-
-        @contextlib.contextmanager
-        def stream(one):
-            entered.append(one.cuda_stream)
-            yield
-
-        torch.cuda.stream = stream
-        other = types.SimpleNamespace(device="cuda:0")
-        with _tensors.on_streams([(self.tensor, 5), (other, 0)]):
-            self.assertEqual(entered, [5, "default of cuda:0"])
 
     def test_wait_for_stream(self):
         _tensors.wait_for_stream(self.tensor, 5)

@@ -26,7 +26,7 @@ _TORCH_DTYPES = {
     _native.BOOL: torch.bool,
 }
 
-_AVERAGE, _SUM, _MIN, _MAX, _PRODUCT = 0, 1, 3, 4, 5
+_AVERAGE, _SUM, ADASUM, _MIN, _MAX, _PRODUCT = range(6)
 
 
 def _view(address, shape, dtype):
@@ -131,17 +131,35 @@ def _combine(op, dtype):
     }.get(op, torch.add)
 
 
+def _scaled(tensor, factor, divisor=1):
+    if tensor.dtype.is_floating_point:
+        return tensor * factor / divisor
+    if factor == 1.0:
+        return torch.div(tensor, divisor, rounding_mode="trunc")
+    limits = torch.iinfo(tensor.dtype)
+    numbers = [float(x) * factor / divisor for x in tensor.flatten().tolist()]
+    numbers = [0 if x != x else limits.max if x >= limits.max else int(max(x, limits.min)) for x in numbers]
+    return torch.tensor(numbers, dtype=tensor.dtype).view(tensor.shape)
+
+
+def _adasum(values):
+    if len(values) == 1:
+        return values[0]
+    middle = 1 << ((len(values) - 1).bit_length() - 1)
+    a, b = _adasum(values[:middle]), _adasum(values[middle:])
+    of = lambda x: 1 - (a * b).sum() / (2 * (x * x).sum()) if x.any() else 1
+    return of(a) * a + of(b) * b
+
+
 def _reduced(submissions, ranks):
     first = submissions[0]
-    values = [
-        s.tensor().clone() if s.prescale == 1.0 else s.tensor() * s.prescale
-        for s in submissions
-    ]
-    total = functools.reduce(_combine(first.op, values[0].dtype), values)
-    if first.op == _AVERAGE:
-        total = (total / len(ranks) if total.dtype.is_floating_point else
-                 torch.div(total, len(ranks), rounding_mode="trunc"))
-    return total if first.postscale == 1.0 else total * first.postscale
+    values = [s.tensor().clone() if s.prescale == 1.0 else _scaled(s.tensor(), s.prescale) for s in submissions]
+    if first.op == ADASUM:
+        total = _adasum([value.double() for value in values]).to(values[0].dtype)
+    else:
+        total = functools.reduce(_combine(first.op, values[0].dtype), values)
+    divisor = len(ranks) if first.op == _AVERAGE else 1
+    return total if (first.postscale, divisor) == (1.0, 1) else _scaled(total, first.postscale, divisor)
 
 
 def _allreduce(submissions, ranks):

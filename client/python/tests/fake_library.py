@@ -213,6 +213,8 @@ class FakeLibrary:
         ranks = self._sets[number]
         if submission.rank not in ranks:
             raise refuse(f"rank {submission.rank} is not in it")
+        if submission.op == fake_collectives.ADASUM and not submission.tensor().dtype.is_floating_point:
+            raise refuse(f"Adasum needs a floating point tensor, this one is {submission.tensor().dtype}")
         splits = submission.splits
         if splits is not None and (len(splits) != len(ranks)
                                    or sum(splits) != submission.shape[0]):

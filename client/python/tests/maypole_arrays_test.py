@@ -114,7 +114,8 @@ class MaypoleArraysTest(unittest.TestCase):
                 call(value, name="x")
         for call, text in ((lambda: hvd.reducescatter(1.0, "x"), "'x'.*scalar.*reshape"),
                            (lambda: hvd.allreduce(1, name="x", op=hvd.Adasum), "'x'.*Adasum.*floating.*int64"),
-                           (lambda: hvd.allreduce_async(1.0, name="x", op=hvd.Adasum), "'x'.*Adasum.*blocks"),
+                           (lambda: hvd.allreduce_async(1, name="x", op=hvd.Adasum), "'x'.*Adasum.*floating.*int64"),
+                           (lambda: hvd.reducescatter(numpy.ones(2), "x", op=hvd.Adasum), "'x'.*Adasum.*of allreduce"),
                            (lambda: hvd.allreduce(1.0, average=True, op=hvd.Sum), "both average and op"),
                            (lambda: hvd.alltoall(numpy.ones(2), numpy.ones(2), "x"), "'x'.*float64.*int32 or int64"),
                            (lambda: hvd.alltoall(numpy.ones(2), [1.5], "x"), "'x'.*integers")):

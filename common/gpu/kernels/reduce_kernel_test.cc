@@ -157,14 +157,16 @@ class CaseRun {
     std::vector<const std::byte*> pointers;
     for (size_t k = 0; k < case_.inputs; ++k) {
       scaled.emplace_back(inputs_[k].data(), inputs_[k].data() + bytes);
-      if (case_.prescale != 1.0 && (case_.prescaled >> k & 1) != 0) {
+      if (IsFloat(case_.dtype) && case_.prescale != 1.0 &&
+          (case_.prescaled >> k & 1) != 0) {
         Scale(case_.dtype, scaled[k].data(), scaled[k].data(), case_.elements,
               case_.prescale);
       }
     }
     for (const auto& s : scaled) pointers.push_back(s.data());
     std::vector<std::byte> out(bytes);
-    Epilogue finish{.divisor = case_.divisor, .scale = case_.postscale};
+    Epilogue finish{.divisor = case_.divisor};
+    if (IsFloat(case_.dtype)) finish.scale = case_.postscale;
     Reduce(case_.dtype, case_.op, pointers, out.data(), case_.elements, finish);
     return out;
   }
@@ -317,7 +319,7 @@ TEST(ReduceKernelTest, PrescalesOnlyTheChosenInputs) {
   });
 }
 
-// Factors are for floats.
+// Integers with factors are for the host (client/gpu/staging.cc).
 TEST(ReduceKernelTest, IntegersHaveNoFactors) {
   Case c{.dtype = DType::kInt32, .inputs = 2, .elements = 40};
   c.prescale = 3.0;

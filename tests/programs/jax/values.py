@@ -56,8 +56,24 @@ def check_dtypes():
               np.arange(hvd.size()).astype(np.complex64) * 1j)
         raises(ValueError, "uint32", run(hvd.allreduce), jnp.ones(2, jnp.uint32))
         raises(ValueError, "complex64", run(hvd.allreduce), jnp.ones(2, jnp.complex64))
-        raises(ValueError, "for floating arrays", run(lambda x: hvd.allreduce(x, prescale_factor=2.0)),
-               jnp.ones(2, jnp.int32))
+        raises((ValueError, RuntimeError), "bool",
+               run(lambda x: hvd.allreduce(x, op=hvd.Sum, prescale_factor=2.0)), jnp.ones(2) > 0)
+        equal(run(lambda x: hvd.allreduce(x, op=hvd.Sum, prescale_factor=0.5, postscale_factor=30.0))(
+            jnp.array([7, -7, 2**29], jnp.int32)), np.int32([90 * hvd.size(), -90 * hvd.size(), 2**31 - 1]))
+
+
+def check_adasum():
+    """Of leaves with coefficients of their own: the sum of orthogonal ones, one of equal ones."""
+    apart = jnp.zeros(5).at[hvd.rank()].set(hvd.rank() + 1.0)
+    total = np.pad(np.arange(1.0, hvd.size() + 1), (0, 5 - hvd.size()))
+    for run in BOTH:
+        f = run(lambda tree: hvd.allreduce(tree, op=hvd.Adasum, postscale_factor=2.0))
+        got = f({"apart": apart, "equal": jnp.full((3, 2), 1.5, jnp.bfloat16)})
+        equal(got["apart"], 2 * total)
+        equal(got["equal"].astype(jnp.float32), np.full((3, 2), 3.0))
+        equal(run(jax.grad(lambda x: (hvd.allreduce(x, op=hvd.Adasum) * apart).sum()))(jnp.ones(5)), total)
+        raises((ValueError, RuntimeError), "floating point",
+               run(lambda x: hvd.allreduce(x, op=hvd.Adasum)), jnp.ones(2, jnp.int32))
 
 
 def check_compression():

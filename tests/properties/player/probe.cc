@@ -30,8 +30,9 @@ bool Gather(Kind kind, Request* r) {
 
 const std::vector<WrongCall>& WrongCalls() {
   static const auto& calls = *new std::vector<WrongCall>{
-      {"adasum",
+      {"adasum of integers",
        [](Caller&, Request* r) {
+         r->signature.dtype = DType::kInt32;
          r->signature.op = Op::kAdasum;
          return true;
        }},
@@ -41,9 +42,9 @@ const std::vector<WrongCall>& WrongCalls() {
          r->signature.op = Op::kAverage;
          return true;
        }},
-      {"factor for integers",
+      {"factor for bool",
        [](Caller&, Request* r) {
-         r->signature.dtype = DType::kInt32;
+         r->signature.dtype = DType::kBool;
          r->signature.prescale = 0.5;
          return true;
        }},

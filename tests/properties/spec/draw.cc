@@ -107,10 +107,12 @@ void DrawReduction(Random& random, OperationSpec* o) {
   do {
     o->op = kAll[Below(random, o->kind == Kind::kReducescatter ? 2 : 5)];
   } while (o->op == Op::kAverage && o->dtype == DType::kBool);
-  if (!IsFloat(o->dtype)) return;
-  const bool selects = o->op == Op::kMin || o->op == Op::kMax;
-  if (OneIn(random, 2)) o->values = Values::kRounded;
-  if (selects && OneIn(random, 2)) o->values = Values::kAnyBits;
+  if (o->dtype == DType::kBool) return;
+  if (IsFloat(o->dtype)) {
+    const bool selects = o->op == Op::kMin || o->op == Op::kMax;
+    if (OneIn(random, 2)) o->values = Values::kRounded;
+    if (selects && OneIn(random, 2)) o->values = Values::kAnyBits;
+  }
   // The first three are powers of two: exact wherever they are applied.
   constexpr double kFactors[] = {0.5, 0.25, 2.0, 0.1, 3.0};
   const uint64_t factors = o->values == Values::kExact ? 3 : 5;
@@ -189,7 +191,7 @@ bool Exists(const Signature& s) {
   const bool adds = s.op == Op::kSum || s.op == Op::kAverage;
   if (s.kind == Kind::kReducescatter && !adds) return false;
   if (s.op == Op::kAverage && s.dtype == DType::kBool) return false;
-  return IsFloat(s.dtype) || (s.prescale == 1.0 && s.postscale == 1.0);
+  return s.dtype != DType::kBool || (s.prescale == 1.0 && s.postscale == 1.0);
 }
 
 Kind DrawKind(Random& random) {
@@ -241,10 +243,10 @@ Signature Altered(const Signature& s, Aspect aspect,
       } while (!Exists(t));
       break;
     case Aspect::kPrescale:
-      if (IsFloat(t.dtype) && Reduces(t.kind)) t.prescale += 1.0;
+      if (t.dtype != DType::kBool && Reduces(t.kind)) t.prescale += 1.0;
       break;
     case Aspect::kPostscale:
-      if (IsFloat(t.dtype) && Reduces(t.kind)) t.postscale += 1.0;
+      if (t.dtype != DType::kBool && Reduces(t.kind)) t.postscale += 1.0;
       break;
     case Aspect::kRoot: {
       if (t.kind != Kind::kBroadcast) break;

@@ -126,11 +126,20 @@ class Reduction {
 
   Acc Input(size_t position, size_t i) const {
     const Acc v = E::Load(Get<Stored>(inputs_[position], i));
+    if (spec_.prescale == 1.0) return v;
     if constexpr (std::is_floating_point_v<Acc>) {
-      if (spec_.prescale == 1.0) return v;
       return E::Load(E::Store(v * static_cast<Acc>(spec_.prescale)));
+    } else {
+      return Limited(static_cast<double>(v) * spec_.prescale);
     }
-    return v;
+  }
+
+  // Of integers: rounded toward zero, the nearest that can be stored.
+  static Acc Limited(double v) {
+    using Limits = std::numeric_limits<Stored>;
+    if (v >= static_cast<double>(Limits::max())) return Limits::max();
+    if (v <= static_cast<double>(Limits::min())) return Limits::min();
+    return static_cast<Acc>(v);
   }
 
   // Over the nodes, what their ranks have.
@@ -160,9 +169,12 @@ class Reduction {
     if constexpr (std::is_same_v<Acc, bool>) {
       return v;
     } else if constexpr (std::is_integral_v<Acc>) {
-      if (spec_.op != Op::kAverage) return v;
       const auto wrapped = static_cast<Acc>(E::Store(v));
-      return wrapped / static_cast<Acc>(spec_.ranks.size());
+      const auto divisor =
+          static_cast<Acc>(spec_.op == Op::kAverage ? spec_.ranks.size() : 1);
+      if (spec_.postscale == 1.0) return wrapped / divisor;
+      return Limited(static_cast<double>(wrapped) * spec_.postscale /
+                     static_cast<double>(divisor));
     } else {
       if (spec_.op == Op::kAverage) v /= static_cast<Acc>(spec_.ranks.size());
       if (spec_.postscale != 1.0) v *= static_cast<Acc>(spec_.postscale);

@@ -34,10 +34,10 @@ from typing import Any, Optional, Union
 
 import numpy as np
 
-from maypole.arrays import _submissions, adasum
+from maypole.arrays import _submissions
 from maypole.common import operations
 from maypole.common.collectives import barrier, join, member_names, poll, reduction, synchronize
-from maypole.common.constants import Adasum, Average, ReduceOp
+from maypole.common.constants import Average, ReduceOp
 from maypole.common.process_sets import ProcessSet, global_process_set, id_of
 
 __all__ = [
@@ -60,13 +60,9 @@ def _handle(pending: operations.Pending) -> int:
 def _reduced(tensor: Any, average: Optional[bool], name: Optional[str],
              op: Optional[ReduceOp], prescale: float, postscale: float,
              process_set: Any, in_place: bool) -> Any:
-    op = reduction(average, op)
-    if op == Adasum:
-        return adasum.allreduce(tensor, name, prescale, postscale, process_set,
-                                in_place)
-    return _now(_submissions.allreduce(tensor, name, op, prescale, postscale,
-                                       id_of(process_set), in_place,
-                                       awaited=True))
+    return _now(_submissions.allreduce(tensor, name, reduction(average, op),
+                                       prescale, postscale, id_of(process_set),
+                                       in_place, awaited=True))
 
 
 def allreduce(tensor: Any,
@@ -82,7 +78,7 @@ def allreduce(tensor: Any,
         tensor: any shape, the same on all ranks; it is not changed.
         average: older form of op: True for Average, False for Sum.
         name: by which ranks match the operation; None: by the order of submission.
-        op: Average (default), Sum, Min, Max, Product, and (only here and in allreduce_) Adasum of floating
+        op: Average (default), Sum, Min, Max, Product, and Adasum of floating
             dtypes. Integer averages truncate toward zero; integers wrap around on overflow. For bool, Sum and
             Max mean OR, Product and Min mean AND. If an input of Min or Max is NaN, so is the result.
         prescale_factor: factor for the inputs; not for bool. Integers are multiplied in float64, rounded toward

@@ -16,22 +16,7 @@ from maypole import _native
 from maypole.arrays import _dlpack
 from maypole.common import collectives, operations
 from maypole.common.collectives import title
-from maypole.common.constants import Adasum, ReduceOp
-
-# By name, because bfloat16 is another type in each library that brings it.
-_DTYPES: dict[str, int] = {
-    "uint8": _native.UINT8,
-    "int8": _native.INT8,
-    "uint16": _native.UINT16,
-    "int16": _native.INT16,
-    "int32": _native.INT32,
-    "int64": _native.INT64,
-    "float16": _native.FLOAT16,
-    "float32": _native.FLOAT32,
-    "float64": _native.FLOAT64,
-    "bool": _native.BOOL,
-    "bfloat16": _native.BFLOAT16,
-}
+from maypole.common.constants import ReduceOp
 
 
 def as_array(value: Any, kind: str, name: Optional[str],
@@ -55,9 +40,9 @@ def as_array(value: Any, kind: str, name: Optional[str],
         raise ValueError(f"{what}: this {type(value).__name__} is read-only; "
                          "use the function without '_' at its end, which "
                          "returns a new array")
-    if array.dtype.name not in _DTYPES or not array.dtype.isnative:
+    if array.dtype.name not in _native.DTYPES or not array.dtype.isnative:
         raise ValueError(f"{what}: dtype {array.dtype} is not supported; "
-                         f"supported are {', '.join(_DTYPES)}, in this "
+                         f"supported are {', '.join(_native.DTYPES)}, in this "
                          "machine's byte order")
     if array.ndim > _native.MAX_DIMS:
         raise ValueError(f"{what}: it has {array.ndim} dimensions, but at most "
@@ -95,7 +80,7 @@ def _prepare(kind: int, op: int, root: int, source: np.ndarray,
              **more: Any) -> operations.Pending:
     """operations.prepare() on arrays. result: what the wait returns, if there is no `finish`."""
     return operations.prepare(
-        kind, _DTYPES[source.dtype.name], op, root, source.shape, prescale,
+        kind, _native.DTYPES[source.dtype.name], op, root, source.shape, prescale,
         postscale, name, _address(source),
         0 if target is None else _address(target), (source, target), result,
         finish, awaited=awaited, process_set=process_set, **more)
@@ -124,27 +109,10 @@ def allreduce(value: Any, name: Optional[str], op: ReduceOp, prescale: float,
     array = as_array(value, "allreduce", name, in_place)
     prescale, postscale = collectives.check_factors("allreduce", name, prescale,
                                                     postscale)
-    _refuse_adasum("allreduce", name, op)
-    if not _scales_here(array, prescale, postscale):
-        source = _contiguous(array)
-        target, result, finish = _target(value, array, source, in_place)
-        return _prepare(_native.ALLREDUCE, op, 0, source, target, name, result,
-                        finish, process_set, awaited, prescale, postscale)
-    work = _scaled(array, prescale)
-    op, factor = collectives.rounded_once(op, postscale, process_set)
-
-    def scale(_: int) -> Any:
-        _scaled(work, factor, array if in_place else work)
-        return value if in_place else work
-
-    return _prepare(_native.ALLREDUCE, op, 0, work, work, name, work, scale,
-                    process_set, awaited)
-
-
-def _refuse_adasum(kind: str, name: Optional[str], op: ReduceOp) -> None:
-    if op == Adasum:
-        raise ValueError(f"{title(kind, name)}: Adasum is a reduction of "
-                         "allreduce, which blocks; use Average or Sum")
+    source = _contiguous(array)
+    target, result, finish = _target(value, array, source, in_place)
+    return _prepare(_native.ALLREDUCE, op, 0, source, target, name, result,
+                    finish, process_set, awaited, prescale, postscale)
 
 
 def broadcast(value: Any, root_rank: int, name: Optional[str],
@@ -185,21 +153,12 @@ def reducescatter(value: Any, name: Optional[str], op: ReduceOp, prescale: float
     array = as_array(value, "reducescatter", name, False)
     prescale, postscale = collectives.check_factors("reducescatter", name,
                                                     prescale, postscale)
-    if array.ndim == 0:
-        raise ValueError(f"{title('reducescatter', name)}: a scalar cannot be "
-                         "scattered; reshape it to [1]")
-    _refuse_adasum("reducescatter", name, op)
+    collectives.check_scattered(name, array.ndim, op)
     shape = (collectives.scattered_rows(array.shape[0], process_set),)
     target = np.empty(shape + array.shape[1:], array.dtype)
-    if not _scales_here(array, prescale, postscale):
-        return _prepare(_native.REDUCESCATTER, op, 0, _contiguous(array),
-                        target, name, target, None, process_set, awaited,
-                        prescale, postscale)
-    op, factor = collectives.rounded_once(op, postscale, process_set)
-    return _prepare(_native.REDUCESCATTER, op, 0, _scaled(array, prescale),
-                    target, name, target,
-                    lambda _: _scaled(target, factor, target), process_set,
-                    awaited)
+    return _prepare(_native.REDUCESCATTER, op, 0, _contiguous(array), target,
+                    name, target, None, process_set, awaited, prescale,
+                    postscale)
 
 
 def alltoall(value: Any, splits: Any, name: Optional[str], process_set: int,
@@ -225,34 +184,3 @@ def alltoall(value: Any, splits: Any, name: Optional[str], process_set: int,
     return _prepare(_native.ALLTOALL, 0, 0, source, None, name, None, finish,
                     process_set, awaited, finish_releases=True,
                     splits=collectives.splits_of(splits, name))
-
-
-# --- Scale factors for integers, which libmaypole does not scale ---------------
-
-
-def _scales_here(array: np.ndarray, prescale: float, postscale: float) -> bool:
-    """Whether the factors are for _scaled(), not for the library."""
-    return (prescale, postscale) != (1.0, 1.0) and array.dtype.kind in "iu"
-
-
-def _scaled(array: np.ndarray, factor: float,
-            out: Optional[np.ndarray] = None) -> np.ndarray:
-    """Integers times `factor`, as a new array or in `out`.
-
-    Multiplied in float64, rounded toward zero; beyond the dtype's range its
-    nearest limit, and 0 for NaN.
-    """
-    if out is None:
-        out = np.empty(array.shape, array.dtype)
-    if factor == 1.0:
-        out[...] = array
-        return out
-    limits = np.iinfo(array.dtype)
-    product = np.nan_to_num(array.astype(np.float64) * factor, nan=0.0,
-                            posinf=np.inf, neginf=-np.inf)
-    # float64 has no 2^63 - 1, and 2^63 does not fit into int64.
-    too_large = product >= float(limits.max)
-    product = np.maximum(product, float(limits.min))
-    out[...] = np.where(too_large, 0.0, np.trunc(product)).astype(out.dtype)
-    out[too_large] = limits.max
-    return out

@@ -15,7 +15,7 @@ from typing import Any, Optional
 
 from maypole import _native
 from maypole.common import basics, operations
-from maypole.common.constants import Average, ReduceOp, Sum
+from maypole.common.constants import Adasum, Average, ReduceOp, Sum
 from maypole.common.process_sets import ProcessSet, global_process_set, id_of
 
 
@@ -92,16 +92,14 @@ def reduction(average: Optional[bool], op: Optional[ReduceOp]) -> ReduceOp:
                          "Adasum, Min, Max or Product") from None
 
 
-def rounded_once(op: ReduceOp, postscale: float,
-                 process_set: int) -> tuple[ReduceOp, float]:
-    """The reduction and factor for integers whose factors are not applied by libmaypole.
-
-    It scales floating dtypes only. An average is a sum and a factor, so that
-    the result is rounded once.
-    """
-    if op == Average:
-        return Sum, postscale / max(len(ranks_of(process_set)), 1)
-    return op, postscale
+def check_scattered(name: Optional[str], dims: int, op: ReduceOp) -> None:
+    """Raises ValueError if a tensor of `dims` dimensions has no rows to scatter, or `op` is Adasum."""
+    if dims == 0:
+        raise ValueError(f"{title('reducescatter', name)}: a scalar cannot be "
+                         "scattered; reshape it to [1]")
+    if op == Adasum:
+        raise ValueError(f"{title('reducescatter', name)}: Adasum is a "
+                         "reduction of allreduce; use Average or Sum")
 
 
 def member_names(name: Optional[str], count: int) -> list[Optional[str]]:

@@ -11,8 +11,8 @@
 Gradients are as in maypole.torch: a reduction's gradient is reduced in the same
 way; that of allgather and broadcast is averaged. Operations of the backward pass
 have the name of the forward one with `.backward` appended. In forward mode
-(jax.jvp) the tangents go through the same collective, named `.tangent`; for Min,
-Max and Product, which are not linear, there is no forward mode. Leaves that are
+(jax.jvp) the tangents go through the same collective, named `.tangent`; for Adasum,
+Min, Max and Product, which are not linear, there is no forward mode. Leaves that are
 not floating have no derivative.
 
 vmap: the batch becomes a dimension of the tensor, so one operation serves all
@@ -36,7 +36,7 @@ from jax.interpreters import ad, batching, mlir
 
 from maypole import _native
 from maypole.common import basics, collectives
-from maypole.common.constants import OP_NAMES, Average, Max, Min, Product, Sum
+from maypole.common.constants import OP_NAMES, Adasum, Average, Max, Min, Product, Sum
 from maypole.jax import _eager, _ffi, _internals
 from maypole.jax._plans import KIND_NAMES, Plan
 
@@ -104,6 +104,11 @@ def _batched(primitive: Primitive, operands: Leaves, batched: Sequence[Any],
     The second dimension where the first one has the rows that go to other
     ranks, else the first one.
     """
+    if plan.op == Adasum:
+        raise NotImplementedError(
+            f"{collectives.title('allreduce', plan.names[0])}: op=Adasum in "
+            "jax.vmap: a batch would be one tensor, with the same coefficients; "
+            "call it outside vmap")
     to, count = 1 if plan.kind in _ROW_KINDS else 0, len(plan.names)
     moved = tuple(
         leaf if at is None else jnp.moveaxis(leaf, at, to)
@@ -213,7 +218,7 @@ _tangent.multiple_results = True
 
 
 def _forward_plan(plan: Plan) -> Plan:
-    if plan.op in (Min, Max, Product) and plan.kind == _native.ALLREDUCE:
+    if plan.op in (Adasum, Min, Max, Product) and plan.kind == _native.ALLREDUCE:
         raise NotImplementedError(
             f"{collectives.title('allreduce', plan.names[0])}: op="
             f"{OP_NAMES[plan.op]} has no derivative in forward mode (jax.jvp), "

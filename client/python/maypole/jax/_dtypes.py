@@ -8,19 +8,6 @@ from maypole import _native
 from maypole.common.constants import Sum
 from maypole.jax._plans import KIND_NAMES, Plan
 
-_CODES = {
-    "uint8": _native.UINT8,
-    "int8": _native.INT8,
-    "uint16": _native.UINT16,
-    "int16": _native.INT16,
-    "int32": _native.INT32,
-    "int64": _native.INT64,
-    "float16": _native.FLOAT16,
-    "bfloat16": _native.BFLOAT16,
-    "float32": _native.FLOAT32,
-    "float64": _native.FLOAT64,
-    "bool": _native.BOOL,
-}
 # What the library has no type for, but whose bits it can move; as integers of
 # that size the unsigned ones are summed correctly, too.
 _SUMMED = {"uint32": _native.INT32, "uint64": _native.INT64}
@@ -33,7 +20,7 @@ def code(dtype: Any, plan: Plan, leaf: int) -> int:
     Raises ValueError if they cannot have this type.
     """
     name = np.dtype(dtype).name
-    found = _CODES.get(name)
+    found = _native.DTYPES.get(name)
     if found is not None:
         return found
     others = {}
@@ -45,5 +32,5 @@ def code(dtype: Any, plan: Plan, leaf: int) -> int:
         raise ValueError(
             f"{KIND_NAMES[plan.kind]} of {plan.label(leaf) or 'an array'!r}: dtype "
             f"{name} is not supported here, expected one of "
-            f"{', '.join([*_CODES, *others])}")
+            f"{', '.join([*_native.DTYPES, *others])}")
     return others[name]

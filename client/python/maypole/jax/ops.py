@@ -22,7 +22,7 @@ import jax.numpy as jnp
 
 from maypole import _native
 from maypole.common import basics, collectives
-from maypole.common.constants import Adasum, Average, ReduceOp
+from maypole.common.constants import Average, ReduceOp
 from maypole.common.exceptions import not_initialized
 from maypole.common.process_sets import ProcessSet, global_process_set, id_of
 from maypole.jax import _collectives, _dtypes, _internals, _names
@@ -47,8 +47,8 @@ def allreduce(tree: Any,
         average: older form of op: True for Average, False for Sum.
         name: by which ranks match the operation; None: by the order of submission.
         compression: Compression.fp16 and bf16 send floats in 16 bits.
-        op: Average (default), Sum, Min, Max, Product.
-        prescale_factor: factor for the inputs, of floating leaves.
+        op: Average (default), Sum, Min, Max, Product, or Adasum of floating leaves, each with its own coefficients.
+        prescale_factor: factor for the inputs; not for bool.
         postscale_factor: factor for the result, likewise.
         process_set: the ranks that take part; all of them must make the call.
 
@@ -186,15 +186,10 @@ def alltoall(tree: Any,
 def _reduced(kind: int, tree: Any, name: Optional[str], compression: type[Compressor],
              op: ReduceOp, prescale: float, postscale: float,
              process_set: Any) -> Any:
-    if op == Adasum:
-        raise NotImplementedError(
-            "op=Adasum is not supported by maypole.jax; use maypole.torch, or "
-            "op=Average")
     prescale, postscale = collectives.check_factors(KIND_NAMES[kind], name,
                                                     prescale, postscale)
     plan, leaves, rebuild = _planned(kind, tree, name, process_set, op=op,
                                      prescale=prescale, postscale=postscale)
-    _check_factors(plan, leaves)
     compressed = [compression.compress(leaf) for leaf in leaves]
     results = _collectives.apply(plan, tuple(small for small, _ in compressed))
     return rebuild([
@@ -235,14 +230,3 @@ def _check_place(kind: int) -> None:
             f"{', '.join(sorted(map(str, axes)))}: it would run once for each "
             "device under one name; reduce over the devices first "
             "(jax.lax.pmean), and call it outside")
-
-
-def _check_factors(plan: Plan, leaves: list[Any]) -> None:
-    if plan.prescale == 1.0 and plan.postscale == 1.0:
-        return
-    for i, leaf in enumerate(leaves):
-        if not jnp.issubdtype(leaf.dtype, jnp.floating):
-            raise ValueError(
-                f"{collectives.title(KIND_NAMES[plan.kind], plan.label(i))}: "
-                f"prescale_factor and postscale_factor are for floating arrays, "
-                f"this one is {leaf.dtype}; multiply it yourself")

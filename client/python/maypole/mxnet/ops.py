@@ -4,8 +4,8 @@ allreduce, broadcast and reducescatter are operations of MXNet's engine: they
 return at once, run when their input is ready, and their result is awaited as
 that of every operation of MXNet's (wait_to_read(), asnumpy()). A failed one
 raises MXNetError there, with Maypole's text. Blocking are allgather and
-alltoall, whose result's shape the ranks must agree on, Adasum and scaled
-integers; their errors are Maypole's own.
+alltoall, whose result's shape the ranks must agree on; their errors are
+Maypole's own.
 
 priority: of the engine's operation; the higher, the earlier.
 
@@ -26,23 +26,16 @@ import numpy as np
 from maypole import _native, arrays
 from maypole.common import collectives
 from maypole.common.collectives import member_names, reduction, title
-from maypole.common.constants import Adasum, Average, ReduceOp
+from maypole.common.constants import Average, ReduceOp
 from maypole.common.process_sets import ProcessSet, global_process_set, id_of
 from maypole.mxnet import _engine
 
 _log = logging.getLogger("maypole.mxnet")
 
-_DTYPES: dict[Any, int] = {
-    np.dtype(np.float32): _native.FLOAT32,
-    np.dtype(np.float64): _native.FLOAT64,
-    np.dtype(np.float16): _native.FLOAT16,
-    np.dtype(np.uint8): _native.UINT8,
-    np.dtype(np.int8): _native.INT8,
-    np.dtype(np.int32): _native.INT32,
-    np.dtype(np.int64): _native.INT64,
-    np.dtype(np.bool_): _native.BOOL,
-    np.dtype([("bfloat16", np.uint16)]): _native.BFLOAT16,  # as MXNet says it
-}
+# MXNet has no 16-bit integers, and says bfloat16 in its own way.
+_DTYPES: dict[Any, int] = {np.dtype(name): number for name, number in _native.DTYPES.items()
+                           if name not in ("int16", "uint16", "bfloat16")}
+_DTYPES[np.dtype([("bfloat16", np.uint16)])] = _native.BFLOAT16
 
 _told_of_gpu = False
 
@@ -112,14 +105,6 @@ def _allreduce(tensor: mx.nd.NDArray, name: Optional[str], priority: int,
                in_place: bool) -> mx.nd.NDArray:
     prescale, postscale = collectives.check_factors("allreduce", name, prescale,
                                                     postscale)
-    if op == Adasum or (prescale, postscale) != (1.0, 1.0) and np.dtype(
-            tensor.dtype).kind in "iu":
-        result = arrays.allreduce(tensor.asnumpy(), None, name, op, prescale,
-                                  postscale, process_set)
-        if not in_place:
-            return _from_numpy(result, tensor)
-        tensor[:] = result
-        return tensor
     return _push(_native.ALLREDUCE, tensor,
                  tensor if in_place else _empty(tensor, tensor.shape), name,
                  priority, id_of(process_set), op, 0, prescale, postscale)
@@ -335,17 +320,9 @@ def alltoall(tensor: mx.nd.NDArray,
 def _reducescatter(tensor: mx.nd.NDArray, op: ReduceOp, name: Optional[str],
                    priority: int, process_set: Any, prescale: float,
                    postscale: float) -> mx.nd.NDArray:
-    if tensor.ndim == 0:
-        raise ValueError(f"{title('reducescatter', name)}: a scalar cannot be "
-                         "scattered; reshape it to [1]")
-    if op == Adasum:
-        raise ValueError(f"{title('reducescatter', name)}: Adasum is a "
-                         "reduction of allreduce; use Average or Sum")
+    collectives.check_scattered(name, tensor.ndim, op)
     prescale, postscale = collectives.check_factors("reducescatter", name,
                                                     prescale, postscale)
-    if (prescale, postscale) != (1.0, 1.0) and np.dtype(tensor.dtype).kind in "iu":
-        return _from_numpy(arrays.reducescatter(
-            tensor.asnumpy(), name, op, process_set, prescale, postscale), tensor)
     number = id_of(process_set)
     rows = collectives.scattered_rows(tensor.shape[0], number)
     return _push(_native.REDUCESCATTER, tensor,

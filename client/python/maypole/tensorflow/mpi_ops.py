@@ -21,9 +21,9 @@ from typing import Any, Optional, Union
 import tensorflow as tf
 
 from maypole.common import collectives
-from maypole.common.constants import ReduceOp, Sum
+from maypole.common.constants import Adasum, ReduceOp, Sum
 from maypole.common.process_sets import ProcessSet, global_process_set, id_of
-from maypole.tensorflow import _gradient_layouts, _nodes, _scaling
+from maypole.tensorflow import _gradient_layouts, _nodes
 from maypole.tensorflow._library import as_it_is
 from maypole.tensorflow.util import tf_variable
 
@@ -37,11 +37,6 @@ def _bits(factor: float) -> int:
     return struct.unpack("@q", struct.pack("@d", factor))[0]
 
 
-def _reduction(op: ReduceOp, prescale: float, postscale: float, process_set: int) -> dict[str, Any]:
-    return {"reduce_op": op, "prescale_bits": _bits(prescale),
-            "postscale_bits": _bits(postscale), "process_set_id": process_set}
-
-
 def _group_call(kind: str, values: Sequence[Any], name: Optional[str], ignore_name_scope: bool,
                 attributes: dict[str, Any]) -> list[Any]:
     tensors = [tf.convert_to_tensor(value) for value in values]
@@ -52,15 +47,15 @@ def _group_call(kind: str, values: Sequence[Any], name: Optional[str], ignore_na
 
 def _reduce(kind: str, values: Sequence[Any], name: Optional[str], op: ReduceOp, prescale: float,
             postscale: float, ignore_name_scope: bool, process_set: int) -> list[Any]:
-    tensors = [tf.convert_to_tensor(value) for value in values]
     prescale, postscale = collectives.check_factors(kind.lower(), name, prescale, postscale)
-    if prescale == postscale == 1.0 or all(t.dtype.is_floating for t in tensors):
-        return _group_call(kind, tensors, name, ignore_name_scope,
-                           _reduction(op, prescale, postscale, process_set))
-    return _scaling.reduced(
-        tensors, op, prescale, postscale, lambda: size_op(process_set),
-        lambda scaled, new_op, pre, post: _group_call(
-            kind, scaled, name, ignore_name_scope, _reduction(new_op, pre, post, process_set)))
+    tensors = [tf.convert_to_tensor(value) for value in values]
+    for tensor in tensors:
+        if op == Adasum and not tensor.dtype.is_floating:
+            raise ValueError(f"{collectives.title('allreduce', name)}: Adasum needs a floating point "
+                             f"tensor, this one is {tensor.dtype.name}")
+    return _group_call(kind, tensors, name, ignore_name_scope, {
+        "reduce_op": op, "prescale_bits": _bits(prescale), "postscale_bits": _bits(postscale),
+        "process_set_id": process_set})
 
 
 @as_it_is

@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from maypole.common import collectives
 from maypole.common.collectives import reduction
-from maypole.common.constants import OP_NAMES, Adasum, Average, ReduceOp, Sum
+from maypole.common.constants import OP_NAMES, Average, ReduceOp, Sum
 from maypole.common.process_sets import ProcessSet, global_process_set, id_of
-from maypole.tensorflow import _scaling, adasum, mpi_ops
+from maypole.tensorflow import mpi_ops
 from maypole.tensorflow._library import as_it_is
 from maypole.tensorflow.compression import Compression, Compressor
 
@@ -55,18 +55,9 @@ def allreduce(tensor: Any, average: Optional[bool] = None, device_dense: str = "
                                      ignore_name_scope)
     with tf.device(device_dense):
         small, ctx = compression.compress(tensor)
-        (reduced,) = _reduced([small], name, op, prescale_factor, postscale_factor,
-                              ignore_name_scope, process_set)
+        reduced = mpi_ops._allreduce(small, name, op, prescale_factor, postscale_factor,
+                                     ignore_name_scope, process_set)
         return compression.decompress(reduced, ctx)
-
-
-def _reduced(tensors: Sequence[Any], name: Optional[str], op: ReduceOp, prescale: float,
-             postscale: float, ignore_name_scope: bool, process_set: Any) -> list[Any]:
-    if op == Adasum:
-        return adasum.allreduce(tensors, name, prescale, postscale, process_set,
-                                ignore_name_scope)
-    return mpi_ops._grouped_allreduce(tensors, name, op, prescale, postscale, ignore_name_scope,
-                                      process_set)
 
 
 def _sparse_allreduce(tensor: tf.IndexedSlices, op: ReduceOp, factor: float, name: Optional[str],
@@ -80,8 +71,17 @@ def _sparse_allreduce(tensor: tf.IndexedSlices, op: ReduceOp, factor: float, nam
         scale = factor / tf.cast(mpi_ops.size_op(id_of(process_set)), tf.float64)
     # Before they are gathered, so that all ranks get the same.
     values, indices = mpi_ops.grouped_allgather(
-        [_scaling.scaled(tensor.values, scale), tensor.indices], name, ignore_name_scope, process_set)
+        [_scaled(tensor.values, scale), tensor.indices], name, ignore_name_scope, process_set)
     return tf.IndexedSlices(values, indices, dense_shape=tensor.dense_shape)
+
+
+def _scaled(values: Any, factor: Any) -> Any:
+    """The values times the factor, a number or a scalar tensor; integers as libmaypole scales them."""
+    if isinstance(factor, float) and factor == 1.0:
+        return values
+    if values.dtype.is_floating:
+        return values * tf.cast(factor, values.dtype)
+    return tf.saturate_cast(tf.cast(values, tf.float64) * factor, values.dtype)
 
 
 @as_it_is
@@ -109,8 +109,8 @@ def grouped_allreduce(tensors: Sequence[Any], average: Optional[bool] = None,
                                ignore_name_scope)
     with tf.device(device_dense):
         small, contexts = _compressed(compression, [tensors[i] for i in dense])
-        reduced = _reduced(small, name, op, prescale_factor, postscale_factor, ignore_name_scope,
-                           process_set)
+        reduced = mpi_ops._grouped_allreduce(small, name, op, prescale_factor, postscale_factor,
+                                             ignore_name_scope, process_set)
         for i, result, ctx in zip(dense, reduced, contexts):
             results[i] = compression.decompress(result, ctx)
     return results

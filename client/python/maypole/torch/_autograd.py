@@ -14,9 +14,9 @@ from typing import Any, Optional
 import torch
 
 from maypole.common import basics, operations
-from maypole.common.constants import Adasum, Average, ReduceOp, Sum
+from maypole.common.constants import Average, ReduceOp, Sum
 from maypole.common.process_sets import ProcessSet, id_of
-from maypole.torch import _submissions, adasum, async_ops
+from maypole.torch import _submissions, async_ops
 
 
 def now(pending: operations.Pending) -> Any:
@@ -38,9 +38,6 @@ class Allreduce(torch.autograd.Function):
                 postscale: float, process_set: ProcessSet) -> torch.Tensor:
         ctx.arguments = (_backward_name(name), op, prescale, postscale,
                          process_set)
-        if op == Adasum:
-            return adasum.allreduce([tensor], name, prescale, postscale,
-                                    process_set, False)[0]
         return now(
             _submissions.allreduce(tensor, name, op, prescale, postscale,
                                    id_of(process_set), False, awaited=True))
@@ -59,10 +56,6 @@ class GroupedAllreduce(torch.autograd.Function):
                 process_set: ProcessSet, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.arguments = (_backward_name(name), op, prescale, postscale,
                          process_set)
-        if op == Adasum:
-            return tuple(
-                adasum.allreduce(tensors, name, prescale, postscale,
-                                 process_set, False))
         return tuple(
             async_ops.synchronize(
                 async_ops.grouped_allreduce_async(tensors, None, name, op,

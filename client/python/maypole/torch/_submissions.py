@@ -20,9 +20,9 @@ import torch
 from maypole import _native
 from maypole.common import collectives, operations
 from maypole.common.collectives import title
-from maypole.common.constants import Adasum, ReduceOp
+from maypole.common.constants import ReduceOp
 from maypole.common.exceptions import from_status
-from maypole.torch import _scaling, _tensors
+from maypole.torch import _tensors
 from maypole.torch._carriers import Carrier, carrier_of
 from maypole.torch._tensors import DTYPES, as_tensor, dtype_code
 
@@ -188,9 +188,6 @@ def allreduce(tensor: torch.Tensor,
                           process_set, in_place, awaited), carrier,
                 tensor if in_place else None)
     dtype = dtype_code(tensor, "allreduce", name)
-    if _scaling.scales_here(tensor, prescale, postscale):
-        return _scaled_allreduce(tensor, name, op, prescale, postscale,
-                                 process_set, in_place, awaited)
     source, stream = _contiguous(tensor), _tensors.stream_of(tensor)
     target, finish = _target_of(tensor, source, in_place, stream)
     return operations.prepare(_native.ALLREDUCE, dtype, op, 0, source.shape,
@@ -198,30 +195,6 @@ def allreduce(tensor: torch.Tensor,
                               target.data_ptr(), source, target, finish,
                               awaited=awaited, process_set=process_set,
                               stream=stream)
-
-
-def _scaled_allreduce(tensor: torch.Tensor, name: Optional[str], op: ReduceOp,
-                      prescale: float, postscale: float, process_set: int,
-                      in_place: bool, awaited: bool) -> operations.Pending:
-    """An allreduce of integers, in a copy that is scaled here."""
-    work = _scaling.scaled(tensor, prescale)
-    op, postscale = collectives.rounded_once(op, postscale, process_set)
-    pending = allreduce(work, name, op, 1.0, 1.0, process_set, True, awaited)
-    _then_scale(pending, work, postscale, tensor if in_place else work)
-    return pending
-
-
-def _then_scale(pending: operations.Pending, result: torch.Tensor,
-                factor: float, target: torch.Tensor) -> None:
-    """Makes `pending` end with `result` times `factor`, in `target`."""
-    before = pending.finish
-
-    def finish(native: int) -> torch.Tensor:
-        if before is not None:
-            before(native)
-        return _scaling.scaled(result, factor, target)
-
-    pending.finish = finish
 
 
 def broadcast(tensor: torch.Tensor,
@@ -289,18 +262,7 @@ def reducescatter(tensor: torch.Tensor,
                 reducescatter(carrier.tensor, name, op, prescale, postscale,
                               process_set, awaited), carrier, None)
     dtype = dtype_code(tensor, "reducescatter", name)
-    if tensor.dim() == 0:
-        raise ValueError(f"{title('reducescatter', name)}: a scalar cannot be "
-                         "scattered; reshape it to [1]")
-    if op == Adasum:
-        raise ValueError(f"{title('reducescatter', name)}: Adasum is a "
-                         "reduction of allreduce; use Average or Sum")
-    if _scaling.scales_here(tensor, prescale, postscale):
-        work = _scaling.scaled(tensor, prescale)
-        op, postscale = collectives.rounded_once(op, postscale, process_set)
-        pending = reducescatter(work, name, op, 1.0, 1.0, process_set, awaited)
-        _then_scale(pending, pending.output, postscale, pending.output)
-        return pending
+    collectives.check_scattered(name, tensor.dim(), op)
     source, stream = _contiguous(tensor), _tensors.stream_of(tensor)
     shape = (collectives.scattered_rows(tensor.shape[0], process_set),) + tuple(
         tensor.shape[1:])

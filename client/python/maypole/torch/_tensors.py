@@ -5,10 +5,9 @@ This is the only module that uses torch.cuda.
 Thread contract: any thread. A stream is that of the calling thread.
 """
 
-import contextlib
 import sys
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Optional
 
 import torch
@@ -16,20 +15,9 @@ import torch
 from maypole import _native
 from maypole.common.collectives import check_name, title
 
+# torch has had uint16 since 2.3.
 DTYPES: dict[torch.dtype, int] = {
-    torch.uint8: _native.UINT8,
-    torch.int8: _native.INT8,
-    torch.int16: _native.INT16,
-    torch.int32: _native.INT32,
-    torch.int64: _native.INT64,
-    torch.float16: _native.FLOAT16,
-    torch.bfloat16: _native.BFLOAT16,
-    torch.float32: _native.FLOAT32,
-    torch.float64: _native.FLOAT64,
-    torch.bool: _native.BOOL,
-}
-if hasattr(torch, "uint16"):  # torch 2.3 and newer
-    DTYPES[torch.uint16] = _native.UINT16
+    getattr(torch, name): number for name, number in _native.DTYPES.items() if hasattr(torch, name)}
 
 
 def dtype_code(tensor: torch.Tensor, kind: str, name: Optional[str]) -> int:
@@ -113,19 +101,6 @@ def wait_for_stream(tensor: torch.Tensor, other: int) -> None:
     torch.cuda.current_stream(device).wait_stream(
         torch.cuda.ExternalStream(other, device=device)
         if other else torch.cuda.default_stream(device))
-
-
-@contextlib.contextmanager
-def on_streams(
-        streams: Sequence[tuple[torch.Tensor, int]]) -> Iterator[None]:
-    """Makes each stream the current one of the device of its CUDA tensor."""
-    with contextlib.ExitStack() as stack:
-        for tensor, stream in streams:
-            stack.enter_context(
-                torch.cuda.stream(
-                    torch.cuda.ExternalStream(stream, device=tensor.device)
-                    if stream else torch.cuda.default_stream(tensor.device)))
-        yield
 
 
 def bring_to_current_stream(tensor: torch.Tensor, last: int) -> None:

@@ -20,7 +20,8 @@ from typing import Any, Callable, NamedTuple, Optional
 import torch
 
 from maypole.common import process_sets
-from maypole.torch import adasum
+from maypole.common.constants import Adasum
+from maypole.torch import async_ops
 from maypole.torch._compiling import not_compiled
 from maypole.torch._equal_start import EqualStart
 from maypole.torch._wrapping import Wrapped, step_is_counted
@@ -104,8 +105,10 @@ class DistributedAdasumOptimizer(Wrapped):
         options = self._maypole.options
         compression = options.compression
         compressed = [compression.compress(delta) for delta in deltas]
-        results = adasum.allreduce([small for small, _ in compressed], _NAME,
-                                   1.0, 1.0, options.process_set, False)
+        results = async_ops.synchronize(
+            async_ops.grouped_allreduce_async(
+                [small for small, _ in compressed], name=_NAME, op=Adasum,
+                process_set=options.process_set))
         return [
             compression.decompress(result, ctx)
             for result, (_, ctx) in zip(results, compressed)

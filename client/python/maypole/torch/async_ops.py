@@ -35,9 +35,9 @@ import torch
 
 from maypole.common import collectives, operations
 from maypole.common.collectives import member_names, reduction
-from maypole.common.constants import Adasum, Average, ReduceOp
+from maypole.common.constants import Average, ReduceOp
 from maypole.common.process_sets import ProcessSet, global_process_set, id_of
-from maypole.torch import _submissions, adasum
+from maypole.torch import _submissions
 from maypole.torch._compiling import not_compiled
 
 
@@ -63,7 +63,7 @@ def allreduce_async(tensor: torch.Tensor,
         tensor: any shape, the same on all ranks; it is not changed.
         average: older form of op: True for Average, False for Sum.
         name: by which ranks match the operation; None: by the order of submission.
-        op: Average (default), Sum, Min, Max, Product, Adasum (floating dtypes only; maypole.torch.adasum).
+        op: Average (default), Sum, Min, Max, Product, Adasum (floating dtypes only).
             Integer averages truncate toward zero; integers wrap around on overflow. For bool, Sum and Max mean
             OR, Product and Min mean AND. If an input of Min or Max is NaN, so is the result.
         prescale_factor: factor for the inputs; not for bool. Integers are multiplied in float64, rounded toward
@@ -81,12 +81,9 @@ def allreduce_async(tensor: torch.Tensor,
 def _allreduce(tensor: torch.Tensor, average: Optional[bool],
                name: Optional[str], op: Optional[ReduceOp], prescale: float,
                postscale: float, process_set: Any, in_place: bool) -> int:
-    op = reduction(average, op)
-    if op == Adasum:
-        return adasum.start([tensor], name, prescale, postscale, process_set,
-                            in_place, single=True)
-    pending = _submissions.allreduce(tensor, name, op, prescale, postscale,
-                                     id_of(process_set), in_place)
+    pending = _submissions.allreduce(tensor, name, reduction(average, op),
+                                     prescale, postscale, id_of(process_set),
+                                     in_place)
     return _start(_submissions.changes(pending, tensor) if in_place else pending)
 
 
@@ -119,9 +116,6 @@ def _grouped_allreduce(tensors: Sequence[torch.Tensor],
                        op: Optional[ReduceOp], prescale: float, postscale: float,
                        process_set: Any, in_place: bool) -> int:
     op, number = reduction(average, op), id_of(process_set)
-    if op == Adasum:
-        return adasum.start(tensors, name, prescale, postscale, process_set,
-                            in_place, single=False)
     members = [
         _submissions.allreduce(tensor, member, op, prescale, postscale, number,
                                in_place)

@@ -11,9 +11,9 @@ from typing import Any, Optional, Union
 import torch
 
 from maypole.common.collectives import member_names, reduction
-from maypole.common.constants import Adasum, Average, ReduceOp
+from maypole.common.constants import Average, ReduceOp
 from maypole.common.process_sets import ProcessSet, global_process_set, id_of
-from maypole.torch import _autograd, _submissions, adasum
+from maypole.torch import _autograd, _submissions
 from maypole.torch._compiling import not_compiled
 from maypole.torch._tensors import as_tensor, as_tensors
 from maypole.torch.async_ops import grouped_allreduce_async_, synchronize
@@ -71,15 +71,12 @@ def allreduce_(tensor: torch.Tensor,
 
     Not differentiable. After an error the tensor's contents are undefined.
     """
-    op = reduction(average, op)
-    if op == Adasum:
-        return adasum.allreduce([tensor], name, prescale_factor,
-                                postscale_factor, process_set, True)[0]
     return _autograd.now(
         _submissions.changes(
-            _submissions.allreduce(tensor, name, op, prescale_factor,
-                                   postscale_factor, id_of(process_set), True,
-                                   awaited=True), tensor))
+            _submissions.allreduce(tensor, name, reduction(average, op),
+                                   prescale_factor, postscale_factor,
+                                   id_of(process_set), True, awaited=True),
+            tensor))
 
 
 @not_compiled
