@@ -576,6 +576,47 @@ TEST_F(StagingTest, RanksMustAgreeOnCpuOrGpu) {
   });
 }
 
+// Both are computed on the host. The inputs of a group's members are late.
+TEST_F(StagingTest, AdasumAndFactorsOfIntegers) {
+  FakeExecutor executor("agent.sock", 2);
+  Run(2, [&](int rank, Client& client) {
+    const CUstream stream = NewStream(), other = NewStream();
+    // 1.0 in the upper half of the elements on one rank, in the lower one on
+    // the other: orthogonal.
+    const float one = 1.f;
+    Bytes halves(4096), all(4096), ints(4096, std::byte{7});
+    for (size_t i = 0; i < 1024; ++i) {
+      std::memcpy(&all[4 * i], &one, 4);
+      if (i / 512 == static_cast<size_t>(rank)) {
+        std::memcpy(&halves[4 * i], &one, 4);
+      }
+    }
+    Delay(rank == 0 ? stream : other, 10);
+    const CUdeviceptr a = OnDevice(halves, stream), b = OnDevice(halves, other),
+                      c = OnDevice(ints, stream);
+    Signature s = Shaped(Kind::kAllreduce, DType::kFloat32, {1024});
+    s.op = Op::kAdasum;
+    int64_t handles[3] = {};
+    ASSERT_TRUE(client
+                    .SubmitGroup({OnGpu("a", s, a, a, stream),
+                                  OnGpu("b", s, b, b, other)},
+                                 handles)
+                    .ok());
+    Signature n = Shaped(Kind::kAllreduce, DType::kUint8, {4096});
+    n.prescale = 0.5;
+    n.postscale = 50.0;
+    ASSERT_TRUE(client.Submit(OnGpu("c", n, c, c, stream), &handles[2]).ok());
+    for (const int64_t handle : handles) {
+      ASSERT_TRUE(client.Wait(handle, -1).ok());
+      EXPECT_TRUE(client.CopyResult(handle, stream, nullptr).ok());
+      EXPECT_TRUE(client.Release(handle).ok());
+    }
+    EXPECT_EQ(Read(a, 4096, stream), all);
+    EXPECT_EQ(Read(b, 4096, stream), all);
+    EXPECT_EQ(Read(c, 4096, stream), Bytes(4096, std::byte{255}));
+  });
+}
+
 TEST_F(StagingTest, AGroupIsTakenWholeOrNotAtAll) {
   Run(1, [&](int, Client& client) {
     const CUstream stream = NewStream();

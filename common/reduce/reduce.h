@@ -10,14 +10,15 @@
 //               resulting NaN are unspecified.
 //   float16,    The same, accumulated in float32 and rounded once, to nearest
 //   bfloat16    even. Min and max are exact.
-//   integers    Sum and product wrap.
+//   integers    Sum and product wrap. Factors multiply in float64 and round
+//               toward zero; a product outside the dtype's range becomes its
+//               nearest limit, NaN becomes 0.
 //   bool        Any byte but 0 is true; results are 0 or 1. Sum and max are OR,
 //               product and min are AND. Epilogue is ignored (CheckSignature
 //               refuses an average).
 //
 // kAverage adds as kSum does; the division is part of Epilogue. kAdasum adds,
-// too: it is not an elementwise operation, and the caller must combine the
-// sums.
+// too: it is not an elementwise operation (common/reduce/adasum.h).
 //
 // Thread contract: pure functions.
 #ifndef MAYPOLE_COMMON_REDUCE_REDUCE_H_
@@ -32,8 +33,8 @@
 namespace maypole {
 
 // The last step of every reduction: divide by `divisor` (for an average;
-// integers truncate toward zero as in Horovod), then multiply by `scale`
-// (floats only).
+// integers truncate toward zero as in Horovod), then multiply by `scale`;
+// integers are rounded once if there are both.
 struct Epilogue {
   int64_t divisor = 1;
   double scale = 1.0;
@@ -62,7 +63,7 @@ void ReducePortable(DType dtype, Op op,
 // only exception: a sum of -0 becomes +0.
 void FillNeutral(DType dtype, Op op, std::byte* output, size_t elements);
 
-// output[i] = input[i] * factor; floats only. `output` may be `input`.
+// output[i] = input[i] * factor; not for bool. `output` may be `input`.
 void Scale(DType dtype, const std::byte* input, std::byte* output,
            size_t elements, double factor);
 

@@ -86,6 +86,11 @@ def check_integer_scales():
         rows = torch.arange(2 * n, dtype=dtype)
         got = hvd.reducescatter(rows, op=hvd.Sum, postscale_factor=0.5)
         expect(got, [int(i * n * 0.5) for i in (2 * hvd.rank(), 2 * hvd.rank() + 1)])
+    try:
+        hvd.allreduce(x, op=hvd.Sum, name="differ", postscale_factor=2.0 + hvd.rank())
+        raise AssertionError("different factors of integers were accepted")
+    except hvd.HorovodInternalError as error:
+        assert "mismatched postscale factors" in str(error), error
 
 
 def check_gradients():
