@@ -33,10 +33,22 @@ time.sleep(1000)
 """
 
 
+def stat(pid):
+    with open("/proc/%d/stat" % pid) as f:
+        return f.read().rpartition(")")[2].split()
+
+
+def state_of(pid):
+    return stat(pid)[0]
+
+
+def parent_of(pid):
+    return int(stat(pid)[1])
+
+
 def alive(pid):
     try:
-        with open("/proc/%d/stat" % pid) as f:
-            return f.read().rpartition(")")[2].split()[0] != "Z"
+        return state_of(pid) != "Z"
     except OSError:
         return False
 
@@ -107,6 +119,18 @@ class DaemonsTest(unittest.TestCase):
         self.assertEqual(actor.wait_lost(),
                          f"maypole-coordinator (pid {pid}) was killed by signal 9: level=info maypole-coordinator")
 
+    def test_one_that_is_stopped_is_not_lost(self):
+        actor = self.actor()
+        actor.start_coordinator("127.0.0.1:0", 20, "warning")
+        (pid,) = self.pids()
+        os.kill(pid, signal.SIGSTOP)
+        parent = parent_of(pid)
+        wait_until(lambda: state_of(pid) == "T" and state_of(parent) == "S", "the guard to sleep")
+        self.assertEqual(actor.lost(), "")
+        os.kill(pid, signal.SIGCONT)
+        actor.stop()
+        self.assertTrue(self.ended())
+
     def test_one_that_does_not_start(self):
         actor = self.actor(MAYPOLE_FAIL="maypole-coordinator", MAYPOLE_SILENT="maypole-worker")
         with self.assertRaisesRegex(RuntimeError, r"maypole-coordinator could not be started: maypole-coordinator "
@@ -139,9 +163,7 @@ class DaemonsTest(unittest.TestCase):
         actor = self.actor()
         actor.start_coordinator("127.0.0.1:0", 20, "warning")
         (pid,) = self.pids()
-        with open("/proc/%d/stat" % pid) as f:
-            parent = int(f.read().rpartition(")")[2].split()[1])
-        os.kill(parent, signal.SIGKILL)
+        os.kill(parent_of(pid), signal.SIGKILL)
         wait_until(lambda: not alive(pid), "the end of the daemon")
         self.assertEqual(actor.wait_lost(), "the program that runs maypole-coordinator has ended")
         # Its directory is there still; the next one removes it, when it is not new.

@@ -10,7 +10,7 @@ from unittest import mock
 import maypole.ray as maypole_ray
 from maypole.common.exceptions import HorovodInternalError
 from maypole.common import basics, driver
-from maypole.ray import cluster, discovery, errors, placement, worker
+from maypole.ray import cluster, discovery, errors, gathering, placement, worker
 from maypole.ray.static_adapter import StaticAdapter
 from maypole.runner import RankError
 
@@ -196,6 +196,42 @@ class WorkerTest(unittest.TestCase):
             error = pickle.loads(pickle.dumps(raised.exception))
             self.assertEqual(worker.failed_after_its_training(error), finished)
             self.assertEqual(worker.failed_after_its_training(types.SimpleNamespace(cause=error)), finished)
+
+
+class FakeQueue(list):
+    """Ray's Queue, as far as Callbacks needs it."""
+
+    def qsize(self):
+        return len(self)
+
+    def empty(self):
+        return not self
+
+    def get(self):
+        return self.pop(0)
+
+    def get_nowait_batch(self, count):
+        taken, self[:count] = self[:count], []
+        return taken
+
+
+class CallbacksTest(unittest.TestCase):
+    def test_ranks_that_say_more_than_the_driver_can_hear(self):
+        heard = []
+
+        def hear(value):
+            heard.append(value)
+            if len(heard) > 100:
+                raise AssertionError("nothing else would ever be done")
+            callbacks.queue += [value + 2]
+
+        callbacks = gathering.Callbacks(None)
+        callbacks.call_all()
+        callbacks.queue, callbacks._functions = FakeQueue([0, 1]), [hear]
+        callbacks.call_all()
+        self.assertEqual(heard, [0, 1])
+        callbacks.call_all()
+        self.assertEqual(heard, [0, 1, 2, 3])
 
 
 class FakeRayErrors:

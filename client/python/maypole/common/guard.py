@@ -72,10 +72,11 @@ class _Guard:
         assert self.process.stderr is not None  # it is a pipe
         self._log = self.process.stderr.fileno()
         self._selector = selectors.DefaultSelector()
+        self._signals = _pipe_of_signals()
         # Each returns why the guard's work is over, empty if nobody needs it any more; None: it is not over.
         handlers: list[tuple[int, Callable[[], Optional[str]]]] = [
             (0, lambda: None if os.read(0, 65536) else ""), *((parent, lambda: "") for parent in parents),
-            (self._log, self._on_log), (self._announcement, self._on_announcement), (_on_child_end(), self._on_exit)]
+            (self._log, self._on_log), (self._announcement, self._on_announcement), (self._signals, self._on_signal)]
         for file, handler in handlers:
             self._selector.register(file, selectors.EVENT_READ, handler)
 
@@ -119,6 +120,10 @@ class _Guard:
             self.what = "lost"
             report("ready", self._announced.decode().partition("\n")[0])
 
+    def _on_signal(self) -> Optional[str]:
+        os.read(self._signals, 4096)
+        return self._on_exit()
+
     def _on_exit(self) -> Optional[str]:
         if self.process.poll() is None:
             return None
@@ -136,8 +141,8 @@ class _Guard:
         return f"{text}: {last}" if last else text
 
 
-def _on_child_end() -> int:
-    """A descriptor that is readable when a child has ended."""
+def _pipe_of_signals() -> int:
+    """A descriptor that is readable after a signal, SIGCHLD say."""
     read, write = os.pipe()
     os.set_blocking(write, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)

@@ -30,9 +30,9 @@ class Callbacks:
         return _LISTEN_SECONDS if self._functions else None
 
     def call_all(self) -> None:
-        """Calls the callbacks with all that the ranks have put into the queue."""
-        while self.queue is not None and not self.queue.empty():
-            value = self.queue.get()
+        """Calls the callbacks with what is in the queue now. The ranks may put more into it, faster than this takes."""
+        count = self.queue.qsize() if self.queue is not None else 0
+        for value in self.queue.get_nowait_batch(count) if count else ():
             for function in self._functions:
                 function(value)
 
