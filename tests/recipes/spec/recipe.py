@@ -372,9 +372,9 @@ def _conflicts(r: Recipe):
         yield "synchronize", False
     if r.by_hand == "kept":
         # It changes gradients while they are reduced, not their sum.
-        yield "synchronize", False
         yield "clip", "no"
         yield "scaler", "no"
+        yield "synchronize", False
         yield "by_hand", "no" if r.op == "Adasum" or r.outer in _OUTER_STEPS else "kept"
     if r.by_hand == "halved" or r.scaler == "yes":
         yield "synchronize", True
