@@ -40,16 +40,12 @@ None while its reduction has not been started. The guards are engaged while
 
 import contextlib
 import dataclasses
-import inspect
-import sys
 import threading
-import traceback
 import warnings
 import zlib
 from typing import Any, Callable, Optional
 
 import torch
-import torch.utils.checkpoint
 
 from maypole import _native
 from maypole.common import basics
@@ -57,6 +53,7 @@ from maypole.common.constants import Max, ReduceOp, Sum
 from maypole.common.exceptions import HorovodInternalError
 from maypole.common.process_sets import global_process_set
 from maypole.torch._buckets import Bucket, Buckets
+from maypole.torch._callers import in_backward, in_checkpoint, in_zero_grad, nothing
 from maypole.torch._compiling import not_compiled
 from maypole.torch._equal_start import EqualStart
 from maypole.torch._gradient_changes import Gradients, is_clear
@@ -225,7 +222,7 @@ class GradientReduction:
         what = (f"the gradient of {self._names[parameter]!r} was computed more "
                 f"than backward_passes_per_step={self.backward_passes_per_step}"
                 " times before step(); ")
-        if _in_checkpoint():
+        if in_checkpoint():
             return what + (
                 "the parameter is used in several parts of the model that "
                 "torch.utils.checkpoint computes again, and each computes its "
@@ -269,10 +266,10 @@ class GradientReduction:
 
     def _accessed(self, parameter: torch.Tensor, value: Any) -> None:
         """Called before the program reads or sets parameter.grad, while gradients are pending."""
-        if _in_backward():
+        if in_backward():
             self._accessed_in_backward(parameter)
         elif self._complete:
-            drops = _in_zero_grad() if value is READ else is_clear(value)
+            drops = in_zero_grad() if value is READ else is_clear(value)
             if value is READ or drops:
                 self._synchronize(_BY_ACCESS)
                 self._keep_results()
@@ -293,7 +290,7 @@ class GradientReduction:
         """In a hook of the program's."""
         finish = self._pending.get(parameter)
         if finish is not None:
-            self._pending[parameter] = _nothing
+            self._pending[parameter] = nothing
             self._note_failure(self._reducer.changed())
             finish()
         elif self._passes.get(parameter, 0) >= self.backward_passes_per_step:
@@ -607,38 +604,3 @@ class GradientReduction:
             allreduce_async_(both, None, self._operation("known"), Max,
                              process_set=self.options.process_set)).tolist()
         return highest == -lowest
-
-
-def _nothing() -> None:
-    """Ends a reduction that has ended."""
-
-
-def _in_backward() -> bool:
-    """Whether this thread is within backward(), in a hook."""
-    try:
-        torch.autograd.Variable._execution_engine.queue_callback(_nothing)
-        return True
-    except RuntimeError:
-        return False
-
-
-def _in_checkpoint() -> bool:
-    """Whether this thread is in the backward() that reentrant checkpointing makes within another one."""
-    return any(frame.f_code.co_filename == _CHECKPOINT
-               for frame, _ in traceback.walk_stack(None))
-
-
-_CHECKPOINT = inspect.getfile(torch.utils.checkpoint)
-
-
-_CLEARING = (torch.nn.Module.zero_grad.__code__, )
-
-
-def _in_zero_grad() -> bool:
-    """Whether an access comes from the model's zero_grad()."""
-    frame: Any = sys._getframe()
-    for _ in range(6):
-        frame = frame and frame.f_back
-        if frame is not None and frame.f_code in _CLEARING:
-            return True
-    return False
