@@ -120,10 +120,11 @@ def environment(more):
     return harness.environment(more) if "TEST_SRCDIR" in os.environ else dict(os.environ, OMP_NUM_THREADS="1", **more)
 
 
-def maypolerun():
+def program(name):
+    """The path of one of harness.PROGRAMS."""
     if "TEST_SRCDIR" in os.environ:
-        return os.path.join(harness.ROOT, harness.PROGRAMS[0])
-    return shutil.which("maypolerun") or sys.exit("maypolerun is not in PATH: . deploy/env.sh")
+        return os.path.join(harness.ROOT, next(path for path in harness.PROGRAMS if path.endswith("/" + name)))
+    return shutil.which(name) or sys.exit(f"{name} is not in PATH: . deploy/env.sh")
 
 
 class Crew:
@@ -149,7 +150,7 @@ class Crew:
 
     def _start(self, path, log):
         return subprocess.Popen(
-            [maypolerun(), "-np", str(self.size), "--nodes", str(self.nodes), "--",
+            [program("maypolerun"), "-np", str(self.size), "--nodes", str(self.nodes), "--",
              harness.PYTHON, PLAYER], env=_environment(path), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def play(self, recipe, mutant=None):

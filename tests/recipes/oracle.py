@@ -20,7 +20,7 @@ import json
 import os
 import sys
 
-sys.path[:0] = [os.path.join(os.path.dirname(os.path.abspath(__file__)), *part) for part in (["spec"], ["..", "testing"])]
+sys.path[:0] = [os.path.join(os.path.dirname(os.path.abspath(__file__)), *part) for part in (["spec"], ["..", "testing"], ["..", "properties"])]
 
 # pylint: disable=wrong-import-position
 import elastic_crew
@@ -57,7 +57,7 @@ class Oracle:
     def failure(self, recipe, layout, mutant=None):
         """None, or the Failure of the recipe on this layout."""
         if recipe.elastic != "no":
-            return self._verdict(recipe, layout, mutant, *self._play_elastic(recipe, layout))
+            return self._verdict(recipe, layout, mutant, *self._play_elastic(recipe, layout, mutant))
         crew = self.crews.setdefault(layout, Crew(*LAYOUTS[layout]))
         references = {}
         for members in groups_of(recipe, crew.size):
@@ -69,10 +69,8 @@ class Oracle:
             references.update(dict.fromkeys(members, end))
         return self._verdict(recipe, layout, mutant, crew.play(recipe, mutant), references)
 
-    def _play_elastic(self, recipe, layout):
-        # On one node: this is about ranks that come and go.
-        nodes, each = LAYOUTS[layout]
-        ends, sizes = elastic_crew.play(recipe, nodes * each)
+    def _play_elastic(self, recipe, layout, mutant):
+        ends, sizes = elastic_crew.play(recipe, *LAYOUTS[layout], mutant)
         reference = self._lone.play(recipe, [0], sizes) if sizes else {"moments": [], "error": None}
         return ends, dict.fromkeys(ends, reference)
 

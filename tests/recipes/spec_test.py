@@ -92,6 +92,11 @@ class JudgeTest(unittest.TestCase):
         self.assertIn("no refusal", self.judge(self.MAY_REFUSE, *[end(at_start, error=refusal(ours=False))] * 2))
         self.assertIn("name no parameter", self.judge(self.MAY_REFUSE, *[end(at_start, error=refusal("no"))] * 2))
 
+    def test_a_cause_that_each_rank_must_tell(self):
+        first = end(error=refusal("the gradient of 'head.bias' was changed while it was reduced"))
+        self.assertIsNone(self.judge(Recipe(by_hand="kept"), first, first))
+        self.assertIn("cause only some ranks know", self.judge(Recipe(by_hand="kept"), first, end(error=refusal("rank 0 has left"))))
+
     def test_an_error_after_a_wrong_step(self):
         late = end(("start", 1.0, "a"), ("0.0", 3.0, "b"), error=refusal())
         self.assertIn("at 0.0", self.judge(self.MAY_REFUSE, late, late))

@@ -417,6 +417,30 @@ class BucketsTest(unittest.TestCase):
             ["DistributedOptimizer.p.bucket", "DistributedOptimizer.p"] +
             ["DistributedOptimizer.p.bucket"])
 
+    def test_a_bucket_does_not_wait_for_what_was_frozen_later(self):
+        bucket = "DistributedOptimizer.q.bucket"
+
+        def rank(r):
+            p, q = (torch.nn.Parameter(torch.zeros(2)) for _ in range(2))
+            optimizer = hvd.DistributedOptimizer(
+                torch.optim.SGD([p, q], lr=1.0), [("p", p), ("q", q)],
+                gradient_as_bucket_view=True)
+            for step in range(6):
+                # Frozen before zero_grad(), or after it; and both train again.
+                p.requires_grad_(step not in (2, 4))
+                optimizer.zero_grad()
+                if step == 3:
+                    q.requires_grad_(False)
+                before = self.of_rank(r).count(bucket)
+                ((p + q).sum() * (r + 1)).backward()
+                if step > 0:
+                    self.assertEqual(self.of_rank(r).count(bucket), before + 1)
+                optimizer.step()
+                q.requires_grad_(True)
+            return p.tolist(), q.tolist()
+
+        self.assertEqual(self.both(rank), [([-6.0] * 2, [-7.5] * 2)] * 2)
+
     def test_another_epoch_has_other_buckets(self):
         parameter = torch.nn.Parameter(torch.ones(2))
         optimizer = hvd.DistributedOptimizer(
@@ -437,7 +461,7 @@ class BucketsTest(unittest.TestCase):
             for count, name in enumerate(names):
                 hvd.allreduce_(torch.ones(16 if "bucket" in name else 2), None,
                                name)
-                hvd.allreduce_(torch.tensor([count + 1, -count - 1, 0, 0, 1]),
+                hvd.allreduce_(torch.tensor([count + 1, -count - 1, 0, 0, 1, 0, 0, 1]),
                                op=hvd.Max, name="DistributedOptimizer:step")
 
         single, bucket = "DistributedOptimizer.p", "DistributedOptimizer.p.bucket"

@@ -51,6 +51,30 @@ def contents(state):
             list(state.losses))
 
 
+class Scaler:
+    """As torch's GradScaler, which torch 1.13 has for GPUs only."""
+
+    def __init__(self):
+        self._per_optimizer_states = {}
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+    def scale(self, loss):
+        return loss * 8.0
+
+    def unscale_(self, optimizer):
+        if id(optimizer) in self._per_optimizer_states:
+            raise RuntimeError("unscale_() has already been called")
+        self._per_optimizer_states[id(optimizer)] = {}
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                p.grad.mul_(1 / 8.0)
+
+
 class Trainer:
     """Without a state_dict(): it is copied."""
 
@@ -269,6 +293,24 @@ class StateTest(unittest.TestCase):
                          lambda o: schedulers.LambdaLR(o, lambda n: 1 / (n + 1))):
             zero, one = self.both(lambda r: rank(r, schedule))
             self.assertEqual(zero, one)
+
+    def test_a_gradient_scaler_forgets_an_interrupted_step(self):
+        amp = getattr(torch, "amp", None)
+        make = ((lambda: amp.GradScaler("cpu", init_scale=8.0)) if hasattr(amp, "GradScaler") else Scaler)
+
+        def rank(r):
+            state = make_state()
+            state = hvd.elastic.TorchState(
+                state.model, state.optimizer, scaler=make(), sampler=state.sampler, batch=0, losses=[])
+            for end in (state.restore, state.sync, lambda: None):
+                for p in state.model.parameters():
+                    p.grad = torch.full_like(p, 8.0)
+                state.scaler.scale(torch.ones(1))
+                state.scaler.unscale_(state.optimizer)  # a rank dies before step()
+                self.assertEqual(state.model[0].weight.grad.tolist(), [[1.0, 1.0]])
+                end()
+
+        self.both(rank)
 
     def test_a_name_that_a_state_uses_itself_is_refused(self):
         for name in ("commit", "_handlers", "sync"):

@@ -117,6 +117,33 @@ class EqualStartTest(fake_library.TwoRanks):
 
         self.assertEqual(self.both(rank), [[True, None]] * 2)
 
+    def test_groups_that_change(self):
+
+        def rank(r, added, removed, options):
+            model, optimizer = make()
+            extra = torch.nn.Parameter(torch.full((2,), added * r))
+            optimizer = wrapped(model, optimizer, **options)
+            step(model, optimizer)
+            if removed:
+                del optimizer.param_groups[0]["params"][-1]
+            optimizer.add_param_group({"params": [extra], "lr": 0.1})
+            optimizer.zero_grad()
+            (model(torch.ones(2, 3)).sum() + (extra * (r + 1)).sum()).backward()
+            try:
+                optimizer.step()
+            except ValueError as error:
+                return str(error), extra.tolist()
+            return extra.tolist()
+
+        for options in ({}, {"op": hvd.Adasum}, {"gradient_as_bucket_view": True}):
+            for removed in (False, True):
+                with self.subTest((options, removed)):
+                    one, two = self.both(lambda r: rank(r, 0.0, removed, options))
+                    self.assertEqual(one, two)
+                    one, two = self.both(lambda r: rank(r, 1.0, removed, options))
+                    self.assertRegex(one[0], r"different weights of parameter '(\w+\.)?group1.0'")
+                    self.assertEqual((one[0], [1.0, 1.0]), two)
+
     def test_a_join_without_a_broadcast(self):
 
         def rank(r, kind, broadcasts):

@@ -153,6 +153,31 @@ class IdentityTest(fake_library.TwoRanks):
                     self.assertEqual(self.both(lambda r: rank(r, early, view)),
                                      [[3.0] * 5 + [-15.0]] * 2)
 
+    def test_a_group_that_is_removed_while_its_gradients_are_reduced(self):
+
+        def rank(r):
+            p, q, s = (torch.nn.Parameter(torch.zeros(2)) for _ in range(3))
+            optimizer = hvd.DistributedOptimizer(
+                torch.optim.SGD([{"params": [p]}, {"params": [q]}], lr=1.0),
+                [("p", p), ("q", q)])
+            (p.sum() * (r + 1)).backward()
+            del optimizer.param_groups[0]
+            optimizer.add_param_group({"params": [s]})
+            with self.assertRaisesRegex(AssertionError,
+                                        "'a parameter that the optimizer had'"):
+                optimizer.zero_grad()
+            ((q + s).sum() * (r + 1)).backward()
+            with self.assertRaisesRegex(AssertionError,
+                                        "'DistributedOptimizer.q'"):
+                optimizer.zero_grad()
+            optimizer.step()
+            return p.tolist(), q.tolist(), s.tolist()
+
+        fake = fake_library.FakeLibrary(2)
+        _native.use(fake)
+        self.assertEqual(fake_library.run_ranks(fake, rank),
+                         [([0.0] * 2, [-1.5] * 2, [-1.5] * 2)] * 2)
+
     def test_an_optimizer_is_wrapped_once(self):
         _native.use(fake_library.FakeLibrary(2))
         model = make_model()

@@ -1,7 +1,9 @@
 """DistributedOptimizer where the ranks do not do the same: other orders, missing batches, other layouts."""
 
+import threading
 import unittest
 import warnings
+from unittest import mock
 
 import torch
 import torch.utils.checkpoint
@@ -12,6 +14,7 @@ from maypole import _native
 _native.use(fake_library.FakeLibrary(2))
 import maypole.torch as hvd  # pylint: disable=wrong-import-position
 from maypole.torch import _layouts  # pylint: disable=wrong-import-position
+from maypole.torch._reduction import GradientReduction  # pylint: disable=wrong-import-position
 
 BATCHES = {
     "empty-first": [[3, 0], [2, 2], [1, 3]],
@@ -151,6 +154,43 @@ class RanksTest(fake_library.TwoRanks):
         names = [n for n in self.fake.completed if "known" not in n]
         self.assertEqual(names, ["DistributedOptimizer.p"] +
                          ["DistributedOptimizer.p.bucket"] * 5)
+
+    def test_hooks_of_several_devices_after_a_join(self):
+        """backward() has a thread for each device; here two threads call it."""
+        original = GradientReduction._all_know_the_same
+        others = []
+
+        def ask(reduction):
+            if self.fake.rank() == 0:
+                q = reduction._parameters.optimizer().param_groups[0]["params"][1]
+                others.append(threading.Thread(
+                    target=backward, args=(0, dict(self.fake.counts), q), daemon=True))
+                others[0].start()
+                others[0].join(0.5)
+                # It waits until the ranks know whether they know the same.
+                self.assertEqual(self.fake.submitted.count((0, "DistributedOptimizer.q")), 1)
+            return original(reduction)
+
+        def backward(r, counts, *parameters):
+            self.fake.set_rank(r)
+            self.fake.counts.update(counts)
+            sum(p.sum() for p in parameters).backward()
+
+        def rank(r):
+            p, q = (torch.nn.Parameter(torch.zeros(2)) for _ in range(2))
+            optimizer = hvd.DistributedOptimizer(
+                torch.optim.SGD([p, q], lr=1.0), [("p", p), ("q", q)])
+            for step in range(2):
+                backward(r, {}, *([p, q] if r == 1 or step == 0 else [p]))
+                for other in others if r == 0 else ():
+                    other.join()
+                optimizer.step()
+                optimizer.zero_grad()
+                hvd.join()
+            return p.tolist(), q.tolist()
+
+        with mock.patch.object(GradientReduction, "_all_know_the_same", ask):
+            self.assertEqual(self.both(rank), [([-2.0] * 2, [-2.0] * 2)] * 2)
 
     def test_parameters_in_another_order(self):
 

@@ -12,7 +12,7 @@ Thread contract: one thread.
 
 import torch
 
-from training import Training
+from training import Training, elastic_step, end_moment
 from worlds import Alone
 
 
@@ -34,10 +34,33 @@ def moments(recipe, members):
     for now in zip(*(training.moments() for training in trainings)):
         parameters = [training.trainees[0].parameters() for training in trainings]
         if before is not None and now[0].label[-1].isdigit():
-            with torch.no_grad():
-                for start, *ranks in zip(before, *parameters):
-                    step = combined([p.double() - start for p in ranks])
-                    for p in ranks:
-                        p.copy_(start + step)
-        before = [p.detach().double().clone() for p in parameters[0]]
+            _combine(before, parameters, len(members))
+        before = _copies(parameters[0])
         yield trainings[0].moment(now[0].label)
+
+
+def _copies(parameters):
+    return [p.detach().double().clone() for p in parameters]
+
+
+@torch.no_grad()
+def _combine(before, parameters, size):
+    """Gives everybody the step of the first `size` ranks."""
+    for start, *ranks in zip(before, *parameters):
+        step = combined([p.double() - start for p in ranks[:size]])
+        for p in ranks:
+            p.copy_(start + step)
+
+
+def elastic_moments(recipe, sizes):
+    """As training.elastic_moments()."""
+    trainings = [Training(recipe, Alone([0])) for _ in range(max(sizes))]
+    trainees = [training.begin() for training in trainings]
+    for step, size in enumerate(sizes):
+        before = _copies(trainees[0].parameters())
+        for rank, trainee in enumerate(trainees):
+            # One that is not in the job does something, so that its scheduler goes on.
+            trainee.world = Alone(list(range(size)), [rank % size])
+            elastic_step(trainee, step)
+        _combine(before, [trainee.parameters() for trainee in trainees], size)
+    yield end_moment(trainings[0], sizes)

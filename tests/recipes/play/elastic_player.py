@@ -23,6 +23,7 @@ sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "spec")]
 import torch
 
 import maypole.torch as hvd
+import mutants
 from player import end_of
 from recipe import EPOCHS, STEPS, Recipe
 from training import Training, elastic_step, end_moment
@@ -41,7 +42,6 @@ def die_once():
 
 
 def moments(recipe):
-    hvd.init()
     at_start = int(os.environ["RECIPES_SIZE"])
     training = Training(recipe, Together(hvd, False))
     trainee = training.begin()
@@ -53,6 +53,7 @@ def moments(recipe):
             training.world.refresh()
             trainee.model, trainee.optimizer = state.model, state.optimizer
             trainee.scheduler = getattr(state, "scheduler", None)
+            trainee.scaler = getattr(state, "scaler", None)
             # A job may start before all its processes are there.
             waits = step == 0 or step == WAITS_AT and recipe.elastic == "replaced"
             if waits and hvd.size() < at_start:
@@ -65,7 +66,8 @@ def moments(recipe):
             if len(state.sizes) % 2 == 0:
                 state.commit()
 
-    more = {} if trainee.scheduler is None else {"scheduler": trainee.scheduler}
+    more = {"scheduler": trainee.scheduler, "scaler": trainee.scaler}
+    more = {name: value for name, value in more.items() if value is not None}
     state = hvd.elastic.TorchState(trainee.model, trainee.optimizer, sizes=[], **more)
     train(state)
     yield end_moment(training, state.sizes)
@@ -75,7 +77,9 @@ def main():
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     recipe = Recipe.of(json.loads(os.environ["RECIPE"]))
-    end = end_of(moments(recipe))
+    hvd.init()
+    with mutants.applied(os.environ.get("RECIPES_MUTANT"), hvd.rank()):
+        end = end_of(moments(recipe))
     path = os.path.join(DIR, f"end.{os.getpid()}")
     with open(path + ".new", "w", encoding="utf-8") as f:
         json.dump(end, f)

@@ -18,9 +18,11 @@ import torch
 
 import maypole.torch as hvd
 from maypole.torch import _reducer, adasum_optimizer, optimizer
+from maypole.torch._equal_start import EqualStart as _EqualStart
 from maypole.torch._guards import grad_of, set_grad
 from maypole.torch._parameters import Parameters as _Parameters
 from maypole.torch._reduction import GradientReduction as _Reduction
+from maypole.torch.elastic.state import StateDictHandler as _StateDictHandler
 
 _Reducer = _reducer.Reducer
 _Wrapped = optimizer._DistributedOptimizer
@@ -245,6 +247,33 @@ def gradients_are_not_cleared():
 
 def an_added_group_is_not_reduced():
     return [(_Reduction, "follow_groups", lambda self: None)]
+
+
+def a_loss_of_two_models_is_for_the_first():
+    original = _Reducer.start
+
+    def start(self, parameter, name):
+        second = "second." in name or "#1." in name
+        return (lambda: None) if second else original(self, parameter, name)
+
+    return [(_Reducer, "start", start)]
+
+
+def a_join_is_not_compared():
+    original = _EqualStart.check
+
+    def check(self, *args):
+        return None if self._checked is not None else original(self, *args)
+
+    return [(_EqualStart, "check", check)]
+
+
+def an_error_stays_on_its_rank():
+    return [(_Reduction, "_tell_failure", lambda self: self._failure)]
+
+
+def the_scaler_is_not_restored():
+    return [(_StateDictHandler, name, lambda self: None) for name in ("restore", "sync")]
 
 
 def a_rank_raises():

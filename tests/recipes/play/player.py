@@ -61,7 +61,8 @@ def end_of(moments):
 
 def alone(recipe, members, sizes=None):
     if sizes is not None:
-        return end_of(elastic_moments(recipe, sizes))
+        play = adasum.elastic_moments if recipe.op == "Adasum" else elastic_moments
+        return end_of(play(recipe, sizes))
     if recipe.op == "Adasum" and len(members) > 1:
         return end_of(adasum.moments(recipe, members))
     return end_of(Training(recipe, Alone(members)).moments())

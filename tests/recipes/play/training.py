@@ -44,6 +44,9 @@ class Trainee:
         self.ahead = {}  # losses that were computed before backward(), by part
         self.scaler = scaler() if recipe.scaler != "no" else None
         self.frozen = []
+        self.partner = None  # another trainee, whose model's result is added to this one's
+        self.is_detached = False  # the partner's result is
+        self.kept = None
         unequal = recipe.start.startswith(("broadcast", "resume_root")) or recipe.start == "unequal"
         seed = recipe.data + 77 * number
         self.model = models.make(recipe, world.seed(seed) if unequal else seed, world.batch_norm,
@@ -143,15 +146,20 @@ class Trainee:
             shares.append((x, y, branch, factor))
         if not shares:
             return []
+        model = self.model if self.partner is None else self.with_partner
         if len({branch for _, _, branch, _ in shares}) == 1:
             # One pass over all rows.
-            out = self.model(torch.cat([x for x, *_ in shares]), shares[0][2]).split(models.ROWS)
+            out = model(torch.cat([x for x, *_ in shares]), shares[0][2]).split(models.ROWS)
         else:
-            out = [self.model(x, branch) for x, _, branch, _ in shares]
+            out = [model(x, branch) for x, _, branch, _ in shares]
         errors = [((o - y)**2).mean() * factor for o, (_, y, _, factor) in zip(out, shares)]
         waves = [o.sin().mean() * factor for o, (_, _, _, factor) in zip(out, shares)]
         kinds = (errors, waves) if recipe.passes == "losses" else (errors,)
         return [sum(values) * world.scale(recipe) for values in kinds]
+
+    def with_partner(self, x, branch):
+        other = self.partner.model(x, branch)
+        return self.model(x, branch) + (other.detach() if self.is_detached else other)
 
     def zero_grad(self):
         how = self.recipe.zero_grad
@@ -183,9 +191,18 @@ class Trainee:
                 if self.scaler is not None:
                     loss = self.scaler.scale(loss)
                 loss.backward(retain_graph=len(losses) > 1)
+        self.complete(now)
+
+    def complete(self, now):
+        """What follows after the last backward()."""
+        recipe = self.recipe
         if recipe.by_hand == "written":
             self._write_gradient(now)
         self.world.complete(self.parameters(), self.known)
+        if recipe.by_hand == "kept":
+            if self.kept is not None and now.count == 2 and self.world.is_last():
+                self.kept.mul_(2.0)
+            self.kept = None
 
     def _write_gradient(self, now):
         world = self.world
@@ -218,6 +235,8 @@ class Trainee:
             self._step()
         if self.scaler is not None:
             self.scaler.update()
+        if recipe.by_hand == "kept":
+            self.kept = self.model.head.weight.grad
         if recipe.zero_grad == "after":
             optimizer.zero_grad()
 
@@ -324,6 +343,8 @@ class Trainee:
         """(values, everything): dicts of lists of numbers, and of tensors."""
         values = {name: tensor.detach() for name, tensor in self.model.state_dict().items()}
         values = {name.replace("_orig_mod.", ""): tensor for name, tensor in values.items()}
+        if self.scaler is not None:
+            values["scale"] = torch.tensor(self.scaler.get_scale(), dtype=torch.float64)
         for i, group in enumerate(self.optimizer.param_groups):
             values[f"lr{i}"] = torch.as_tensor(group["lr"], dtype=torch.float64)
         everything = dict(values)
@@ -339,6 +360,42 @@ def _load(file):
         return torch.load(file, weights_only=False)
     except TypeError:  # an older torch
         return torch.load(file)
+
+
+def _shared(first, second, now):
+    first.partner = second
+    if first.scaler is not None:
+        second.scaler = first.scaler
+    for trainee in (first, second):
+        trainee.zero_grad()
+    first.backward(now)
+    second.complete(now)
+    for trainee in (first, second):
+        trainee.update()
+
+
+def _adversarial(generator, judge, now, freezes=True):
+    judge.partner, judge.is_detached = generator, True
+    generator.partner = judge
+    judge.zero_grad()
+    judge.backward(now)
+    judge.update()
+    generator.zero_grad()
+    trained = [p for p in judge.parameters() if p.requires_grad] if freezes else []
+    for p in trained:
+        p.requires_grad_(False)
+    generator.backward(now)
+    for p in trained:
+        p.requires_grad_(True)
+    generator.update()
+
+
+def _adversarial_open(generator, judge, now):
+    _adversarial(generator, judge, now, freezes=False)
+
+
+# A step of two trainees in one graph.
+_TOGETHER = {"shared": _shared, "adversarial": _adversarial, "adversarial_open": _adversarial_open}
 
 
 def elastic_step(trainee, step, in_the_middle=lambda: None):
@@ -400,16 +457,20 @@ class Training:
             if recipe.uneven != "no":
                 last = world.join()
                 for trainee in self.trainees:
-                    if world.distributed:
+                    if world.distributed and recipe.joined == "broadcast":
                         world.broadcast(trainee.model, trainee.optimizer, last)
                     advance(trainee.scheduler)
-                yield self.moment(f"{epoch}.joined")
+                if recipe.joined == "broadcast":
+                    yield self.moment(f"{epoch}.joined")
             if epoch == 0 and recipe.copied != "no":
                 self.trainees[0].copy()
                 yield self.moment("0.copied")
 
     def _step(self, now):
         recipe = self.recipe
+        if recipe.second in _TOGETHER:
+            _TOGETHER[recipe.second](*self.trainees, now)
+            return
         order = list(self.trainees)
         if recipe.second.startswith("crossed") and self.world.crosses():
             order.reverse()

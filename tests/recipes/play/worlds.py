@@ -97,6 +97,10 @@ class Alone:
     def crosses(self):
         return False
 
+    def is_last(self):
+        """Whether this rank alone has a program's fault."""
+        return False
+
 
 class Together:
     """See the head of this file. subset: the optimizer is of a process set without the last rank."""
@@ -167,3 +171,6 @@ class Together:
     def crosses(self):
         """Whether this rank takes two models in the other order."""
         return self.rank % 2 == 1
+
+    def is_last(self):
+        return self.rank == self.hvd.size() - 1

@@ -89,33 +89,41 @@ class Scaler:
 
     def __init__(self):
         self.factor = 1024.0
-        self._found = None
+        # By the optimizer's id, since the last update(): whether an infinity was found.
+        self._per_optimizer_states = {}
 
     def scale(self, loss):
         return loss * self.factor
 
     @torch.no_grad()
     def unscale_(self, optimizer):
-        self._found = False
+        found = False
         for group in optimizer.param_groups:
             for p in group["params"]:
                 if p.grad is not None:
-                    self._found |= not bool(torch.isfinite(p.grad).all())
+                    found |= not bool(torch.isfinite(p.grad).all())
                     p.grad.mul_(1.0 / self.factor)
+        self._per_optimizer_states[id(optimizer)] = found
 
     def step(self, optimizer):
-        if self._found is None:
+        if id(optimizer) not in self._per_optimizer_states:
             self.unscale_(optimizer)
-        if not self._found:
+        if not self._per_optimizer_states[id(optimizer)]:
             optimizer.step()
 
     def update(self):
-        if self._found:
+        if any(self._per_optimizer_states.values()):
             self.factor *= 0.5
-        self._found = None
+        self._per_optimizer_states.clear()
 
     def get_scale(self):
         return self.factor
+
+    def state_dict(self):
+        return {"factor": self.factor}
+
+    def load_state_dict(self, state):
+        self.factor = state["factor"]
 
 
 def scaler():

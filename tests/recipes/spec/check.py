@@ -4,7 +4,7 @@ Allowed are
 * all ranks have the same bits after every step, and the values of one process, up to rounding;
 * if the recipe has a value of recipe.REFUSABLE: an error on every rank, before a step that would have been wrong, of a
   kind that Maypole raises on purpose, and at least one names a parameter or an operation. The ranks that did not find
-  the cause themselves say which rank has ended.
+  the cause themselves say which rank has ended; with by_hand="kept" each tells the cause.
 
 An end is what player.py answers; None: the rank has not answered, because it hangs or has died.
 
@@ -66,6 +66,8 @@ def _errors(recipe: Recipe, ends: Dict[int, Any]) -> Optional[str]:
         return f"an error of a program that is right: {texts}; at {' < '.join(reversed(first['trace']))}"
     if not any(_NAMED.search(error["text"]) for error in errors.values()):
         return f"errors that name no parameter: {texts}"
+    if recipe.by_hand == "kept" and not all("was changed while it was reduced" in error["text"] for error in errors.values()):
+        return f"an error whose cause only some ranks know: {texts}"
     return None
 
 

@@ -11,8 +11,8 @@ import random
 from recipe import DIMENSIONS, REFUSABLE, Recipe
 
 # How often a dimension has another value than the simplest; the default is half.
-_SHARES = {"model": 0.8, "dtype": 0.2, "optimizer": 0.8, "scheduler": 0.6, "start": 0.7, "op": 0.25, "second": 0.15,
-           "declared": 0.3, "same_names": 0.3, "uneven": 0.25, "skipped": 0.15, "compression": 0.2, "outer": 0.15,
+_SHARES = {"model": 0.8, "dtype": 0.2, "optimizer": 0.8, "scheduler": 0.6, "start": 0.7, "op": 0.25, "second": 0.25,
+           "declared": 0.3, "same_names": 0.3, "uneven": 0.25, "joined": 0.4, "skipped": 0.15, "compression": 0.2, "outer": 0.15,
            "closure": 0.2, "by_hand": 0.2, "scaler": 0.25, "subset": 0.15, "passes": 0.3, "memory": 0.4,
            "checkpoint": 0.25, "copied": 0.4, "usage": 0.6, "named": 0.2, "shuffled": 0.1, "frozen": 0.4, "predivide": 0.2,
            "groups": 0.35, "compiled": 0.1, "grad_dtype": 0.6, "kernel": 0.4}

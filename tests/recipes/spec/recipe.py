@@ -79,18 +79,24 @@ DIMENSIONS: Dict[str, Tuple[Any, ...]] = {
     # model: model.zero_grad(). hand: p.grad = None. after: optimizer.zero_grad() after step().
     "zero_grad": ("default", "none", "zeros", "model", "hand", "after"),
     # halved: a gradient is multiplied in place after synchronize(); early: before it. written: the branch, which is
-    # not used, gets a gradient without backward(), another one on each rank.
-    "by_hand": ("no", "halved", "written", "early"),
+    # not used, gets a gradient without backward(), another one on each rank. kept: in the third step the last rank
+    # multiplies a tensor that was a gradient in the step before.
+    "by_hand": ("no", "halved", "written", "early", "kept"),
     # A gradient scaler; in the third step the gradients of the last rank overflow. early: without synchronize().
     "scaler": ("no", "yes", "early"),
     # A second model with its optimizer. after: step by step, one after the other. interleaved: both backward(), then
     # both step(). crossed...: in an order that differs between ranks; crossed_forward: only the forward passes.
-    "second": ("none", "after", "interleaved", "crossed", "crossed_interleaved", "crossed_forward"),
+    # shared: one loss, of the sum of both models. adversarial: a loss of the second model, beside the first one's
+    # values, and then one of both, for the first model, while the second is frozen (adversarial_open: it is not).
+    "second": ("none", "after", "interleaved", "crossed", "crossed_interleaved", "crossed_forward", "shared",
+               "adversarial", "adversarial_open"),
     "same_names": (False, True),  # the parameters of both have the same names
     # --- events
     # join: the last rank has fewer batches. first: it has none in the first epoch; ever: none at all. one_skips: a
-    # rank skips a batch. The epoch ends with join(), and broadcasts from the rank that joined last.
+    # rank skips a batch. The epoch ends with join(), and broadcasts from the rank that joined last, unless
+    # joined is "bare".
     "uneven": ("no", "join", "first", "ever", "one_skips"),
+    "joined": ("broadcast", "bare"),
     # before: all ranks skip a batch. after: after backward(), without step().
     "skipped": ("no", "before", "after"),
     # An elastic job, of which the last rank dies in the middle of a step. death: the others go on, and another process
@@ -104,7 +110,10 @@ REFUSABLE = {
     ("frozen", "one_rank"), ("named", "by_rank"), ("shuffled", True),
     ("declared", False),
     ("second", "interleaved"), ("second", "crossed"), ("second", "crossed_interleaved"),
+    ("second", "adversarial_open"),
     ("skipped", "after"),
+    ("joined", "bare"),
+    ("by_hand", "kept"),
     ("checkpoint", "reentrant"),
 }
 
@@ -169,11 +178,11 @@ class Recipe(_Fields):
 def _conflicts(r: Recipe):
     """(dimension, value) that the other dimensions ask for; the earlier ones matter more."""
     if r.elastic != "no":
-        for name in ("closure", "outer", "start", "copied", "subset", "declared", "scaler", "second", "uneven", "skipped",
-                     "compression", "shuffled", "compiled", "by_hand"):
+        for name in ("closure", "outer", "start", "copied", "subset", "declared", "second", "uneven", "skipped", "shuffled",
+                     "compiled", "by_hand"):
             yield name, DIMENSIONS[name][0]
         if r.op == "Adasum":
-            yield "op", "Average"
+            yield "optimizer", "SGD"  # whose state the ranks have after a change is another one's
         if r.clip.startswith("early"):
             yield "clip", "no"
         if r.frozen == "one_rank":
@@ -190,6 +199,10 @@ def _conflicts(r: Recipe):
             yield "dtype", "float64"
         if r.zero_grad == "after":
             yield "zero_grad", "default"
+    if r.uneven == "no":
+        yield "joined", "broadcast"
+    if r.joined == "bare":
+        yield "copied", "no"
     if r.outer != "none":
         yield "uneven", "no"  # slow weights, or those of an ascent, of a rank that has joined are nobody's to broadcast
     if r.optimizer == "SparseAdam":
@@ -357,6 +370,12 @@ def _conflicts(r: Recipe):
         yield "by_hand", "no"  # there is no gradient to multiply
     if r.changes_early():
         yield "synchronize", False
+    if r.by_hand == "kept":
+        # It changes gradients while they are reduced, not their sum.
+        yield "clip", "no"
+        yield "scaler", "no"
+        yield "synchronize", False
+        yield "by_hand", "no" if r.op == "Adasum" or r.outer in _OUTER_STEPS else "kept"
     if r.by_hand == "halved" or r.scaler == "yes":
         yield "synchronize", True
     if r.by_hand == "written":

@@ -66,7 +66,8 @@ class _Place:
 class Bucket:
     """A flat buffer and the parameters whose gradients it holds.
 
-    missing: how many gradients have not been computed yet in this step.
+    missing: how many gradients have not been computed yet in this step, of the
+    parameters that required one when it began.
 
     Invariant: gather() orders the buffer's current stream after the streams on
     which gradients were computed; a model may use several.
@@ -179,7 +180,8 @@ class Bucket:
 
     def reset(self) -> None:
         """Begins another step: all gradients are missing."""
-        self.missing = len(self._places)
+        self.missing = sum(place.parameter.requires_grad
+                           for place in self._places)
 
     def active(self) -> bool:
         """Whether any of the parameters requires a gradient now."""

@@ -166,32 +166,45 @@ class Parameters:
         self._guards.remove(parameter)
         self.names.pop(parameter, None)
 
-    def follow_groups(self) -> bool:
+    def follow_groups(self) -> tuple[bool, bool]:
         """Notices parameters that were added to the optimizer's groups, and those that are gone.
 
-        Returns whether some are gone.
+        Returns whether there was a change, and whether some are gone.
         """
-        parameters = _parameters_of(self.optimizer())
-        ids = [id(p) for p in parameters]
+        optimizer = self.optimizer()
+        ids = [id(p) for p in _parameters_of(optimizer)]
         if ids == self._ids:
-            return False
+            return False, False
         self._ids = ids
         names = self._options.names
-        gone = set(self.names) - set(parameters)
+        gone = follow_names(names, optimizer)
         for parameter in gone:
             self._unwatch(parameter)
-            names.pop(parameter, None)
-        taken = set(names.values())
-        for g, group in enumerate(self.optimizer().param_groups):
-            for i, parameter in enumerate(group["params"]):
-                if parameter in self.names:
-                    continue
-                name = f"group{g}.{i}"
-                while name in taken:
-                    name += "+"
-                taken.add(name)
-                names[parameter] = name
+        for parameter, name in names.items():
+            if parameter not in self.names:
                 self.names[parameter] = f"{self.prefix}.{name}"
                 _naming[id(parameter)] = self
         self.watch()
-        return bool(gone)
+        return True, bool(gone)
+
+
+def follow_names(names: dict[torch.Tensor, str],
+                 optimizer: torch.optim.Optimizer) -> set[torch.Tensor]:
+    """Makes `names` those of the optimizer's parameters as they are now.
+
+    New parameters are named after their place. Returns those that are gone.
+    """
+    gone = set(names) - set(_parameters_of(optimizer))
+    for parameter in gone:
+        del names[parameter]
+    taken = set(names.values())
+    for g, group in enumerate(optimizer.param_groups):
+        for i, parameter in enumerate(group["params"]):
+            if parameter in names:
+                continue
+            name = f"group{g}.{i}"
+            while name in taken:
+                name += "+"
+            taken.add(name)
+            names[parameter] = name
+    return gone

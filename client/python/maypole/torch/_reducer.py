@@ -35,6 +35,8 @@ class Reducer:
         # sparse again.
         self.stays_sparse = stays_sparse
         self._layouts = Layouts()
+        # By name: what is being reduced, and its version at the start.
+        self._versions: dict[str, tuple[torch.Tensor, int]] = {}
         # Its tensors must keep their shape: PowerSGD's factors do.
         self.has_state = hasattr(compression, "reset")
 
@@ -110,35 +112,48 @@ class Reducer:
                 return self._start_sparse(parameter, name)
             return self._start_as_dense(parameter, name)
         check_no_graph(grad, name)
+        return self._start_ordered(parameter, grad, name)
+
+    def start_zeros(self, parameter: torch.Tensor, name: str) -> Callable[[], None]:
+        """As start(), of zeros in the place of a dense gradient that cannot be reduced; nothing is stored."""
+        return self._start_ordered(parameter, self.zeros(parameter), name)
+
+    def _start_ordered(self, parameter: torch.Tensor, grad: torch.Tensor,
+                       name: str) -> Callable[[], None]:
         order = self.order_of(parameter)
         return self.start_dense(grad if order is None else grad.permute(order),
                                 name)
 
+    def changed(self) -> Optional[AssertionError]:
+        """An error if the program has changed a gradient while it was reduced."""
+        for name, (tensor, version) in self._versions.items():
+            if tensor._version != version:
+                return AssertionError(
+                    f"the gradient of {name!r} was changed while it was "
+                    "reduced; call optimizer.synchronize() before you change "
+                    "gradients through tensors that were .grad before")
+        return None
+
+    def _watch(self, name: str, tensor: torch.Tensor) -> None:
+        # Views of one memory count together: the others may still be computed.
+        if not tensor._is_view():
+            self._versions[name] = tensor, tensor._version
+
     def start_dense(self, tensor: torch.Tensor,
                     name: str) -> Callable[[], None]:
-        """Starts reducing `tensor` in place; returns a function that waits.
-
-        That function raises AssertionError if the program has changed `tensor`
-        in between.
-        """
+        """Starts reducing `tensor` in place; returns a function that waits."""
         compressor = compressor_of(self.compression, name)
         small, ctx = compressor.compress(tensor)
         handle = reduce_gradient(small, name, self.op, self.prescale,
                                  self.postscale, self.process_set)
-        # Views of one memory count together: the others may still be computed.
-        version = None if tensor._is_view() else tensor._version
+        self._watch(name, tensor)
 
         def finish() -> None:
-            changed = version is not None and tensor._version != version
+            self._versions.pop(name, None)
             result = compressor.decompress(synchronize(handle), ctx)
             if result is not tensor:
                 with torch.no_grad():
                     tensor.copy_(result)
-            if changed:
-                raise AssertionError(
-                    f"the gradient of {name!r} was changed while it was "
-                    "reduced; call optimizer.synchronize() before you change "
-                    "gradients through tensors that were .grad before")
 
         return finish
 
@@ -155,8 +170,10 @@ class Reducer:
         small.copy_(bucket.buffer)
         handle = reduce_gradient(small, name, self.op, self.prescale,
                                  self.postscale, self.process_set)
+        self._watch(name, bucket.buffer)
 
         def finish() -> None:
+            self._versions.pop(name, None)
             result = synchronize(handle)
             with torch.no_grad():
                 bucket.buffer.copy_(result)

@@ -12,8 +12,13 @@ synchronize() reduces all parameters, also those that this rank has not
 computed, so that ranks with different graphs do not wait for each other forever
 (_layouts has what such a rank contributes). step() calls it; so does the first
 access to a .grad between backward() and step() (_guards): clipping, looking for
-infinities and printing see the result. A second synchronize() in a step has
-other names, so that it never meets another rank's first one.
+infinities and printing see the result. Before a second round of reductions in a
+step the ranks ask each other whether all have one; its operations have other
+names.
+
+An error that one rank finds alone (a gradient changed while it was reduced, say)
+is raised when this rank has taken part in the step's reductions and the others
+know of it, so that they raise it, too, in step() at the latest.
 
 With buckets, the gradient of a new parameter is reduced alone in its first
 step. After that all ranks know which gradients are sparse, and the others go
@@ -35,21 +40,20 @@ None while its reduction has not been started. The guards are engaged while
 
 import contextlib
 import dataclasses
-import inspect
-import sys
-import traceback
+import threading
 import warnings
 import zlib
 from typing import Any, Callable, Optional
 
 import torch
-import torch.utils.checkpoint
 
 from maypole import _native
 from maypole.common import basics
 from maypole.common.constants import Max, ReduceOp, Sum
+from maypole.common.exceptions import HorovodInternalError
 from maypole.common.process_sets import global_process_set
 from maypole.torch._buckets import Bucket, Buckets
+from maypole.torch._callers import in_backward, in_checkpoint, in_zero_grad, nothing
 from maypole.torch._compiling import not_compiled
 from maypole.torch._equal_start import EqualStart
 from maypole.torch._gradient_changes import Gradients, is_clear
@@ -118,10 +122,12 @@ class GradientReduction:
         self._settled: set[torch.Tensor] = set()
         self._synchronized = _NOT
         self._count = 0  # of synchronize() in this step
+        self._asked = False  # whether others also begin this round, if not the first
+        self._failure: Optional[Exception] = None  # that this rank has found alone
         self._complete = False  # some gradient had its last pass in this step
         # Gradients that were read between two passes.
         self._read_early = Gradients()
-        self._sums = Sums()
+        self._sums = Sums(self._fail)
         self._start_check = EqualStart(process_set, zeros=self._reducer.zeros)
         self._same_step = SameStep(process_set)
         self._epoch = basics.joins()
@@ -133,6 +139,8 @@ class GradientReduction:
             options, names={})
         self._parameters = Parameters(optimizer, watched, self._guards,
                                       self._on_grad, self.first_pending, is_copy)
+        # backward() has a thread for each device.
+        self._lock = threading.Lock()
 
     @property
     def _names(self) -> dict[torch.Tensor, str]:
@@ -152,8 +160,12 @@ class GradientReduction:
 
     def follow_groups(self) -> None:
         """Notices changes of the optimizer's groups."""
-        if (self.distributed and self._parameters.follow_groups()
-                and self._buckets is not None):
+        if not self.distributed:
+            return
+        changed, some_gone = self._parameters.follow_groups()
+        if changed:
+            self._start_check.forget()
+        if some_gone and self._buckets is not None:
             if self._pending:  # the reductions of these buckets have begun
                 self._outdated = True
             else:
@@ -162,8 +174,12 @@ class GradientReduction:
     # --- Within backward() ------------------------------------------------------
 
     def _on_grad(self, parameter: torch.Tensor) -> None:
+        with self._lock:
+            self._note_grad(parameter)
+
+    def _note_grad(self, parameter: torch.Tensor) -> None:
         if not self._pending and parameter in self._parameters.hooked:
-            self._begin()
+            self._begin(parameter)
         if parameter not in self._parameters.hooked:
             return
         passes = self._passes[parameter] = self._passes.get(parameter, 0) + 1
@@ -182,16 +198,21 @@ class GradientReduction:
         bucket = self._bucket_of(parameter)
         if bucket is None:
             self._start(parameter)
-            return
-        bucket.computed()
-        if bucket.missing == 0:
-            self._start_bucket(bucket)
+        else:
+            bucket.computed()
+            if bucket.missing == 0:
+                self._start_bucket(bucket)
+        if self._failure is not None:
+            self._fail(self._failure)
 
-    def _begin(self) -> None:
+    def _begin(self, parameter: torch.Tensor) -> None:
         """The first gradient since synchronize()."""
         if not self._parameters.asleep:
             self.follow_groups()
             self._follow_job()
+            self._ask_for_another_round(parameter)
+        for bucket in self._buckets or ():
+            bucket.reset()
 
     def _keep_results(self) -> None:
         if self.distributed and self.options.op == Sum:
@@ -201,7 +222,7 @@ class GradientReduction:
         what = (f"the gradient of {self._names[parameter]!r} was computed more "
                 f"than backward_passes_per_step={self.backward_passes_per_step}"
                 " times before step(); ")
-        if _in_checkpoint():
+        if in_checkpoint():
             return what + (
                 "the parameter is used in several parts of the model that "
                 "torch.utils.checkpoint computes again, and each computes its "
@@ -213,13 +234,12 @@ class GradientReduction:
         return f":{self._count + 1}" if self._count else ""
 
     def _start(self, parameter: torch.Tensor) -> None:
+        name = self._names[parameter] + self._suffix()
         try:
-            self._pending[parameter] = self._reducer.start(
-                parameter, self._names[parameter] + self._suffix())
-        except AssertionError:
-            # All ranks are here; without this the step could not be ended.
-            self.abandon()
-            raise
+            self._pending[parameter] = self._reducer.start(parameter, name)
+        except AssertionError as error:
+            self._note_failure(error)
+            self._pending[parameter] = self._reducer.start_zeros(parameter, name)
 
     def _bucket_of(self, parameter: torch.Tensor) -> Optional[Bucket]:
         return (None
@@ -228,20 +248,28 @@ class GradientReduction:
     def _start_bucket(self, bucket: Bucket) -> None:
         try:
             bucket.gather()
-        except AssertionError:
-            self.abandon()
-            raise
+        except (AssertionError, ValueError) as error:
+            self._note_failure(error)
         self._pending[bucket] = self._reducer.start_bucket(
             bucket, bucket.name + self._suffix())
+
+    def _note_failure(self, error: Optional[Exception]) -> None:
+        """This rank will raise `error` when it has taken part in all reductions of the step."""
+        self._failure = self._failure or error
+
+    def _fail(self, error: Exception) -> None:
+        """Raises `error`, within backward()."""
+        self._note_failure(error)
+        self._synchronize(_NOT)
 
     # --- Access by the program --------------------------------------------------
 
     def _accessed(self, parameter: torch.Tensor, value: Any) -> None:
         """Called before the program reads or sets parameter.grad, while gradients are pending."""
-        if _in_backward():
+        if in_backward():
             self._accessed_in_backward(parameter)
         elif self._complete:
-            drops = _in_zero_grad() if value is READ else is_clear(value)
+            drops = in_zero_grad() if value is READ else is_clear(value)
             if value is READ or drops:
                 self._synchronize(_BY_ACCESS)
                 self._keep_results()
@@ -262,7 +290,8 @@ class GradientReduction:
         """In a hook of the program's."""
         finish = self._pending.get(parameter)
         if finish is not None:
-            self._pending[parameter] = _nothing
+            self._pending[parameter] = nothing
+            self._note_failure(self._reducer.changed())
             finish()
         elif self._passes.get(parameter, 0) >= self.backward_passes_per_step:
             raise AssertionError(
@@ -270,15 +299,18 @@ class GradientReduction:
                 "backward(), while it waits for the others of its bucket; do "
                 "this after backward(), or leave gradient_as_bucket_view out")
 
-    def _check_unchanged(self, parameter: torch.Tensor) -> None:
-        """Raises AssertionError if the program has changed a gradient that is not reduced yet."""
-        if grad_of(parameter) is not None and self._read_early.changed(parameter):
-            raise AssertionError(
+    def _changed_early(self) -> Optional[AssertionError]:
+        """An error if the program has changed a gradient that is not reduced yet."""
+        for parameter in self._read_early:
+            if grad_of(parameter) is None or not self._read_early.changed(parameter):
+                continue
+            return AssertionError(
                 f"the gradient of {self._names[parameter]!r} was changed on this "
                 "rank before it was reduced, after fewer backward passes than "
                 f"backward_passes_per_step={self.backward_passes_per_step}; "
                 "call synchronize() before you change gradients, and step() "
                 "within skip_synchronize()")
+        return None
 
     # --- The end of a step ------------------------------------------------------
 
@@ -286,8 +318,9 @@ class GradientReduction:
         """The name of a gradient that has been computed and not synchronized."""
         if not self._pending or self._parameters.asleep:
             return None
-        first = next(iter(self._pending))
-        return first.name if isinstance(first, Bucket) else self._names[first]
+        names = (key.name if isinstance(key, Bucket) else self._names.get(key)
+                 for key in self._pending)
+        return next(filter(None, names), "a parameter that the optimizer had")
 
     def synchronize(self) -> None:
         """See DistributedOptimizer()."""
@@ -301,6 +334,7 @@ class GradientReduction:
         unequal: Optional[Exception] = None
         doubtful = False
         try:
+            self._ask_for_another_round()
             unequal, doubtful = self._start_the_rest(how)
         except Exception as error:  # pylint: disable=broad-except
             first_error = error
@@ -313,10 +347,16 @@ class GradientReduction:
         self._reset_passes()
         self._count += 1
         self._steps += 1
+        self._asked = False
         self._synchronized = how
+        if first_error is None and self._failure is not None:
+            first_error = self._tell_failure()
         if first_error is not None:
+            self._failure = None
+            self._count = 0
             self._forget()
             self._same_step.end()
+            self._sums.drop()
             raise first_error
         self._reducer.settle()
         self._fill_buckets()
@@ -352,8 +392,8 @@ class GradientReduction:
         # Raised when all gradients are there: other ranks start theirs, too.
         unequal = self._start_check.check(
             self._parameters.optimizer(), self._names, self._operation("start"))
-        for parameter in self._read_early:
-            self._check_unchanged(parameter)
+        self._note_failure(self._reducer.changed() or self._changed_early()
+                           or self._sums.summed_again())
         for bucket in self._buckets or ():
             if bucket not in self._pending and bucket.active():
                 self._start_bucket(bucket)
@@ -389,9 +429,32 @@ class GradientReduction:
             self.abandon()
             raise
 
-    def _ask_for_step(self) -> None:
+    def _ask_for_step(self, again: Optional[torch.Tensor] = None) -> None:
         self._same_step.start(self._names, self._operation("step"),
-                              self._synchronized == _BY_ACCESS)
+                              self._synchronized == _BY_ACCESS, self._failure,
+                              again)
+
+    def _tell_failure(self) -> Exception:
+        """Waits until all ranks know of this rank's failure, and returns it."""
+        failure = self._failure
+        assert failure is not None
+        self._ask_for_step()
+        with contextlib.suppress(type(failure), HorovodInternalError):
+            self._same_step.finish(self._names)
+        return failure
+
+    def _ask_for_another_round(self, parameter: Optional[torch.Tensor] = None) -> None:
+        """Raises AssertionError on all ranks if only some have another round of reductions in this step."""
+        if not self.distributed or self._count == 0 or self._asked:
+            return
+        self._asked = True
+        self._ask_for_step(parameter if parameter in self._names else
+                           next(iter(self._names), None))
+        try:
+            self._same_step.finish(self._names)
+        except AssertionError:
+            self.abandon()
+            raise
 
     def _reduce_for_step(self) -> None:
         if self.distributed and self._parameters.superseded:
@@ -406,10 +469,13 @@ class GradientReduction:
                 "are reduced a second time; call step() within the context "
                 "optimizer.skip_synchronize()", stacklevel=4)
             if self.distributed and self.options.op == Sum:
-                raise ValueError(
+                self._failure = ValueError(
                     "step() after synchronize() would sum the gradients, which "
                     "are sums already; call step() within the context "
                     "optimizer.skip_synchronize()")
+                failure = self._tell_failure()
+                self.abandon()
+                raise failure
         if self._synchronized != _BY_ACCESS:
             self._synchronize(_BY_STEP)
 
@@ -465,8 +531,6 @@ class GradientReduction:
     def _reset_passes(self) -> None:
         self._complete = False
         self._passes.clear()
-        for bucket in self._buckets or ():
-            bucket.reset()
 
     def abandon(self) -> None:
         """Ends a step whose epoch is over.
@@ -476,6 +540,8 @@ class GradientReduction:
         """
         self._guards.release()
         self._finish_all()
+        self._failure = None
+        self._asked = False
         self._read_early.clear()
         self._reset_passes()
         self._forget()
@@ -538,38 +604,3 @@ class GradientReduction:
             allreduce_async_(both, None, self._operation("known"), Max,
                              process_set=self.options.process_set)).tolist()
         return highest == -lowest
-
-
-def _nothing() -> None:
-    """Ends a reduction that has ended."""
-
-
-def _in_backward() -> bool:
-    """Whether this thread is within backward(), in a hook."""
-    try:
-        torch.autograd.Variable._execution_engine.queue_callback(_nothing)
-        return True
-    except RuntimeError:
-        return False
-
-
-def _in_checkpoint() -> bool:
-    """Whether this thread is in the backward() that reentrant checkpointing makes within another one."""
-    return any(frame.f_code.co_filename == _CHECKPOINT
-               for frame, _ in traceback.walk_stack(None))
-
-
-_CHECKPOINT = inspect.getfile(torch.utils.checkpoint)
-
-
-_CLEARING = (torch.nn.Module.zero_grad.__code__, )
-
-
-def _in_zero_grad() -> bool:
-    """Whether an access comes from the model's zero_grad()."""
-    frame: Any = sys._getframe()
-    for _ in range(6):
-        frame = frame and frame.f_back
-        if frame is not None and frame.f_code in _CLEARING:
-            return True
-    return False

@@ -3,8 +3,9 @@
     same = SameStep(process_set)
     same.count()                      # after each synchronize(), and each time gradients are dropped
     same.observe(parameters)          # the results as they are before the program changes them
-    same.start(names, operation, reads)    # while the last gradients are reduced, or later
+    same.start(names, operation, reads, failure)   # while the last gradients are reduced, or later
     same.finish(names)                # about to step: raises on all ranks, or on none
+    same.start(names, operation, reads, failure, again)   # about to reduce again in the same step
 
 Operations of gradients have the same names in every step. So the gradient that one
 rank has dropped (a batch that was skipped after backward()) would meet the next
@@ -15,7 +16,10 @@ result, its own to something else. Neither can be noticed by one rank alone, so
 each step has one small allreduce, of
 * how often gradients were reduced or dropped: the same on all ranks;
 * the number of a result that the program has changed since it read it, and
-  whether this rank has read none: not both.
+  whether this rank has read none: not both;
+* whether the rank has failed alone: then the ranks exchange the errors' texts;
+* whether it begins another round of reductions in this step, or is about to step:
+  the same on all ranks.
 
 Results are only observed where the second is possible: if some rank could not
 notice that others read, or others have not been told that this one does.
@@ -30,6 +34,7 @@ from typing import Any, Optional
 
 import torch
 
+from maypole.common import basics, objects
 from maypole.common.constants import Max
 from maypole.common.exceptions import HorovodInternalError
 from maypole.torch._gradient_changes import Gradients
@@ -44,6 +49,8 @@ class SameStep:
         self._rounds = 0
         self._results: Optional[Gradients] = None
         self._handle: Optional[int] = None
+        self._operation = ""
+        self._failure: Optional[Exception] = None
 
     def count(self) -> None:
         """Gradients were reduced, or dropped."""
@@ -61,45 +68,61 @@ class SameStep:
 
     def end(self) -> None:
         """The step is over, or has failed."""
-        self._results = None
+        self._results = self._failure = None
         if self._handle is not None:
             handle, self._handle = self._handle, None
             with contextlib.suppress(HorovodInternalError):
                 synchronize(handle)
 
     def start(self, names: dict[torch.Tensor, str], operation: str,
-              reads: bool) -> None:
+              reads: bool, failure: Optional[Exception] = None,
+              again: Optional[torch.Tensor] = None) -> None:
         """Asks the other ranks, if that was not done in this step.
 
         reads: whether this rank has waited because its program read gradients.
+        failure: the error that this rank has found alone. again: a parameter
+        whose gradient is reduced another time, so that this rank does not step.
         """
         if self._handle is not None:
             return
-        changed = 0
+        changed = None
         if self._results is not None:
-            first = next((p for p in names if p in self._results
-                          and self._results.changed(p)), None)
-            changed = 0 if first is None else _sorted(names).index(names[first]) + 1
+            changed = next((p for p in names if p in self._results
+                            and self._results.changed(p)), None)
         self._results = None
+        self._operation, self._failure = operation, failure
         row = torch.tensor(
-            [self._rounds, -self._rounds, changed, reads, not reads], device="cpu")
+            [self._rounds, -self._rounds, _number(names, changed), reads,
+             not reads, failure is not None, _number(names, again), again is None],
+            device="cpu")
         self._handle = allreduce_async_(row, None, operation, Max,
                                         process_set=self._process_set)
 
     def finish(self, names: dict[torch.Tensor, str]) -> bool:
         """Returns whether some rank has read gradients of this step.
 
-        Raises AssertionError on all ranks if their steps differ.
+        Raises AssertionError on all ranks if their steps differ, or if a rank
+        has failed; on that rank its own error.
         """
         handle, self._handle = self._handle, None
         assert handle is not None  # start() was called
-        most, least, changed, some_read, some_do_not = synchronize(handle).tolist()
+        (most, least, changed, some_read, some_do_not, some_failed, again,
+         some_step) = synchronize(handle).tolist()
+        if some_failed:
+            raise self._error_of_all()
         if most != -least:
             raise AssertionError(
                 "step(): a rank has cleared the gradients of its parameters between "
                 "backward() and step(), and another one had computed none then, so "
                 "its next ones were reduced with those; skip a batch before "
                 "backward(), or call step() or synchronize() on all ranks for each")
+        if again and some_step:
+            raise AssertionError(
+                f"the gradient of {_sorted(names)[again - 1]!r} is reduced twice "
+                "in a step on a rank, whose program has read gradients between two "
+                "backward() or called synchronize() twice, and once on another "
+                "rank; between two backward() of a step, read gradients on all "
+                "ranks or on none, or set backward_passes_per_step")
         if changed and some_do_not:
             raise AssertionError(
                 f"the gradient of {_sorted(names)[changed - 1]!r} was changed "
@@ -109,6 +132,21 @@ class SameStep:
                 "ranks before you change gradients, and step() within "
                 "skip_synchronize()")
         return bool(some_read)
+
+    def _error_of_all(self) -> Exception:
+        failure, self._failure = self._failure, None
+        own = failure and (basics.rank(), str(failure))
+        everyones = objects.allgather_object(own, self._operation + ".failures",
+                                             self._process_set)
+        rank, text = next(filter(None, everyones))
+        return failure or AssertionError(
+            f"the step of rank {rank} has failed, so no rank steps: {text}")
+
+
+def _number(names: dict[torch.Tensor, str],
+            parameter: Optional[torch.Tensor]) -> int:
+    """0: none."""
+    return 0 if parameter is None else _sorted(names).index(names[parameter]) + 1
 
 
 def _sorted(names: dict[torch.Tensor, str]) -> list[str]:

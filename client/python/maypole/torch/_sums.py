@@ -1,7 +1,8 @@
 """With op=Sum: no gradient may be added to one that is a result already.
 
-    sums = Sums()
-    sums.keep(parameters, names)   # their .grad may be results; backward() raises if it adds to one
+    sums = Sums(fail)
+    sums.keep(parameters, names)   # their .grad may be results; if backward() adds to one, fail(error)
+    sums.summed_again()            # about to reduce them: the error, if one is a result
     sums.drop()                    # the step is over, or they were cleared
 
 The sum of the ranks' results would count each rank's gradient several times. (An
@@ -13,7 +14,7 @@ drop(), or until the parameter's next backward() has found its gradient cleared.
 
 import weakref
 from collections.abc import Iterable
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import torch
 
@@ -22,9 +23,13 @@ from maypole.torch._guards import grad_of
 
 
 class Sums:
-    """See the head of this file."""
+    """See the head of this file.
 
-    def __init__(self) -> None:
+    fail: a bound method, which raises the error on all ranks. It is held weakly.
+    """
+
+    def __init__(self, fail: Callable[[Exception], None]) -> None:
+        self._fail = weakref.WeakMethod(fail)
         self._hooks: dict[torch.Tensor, Any] = {}
         self._names: dict[torch.Tensor, str] = {}
 
@@ -59,12 +64,22 @@ class Sums:
         hook = self._hooks.get(parameter)
         if hook is None:
             return
-        if not is_clear(grad_of(parameter)):
-            raise AssertionError(
-                f"the gradient of {self._names[parameter]!r} was computed onto "
-                "one that has been reduced in this step, which with op=Sum "
-                "would be summed again; call all backward() of a step before "
-                "synchronize() and before the gradients are read, clear the "
-                "gradients in between, or use op=Average")
+        error, fail = self._error_of(parameter), self._fail()
+        if error is not None and fail is not None:
+            fail(error)
         hook.remove()
         del self._hooks[parameter]
+
+    def summed_again(self) -> Optional[AssertionError]:
+        """The error, if gradients are about to be reduced and one of them is a result."""
+        errors = (self._error_of(parameter) for parameter in self._hooks)
+        return next((error for error in errors if error is not None), None)
+
+    def _error_of(self, parameter: torch.Tensor) -> Optional[AssertionError]:
+        if is_clear(grad_of(parameter)):
+            return None
+        return AssertionError(
+            f"the gradient of {self._names[parameter]!r} has been reduced in "
+            "this step, and with op=Sum would be summed again; call all "
+            "backward() of a step before synchronize() and before the gradients "
+            "are read, clear the gradients in between, or use op=Average")

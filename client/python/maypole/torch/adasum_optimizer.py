@@ -24,6 +24,7 @@ from maypole.common.constants import Adasum
 from maypole.torch import async_ops
 from maypole.torch._compiling import not_compiled
 from maypole.torch._equal_start import EqualStart
+from maypole.torch._parameters import follow_names
 from maypole.torch._wrapping import Wrapped, step_is_counted
 
 _NAME = "DistributedOptimizer:delta"
@@ -82,8 +83,11 @@ class DistributedAdasumOptimizer(Wrapped):
         attached = self._attached()
         if attached is None or attached.options.process_set.size() == 1:
             return super().step(*args, **kwargs)
-        unequal = attached.start.check(self, attached.options.names,
-                                       _NAME + ":start")
+        names = attached.options.names
+        before = len(names)
+        if follow_names(names, self) or len(names) > before:
+            attached.start.forget()
+        unequal = attached.start.check(self, names, _NAME + ":start")
         if unequal is not None:
             raise unequal
         # Momentum moves a parameter also after it was frozen.

@@ -200,10 +200,18 @@ class StateDictHandler(StateHandler):
 
     def restore(self) -> None:
         """Loads the copy into the value."""
+        self._end_step()
         self.value.load_state_dict(self._references().copy(self._saved))
+
+    def _end_step(self) -> None:
+        """A GradScaler, which notes what it has done in a step that was interrupted, forgets that."""
+        notes = getattr(self.value, "_per_optimizer_states", None)
+        if isinstance(notes, dict):
+            notes.clear()
 
     def sync(self, root_rank: int = 0) -> None:
         """As of every handler. root_rank: as of SamplerStateHandler."""
+        self._end_step()
         references = self._references()
         is_root = basics.rank() == root_rank
         tensors: list[torch.Tensor] = []
