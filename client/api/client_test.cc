@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -46,6 +47,7 @@ class ClientTest : public ::testing::Test {
         o.size = o.local_size = ranks;
         o.job = "test";
         o.agent = "agent.sock";
+        o.elastic = elastic_;
         std::unique_ptr<Client> client;
         const Status s = Client::Join(o, &client);
         ASSERT_TRUE(s.ok()) << s.message();
@@ -54,6 +56,8 @@ class ClientTest : public ::testing::Test {
     }
     for (auto& t : threads) t.join();
   }
+
+  bool elastic_ = false;
 };
 
 Tensor Floats(std::vector<float>& v) {
@@ -331,6 +335,52 @@ TEST_F(ClientTest, AThreadMaySendWhileAnotherLeaves) {
     client.Leave();
     left.store(true, std::memory_order_relaxed);
     other.join();
+  });
+}
+
+// Waits until the thread sleeps for a time of its own, not for another thread.
+void AwaitSleep(pid_t thread) {
+  const std::string path =
+      "/proc/self/task/" + std::to_string(thread) + "/syscall";
+  long call = -1;
+  while (call != SYS_clock_nanosleep) {
+    std::this_thread::yield();
+    if (!(std::ifstream(path) >> call)) call = -1;  // it runs
+  }
+}
+
+// The executor reads nothing, so a rank tries for a while to say that it has
+// finished. Nobody else waits for that.
+TEST_F(ClientTest, ARankLeavesWhileItCannotSayThatItHasFinished) {
+  FakeExecutor executor("agent.sock", 2);
+  elastic_ = true;
+  std::atomic<bool> leaving{false}, over{false};
+  Run(2, [&](int rank, Client& client) {
+    if (rank == 1) {
+      while (!over.load()) std::this_thread::yield();
+      return;
+    }
+    std::vector<float> x(2, 1);
+    int64_t handle;
+    ASSERT_TRUE(client.Allreduce("only here", Floats(x), {}, &handle).ok());
+    executor.Hold(true);
+    std::atomic<pid_t> thread{0};
+    std::atomic<int> said{0};
+    std::thread finishes([&] {
+      thread.store(gettid());
+      for (; !leaving.load(); said.fetch_add(1)) client.SetFinished(true);
+    });
+    while (thread.load() == 0) std::this_thread::yield();
+    AwaitSleep(thread.load());
+    const int before = said.load();
+    leaving.store(true);
+    std::thread leaves([&] { client.Leave(); });
+    EXPECT_EQ(client.Wait(handle, -1).code(), Code::kAborted);
+    EXPECT_EQ(said.load(), before);
+    over.store(true);
+    finishes.join();
+    executor.Hold(false);
+    leaves.join();
   });
 }
 

@@ -5,7 +5,9 @@
 namespace maypole {
 namespace {
 
-constexpr char kInfoMagic[] = "maypole-bootstrap-1";
+// The info's first line: this, and the number of its format.
+constexpr std::string_view kInfoMagic = "maypole-bootstrap-";
+constexpr int kInfoFormat = 1;
 
 // Arguments must not contain a line break or a 0, whatever a variable holds.
 std::string OneLine(std::string text) {
@@ -112,17 +114,32 @@ Status Decode(std::string_view message, RankMessage* out) {
 }
 
 std::string Encode(const BootstrapInfo& info) {
-  return Say(kInfoMagic,
+  return Say(std::string(kInfoMagic) + std::to_string(kInfoFormat),
              {JoinWords(info.coordinators), info.secret, info.token});
 }
 
 Status Decode(std::string_view text, BootstrapInfo* out) {
   const std::vector<std::string> l = Lines(text);
-  if (l.size() != 4 || l[0] != kInfoMagic) {
-    return Status(
-        Code::kInvalidArgument,
-        "rank 0 published the coordinator's address in the format of another "
-        "version: install the same version of Maypole on all nodes");
+  int format = 0;
+  if (!l[0].starts_with(kInfoMagic) ||
+      !ParseNumber(l[0].substr(kInfoMagic.size()), 0, 1 << 30, &format)) {
+    return Status(Code::kInvalidArgument,
+                  "what rank 0 published (" + std::to_string(text.size()) +
+                      " bytes) is not the address of a coordinator; does "
+                      "another program write to the same place?");
+  }
+  if (format != kInfoFormat) {
+    return Status(Code::kFailedPrecondition,
+                  "rank 0 published the coordinator's address in format " +
+                      std::to_string(format) + ", but this node reads format " +
+                      std::to_string(kInfoFormat) +
+                      ": install the same version of Maypole on all nodes");
+  }
+  if (l.size() != 4) {
+    return Status(Code::kInvalidArgument,
+                  "the coordinator's address that rank 0 published is damaged: "
+                  "it has " +
+                      std::to_string(l.size()) + " lines, not 4");
   }
   *out = BootstrapInfo{};
   if (!l[1].empty()) out->coordinators = Split(l[1], ' ');

@@ -98,7 +98,26 @@ TEST(BootstrapMessagesTest, TermsComeBack) {
   EXPECT_EQ(out.token, "a token");
   ASSERT_TRUE(Decode(Encode(BootstrapInfo{{}, "", "t"}), &out).ok());
   EXPECT_TRUE(out.coordinators.empty());
-  EXPECT_FALSE(Decode("maypole-bootstrap-2\n\n\n", &out).ok());
+}
+
+// Only a format that was read, and is another one, is a matter of versions.
+TEST(BootstrapMessagesTest, InfosThatCannotBeReadSayWhy) {
+  BootstrapInfo out;
+  EXPECT_EQ(Decode("maypole-bootstrap-2\n\n\n", &out).message(),
+            "rank 0 published the coordinator's address in format 2, but this "
+            "node reads format 1: install the same version of Maypole on all "
+            "nodes");
+  EXPECT_EQ(Decode("maypole-bootstrap-1\n127.0.0.1:1", &out).message(),
+            "the coordinator's address that rank 0 published is damaged: it "
+            "has 2 lines, not 4");
+  for (const char* other : {"", "10.0.0.1:29500", "maypole-bootstrap-",
+                            "maypole-bootstrap-1x\n\n\n"}) {
+    EXPECT_EQ(Decode(other, &out).message(),
+              "what rank 0 published (" +
+                  std::to_string(std::string(other).size()) +
+                  " bytes) is not the address of a coordinator; does "
+                  "another program write to the same place?");
+  }
 }
 
 }  // namespace

@@ -382,8 +382,15 @@ void BoardCommunicator::Break(Status status) {
 }
 
 void BoardCommunicator::AnnounceFinished(bool finished) {
-  std::lock_guard lock(left_mutex_);
-  if (!left_ && options_.elastic) session_->SayFinished(finished);
+  if (!options_.elastic || session_->version() < kFinished) return;
+  auto m = session::Make<session::Finished>();
+  m.finished = finished ? 1 : 0;
+  {
+    std::lock_guard lock(left_mutex_);
+    if (left_) return;  // the Goodbye is the last message
+    Send(&m, sizeof(m));
+  }
+  FlushMessages();
 }
 
 // --- Leaving ----------------------------------------------------------------

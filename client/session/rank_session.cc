@@ -305,21 +305,6 @@ RankOptions RankSession::Placed(RankOptions options) const {
   return options;
 }
 
-void RankSession::SayFinished(bool finished) {
-  if (version_ < kFinished) return;
-  auto m = session::Make<session::Finished>();
-  m.finished = finished ? 1 : 0;
-  SendSoon(&m, sizeof(m));
-}
-
-void RankSession::SendSoon(const void* message, size_t bytes) {
-  const auto deadline = Clock::now() + std::chrono::seconds(1);
-  while (Send(message, bytes).code() == Code::kResourceExhausted &&
-         Clock::now() < deadline) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-}
-
 void RankSession::WakeExecutor() {
   const uint64_t one = 1;
   // If the eventfd's counter is full, the executor is awake already.

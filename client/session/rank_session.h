@@ -42,9 +42,6 @@ class RankSession {
   Status Send(const void* message, size_t bytes, int fd = -1);
   // Returns `options` with the agent and with this rank's places in the epoch.
   RankOptions Placed(RankOptions options) const;
-  // This rank has trained to the end, or goes on. To an executor that does not
-  // know the message nothing is sent.
-  void SayFinished(bool finished);
   void WakeExecutor();
   // Ends the connection, even if other threads are sending: what they send is
   // lost. The descriptor, whose number no other file gets, and the board stay
@@ -60,9 +57,6 @@ class RankSession {
   void Abandon();
 
  private:
-  // Sends the message although the socket may be full: the executor reads it
-  // soon. If the executor has gone, nobody needs the message.
-  void SendSoon(const void* message, size_t bytes);
   // Connects to the agent, says hello and waits for the welcome. *closed: the
   // connection was closed without a word, by another agent than the time
   // before.

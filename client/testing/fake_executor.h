@@ -84,10 +84,11 @@ class FakeExecutor {
       TakeDescriptors(fd.get());
       clients_[static_cast<size_t>(hello.local_rank)] = std::move(fd);
     }
-    for (Fd& client : clients_) {
+    for (uint32_t i = 0; i < ranks_; ++i) {
       auto m = session::Make<session::Welcome>();
+      m.local_rank = i;
       const int fds[] = {board_->fd(), wake.get()};
-      (void)SendMessage(client.get(), &m, sizeof(m), fds);
+      (void)SendMessage(clients_[i].get(), &m, sizeof(m), fds);
     }
   }
 

@@ -42,7 +42,7 @@ std::vector<std::string> Lines(std::string_view text) {
   }
 }
 
-// Returns false if the attributes are not those of this library's version.
+// Returns false if the attributes are not those that this library knows.
 bool ReadPlan(const ffi::CallFrame& frame, Plan* plan) {
   const ffi::Attributes& attributes = frame.attributes;
   const int32_t* const kind = ffi::FindInt32(attributes, "kind");
@@ -267,9 +267,8 @@ ffi::Error* Run(const Functions& functions, CodeOf code_of,
     return ffi::MakeError(
         *frame->api, MAYPOLE_INTERNAL,
         (kErrorMark +
-         std::string("the call's attributes are not those that this library "
-                     "knows: the package and the library are of different "
-                     "versions"))
+         std::string("the call's attributes or number of arrays are not "
+                     "those that maypole.jax gives it"))
             .c_str());
   }
   auto call =

@@ -352,6 +352,9 @@ TEST_F(CollectiveTest, WhatItCannotDoIsAnErrorAtOnce) {
   error.reset(names.Run());
   ASSERT_NE(error, nullptr);
   EXPECT_EQ(error->code, MAYPOLE_INTERNAL);
+  EXPECT_EQ(error->text,
+            "maypole: the call's attributes or number of arrays are not those "
+            "that maypole.jax gives it");
 }
 
 }  // namespace

@@ -131,8 +131,8 @@ absl::Status JobShard::CheckOpen(const proto::ExecutorHello& hello) const {
         "node '", hello.node(), "' is in job '", id_, "' already (from host ",
         session.host, "); ",
         session.host == hello.host()
-            ? "if its agent has just been restarted, try again when the "
-              "executor of the one before has ended, else "
+            ? "if its agent was restarted, call init() again when the ranks "
+              "that run there have left the job or ended, else "
             : "",
         "give every worker its own --node"));
   }

@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 import unittest
 
+import concurrently
 import harness
 
 PROGRAM = os.path.join(harness.ROOT, "tests/elastic/finish.py")
@@ -63,4 +64,4 @@ class FinishTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    concurrently.main()

@@ -26,6 +26,27 @@ class CoordinatorRestartTest(unittest.TestCase):
     def test_jobs_go_on_whose_executors_pass_messages_on(self):
         self.check(TIMES // 2, "--relay_nodes=1", "--fan_out=1", "--frozen_nodes=0")
 
+    def test_executors_that_know_more_than_fits_into_a_message(self):
+        # gRPC takes 4 MiB. One executor stands still, so the others keep what the coordinator has decided: an id for each name.
+        number, length = 9000, 511
+        with Scene(3, witness=False, coordinator_flags=["--metrics=127.0.0.1:0", "--resume_timeout=60s"]) as scene:
+            with scene.job("3x1", "many_names.py", [number, length]) as job:
+                job.await_ready()
+                stopped = scene.executors(job)[2]
+                os.kill(stopped, signal.SIGSTOP)
+                try:
+                    job.touch("go")
+                    for r in (0, 1):
+                        job.await_file("submitted.%d" % r)
+                    decided = lambda: harness.metric(scene.daemons.metrics, "maypole_operations_total")
+                    harness.wait_until(lambda: decided() > number, 60, "the coordinator to decide all")
+                    os.kill(scene.daemons.coordinator, signal.SIGKILL)
+                    daemon_faults.start_coordinator_again(scene)
+                finally:
+                    os.kill(stopped, signal.SIGCONT)
+                self.assertEqual(job.statuses(60), [0] * 3)
+                self.assertEqual([job.record(r) for r in range(3)], [dict(wrong=0, number=number)] * 3)
+
     def check(self, times, *coordinator_flags):
         pauses = []
         with Scene(2, witness=False, coordinator_flags=coordinator_flags) as scene:

@@ -82,6 +82,14 @@ def start_coordinator_again(scene):
     daemons.processes[0] = daemons.processes.pop()  # in the place of the one before
 
 
+def start_agent_again(scene, node):
+    """At its socket, after a kill."""
+    daemons = scene.daemons
+    daemons.processes[1 + node].wait()
+    daemons.start_worker(node, daemons.flags_of_worker(node))
+    daemons.processes[1 + node] = daemons.processes.pop()  # in the place of the one before
+
+
 def restart_coordinator(scene, layout, fault):
     with scene.job(layout, "doomed.py", ["compute", 0]) as job:
         job.await_ready()

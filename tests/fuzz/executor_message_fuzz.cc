@@ -8,9 +8,11 @@
 
 extern "C" const char* FuzzerMissing() {
   namespace proto = maypole::proto;
-  static const std::string missing = maypole::fuzz::MissingCases(
-      {maypole::fuzz::OneofOf<proto::ExecutorMessage>("payload"),
-       maypole::fuzz::OneofOf<proto::Decision>("what")});
+  static const std::string missing =
+      maypole::fuzz::MissingCases(
+          {maypole::fuzz::OneofOf<proto::ExecutorMessage>("payload"),
+           maypole::fuzz::OneofOf<proto::Decision>("what")}) +
+      maypole::fuzz::MissingFaults();
   return missing.c_str();
 }
 

@@ -127,7 +127,7 @@ proto::ExecutorMessage Coordinated::Other(Player* p) {
       p->lied = true;
       const uint64_t epoch = p->epoch;
       const proto::EpochStart start = p->start;
-      m = NodeState(p);
+      m = NodeState(p, MakeAccount());
       p->epoch = epoch;
       p->start = start;
       if (feed_.OnceIn(2)) return m;

@@ -66,6 +66,18 @@ struct Player {
   std::vector<uint32_t> OwnRanks() const;
 };
 
+// What all executors of a job say of an epoch to a coordinator that replaces
+// another one: a check that is missing shows only if no other one refuses them.
+struct Account {
+  uint64_t schedule = 0;  // which all follow; 0: none
+  uint32_t fault = 0;     // one of Falsify(), or none
+  uint64_t value = 0;     // of the fault
+};
+
+// Which faults of Falsify() no input has made all executors of a job tell, with
+// 0 and with another value, and nothing else that is wrong.
+std::string MissingFaults();
+
 class Coordinated {
  public:
   explicit Coordinated(Feed* feed);
@@ -123,11 +135,12 @@ class Coordinated {
   // What another coordinator has known (executors_recovery.cc): all players but
   // the undisturbed one come from it.
   void Recover();
-  proto::ExecutorMessage NodeState(Player* p);
+  Account MakeAccount();
+  proto::ExecutorMessage NodeState(Player* p, const Account& account);
   // In parts, if it is long enough.
   void SayState(Player* p, const proto::ExecutorMessage& message);
   void AddKnown(proto::NodeState* state);
-  void Falsify(proto::NodeState* state);
+  static void Falsify(const Account& account, proto::NodeState* state);
   uint64_t Epoch(const Player& p);
   uint32_t Rank(const Player& p);
   std::string Name();

@@ -1,4 +1,7 @@
 // Coordinated: executors that tell a coordinator what the one before it knew.
+#include <algorithm>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "tests/fuzz/executors.h"
@@ -9,8 +12,35 @@ namespace {
 constexpr uint64_t kEpoch = 5;
 constexpr uint64_t kLastDecision = 3;
 constexpr uint32_t kRanksOfNode = 2;
+constexpr uint32_t kFaults = 28;  // of Falsify()
+
+// Those that all executors of a job have told: number, and whether with 0.
+std::set<std::pair<uint32_t, bool>>& ToldFaults() {
+  static std::set<std::pair<uint32_t, bool>> faults;
+  return faults;
+}
 
 }  // namespace
+
+std::string MissingFaults() {
+  std::string missing;
+  for (uint32_t fault = 0; fault < kFaults; ++fault) {
+    for (const bool zero : {true, false}) {
+      if (ToldFaults().contains({fault, zero})) continue;
+      missing += " fault " + std::to_string(fault) +
+                 (zero ? " with 0" : " with another value");
+    }
+  }
+  return missing;
+}
+
+Account Coordinated::MakeAccount() {
+  Account account;
+  account.schedule = feed_.Below(3);
+  account.fault = feed_.Below(kFaults + kFaults / 4);
+  account.value = feed_.OnceIn(2) ? 0 : feed_.Number();
+  return account;
+}
 
 void Coordinated::Recover() {
   for (Player& p : players_) {
@@ -26,9 +56,21 @@ void Coordinated::Recover() {
     p.lied = true;
     Open(&p, true);
   }
+  const Account account = MakeAccount();
+  bool all_tell = account.fault < kFaults;
   for (Player& p : players_) {
-    if (p.undisturbed || p.session.empty() || feed_.OnceIn(16)) continue;
-    SayState(&p, NodeState(&p));
+    if (p.undisturbed) continue;
+    if (p.session.empty() || feed_.OnceIn(16)) {
+      all_tell = false;
+      continue;
+    }
+    const proto::ExecutorMessage state = NodeState(&p, account);
+    all_tell = all_tell && state.node_state().has_start();
+    SayState(&p, state);
+  }
+  if (all_tell) ToldFaults().insert({account.fault, account.value == 0});
+  for (Player& p : players_) {
+    if (p.schedule != 0 && feed_.OnceIn(2)) Say(&p, ScheduleEnded(&p), true);
   }
 }
 
@@ -44,7 +86,8 @@ void Coordinated::SayState(Player* p, const proto::ExecutorMessage& message) {
   }
 }
 
-proto::ExecutorMessage Coordinated::NodeState(Player* p) {
+proto::ExecutorMessage Coordinated::NodeState(Player* p,
+                                              const Account& account) {
   proto::ExecutorMessage m;
   proto::NodeState* state = m.mutable_node_state();
   if (feed_.OnceIn(8)) return m;  // it has been in no epoch
@@ -72,8 +115,11 @@ proto::ExecutorMessage Coordinated::NodeState(Player* p) {
     start->set_max_size(8);
   }
   state->set_connected(!feed_.OnceIn(8));
+  state->set_schedule(account.schedule);
+  state->set_schedule_length(account.schedule != 0 ? 1 : 0);
+  state->set_follows(account.schedule != 0);
   if (feed_.OnceIn(2)) AddKnown(state);
-  if (feed_.OnceIn(2)) Falsify(state);
+  Falsify(account, state);
   p->start = *start;
   p->epoch = start->epoch();
   p->over = state->has_end();
@@ -116,19 +162,16 @@ void Coordinated::AddKnown(proto::NodeState* state) {
         d->mutable_join_reply()->set_number(feed_.Below(3));
     }
   }
-  if (feed_.OnceIn(4)) state->add_left(feed_.Below(4));
-  state->set_schedule(feed_.Below(3));
-  state->set_schedule_length(
-      feed_.OnceIn(8) ? 3000 * feed_.Below(3) : 1);  // few and many are wrong
-  state->set_follows(feed_.OnceIn(2));
+  if (feed_.OnceIn(4)) state->add_left(feed_.Below(2));
   if (feed_.OnceIn(4)) {
     proto::Communicator* c = state->add_communicators();
     c->set_number(1 + feed_.Below(2));
     c->set_ranks_call_nccl(feed_.OnceIn(2));
     c->set_process_set(feed_.Below(3));
-    c->add_parts()->set_node(feed_.Below(4));
-    state->add_communicator_ids()->set_number(feed_.Below(3));
-    state->add_ids_received(feed_.Below(3));
+    c->add_parts()->set_node(0);
+    state->add_communicator_ids()->set_number(1);
+    state->mutable_communicator_ids(0)->set_id("i");
+    state->add_ids_received(1);
   }
   if (!feed_.OnceIn(8)) return;
   state->mutable_end()->set_epoch(kEpoch);
@@ -136,11 +179,11 @@ void Coordinated::AddKnown(proto::NodeState* state) {
   state->mutable_end()->set_message(std::string(feed_.Take(20)));
 }
 
-void Coordinated::Falsify(proto::NodeState* state) {
-  const uint64_t value = feed_.Number();
+void Coordinated::Falsify(const Account& account, proto::NodeState* state) {
+  const uint64_t value = account.value;
   const auto small = static_cast<uint32_t>(value);
   proto::EpochStart* start = state->mutable_start();
-  switch (feed_.Below(24)) {
+  switch (account.fault) {
     case 0:
       return start->set_epoch(value);
     case 1:
@@ -176,21 +219,53 @@ void Coordinated::Falsify(proto::NodeState* state) {
     case 16:
       return state->add_communicators()->set_number(small);
     case 17:
+      state->set_schedule(1);
+      state->set_follows(true);
       return state->set_schedule_length(small);
     case 18:
+      state->set_schedule(1);
+      state->set_schedule_length(1);
       return state->set_schedule_fan_out(small);
     case 19:
       state->mutable_timeline()->set_epoch(kEpoch);
       state->mutable_timeline()->set_number(small);
       return state->mutable_timeline()->set_rank(small);
     case 20:
+      state->mutable_timeline()->set_epoch(kEpoch);
+      state->mutable_timeline()->set_number(1);
       return state->mutable_timeline()->set_node(small);
     case 21:
       return start->set_checksums(small);
     case 22:
-      return state->add_communicator_ids()->set_number(small);
-    default:
+      state->add_communicator_ids()->set_id("i");
+      return state->mutable_communicator_ids(state->communicator_ids_size() - 1)
+          ->set_number(small);
+    case 23:
       return state->set_joins_answered(small);
+    case 24:
+      return state->add_ids_received(small);
+    case 25:
+      state->add_communicators()->set_number(1);
+      return state->mutable_communicators(state->communicators_size() - 1)
+          ->add_parts()
+          ->set_node(small);
+    case 26: {
+      proto::OperationFailed* failed =
+          state->add_decisions()->mutable_operation_failed();
+      failed->set_code(static_cast<int32_t>(small));
+      failed->set_decision(kLastDecision + 1);
+      return state->set_last_decision(kLastDecision + 1);
+    }
+    case 27: {
+      proto::Run* run = state->add_decisions()->mutable_run();
+      for (uint64_t i = 0; i < std::min<uint64_t>(value, 600); ++i) {
+        run->add_operations()->set_id(1);
+      }
+      run->set_decision(kLastDecision + 1);
+      return state->set_last_decision(kLastDecision + 1);
+    }
+    default:
+      return;
   }
 }
 

@@ -38,12 +38,15 @@ class Daemons:
         secret = os.path.join(self.dir, "secret")
         with open(secret, "w", opener=lambda p, f: os.open(p, f, 0o600)) as f:
             f.write("of this test\n")
-        self.listen = self.start_coordinator(
-            ["--secret_file=" + secret, "--metrics="] + self.coordinator_flags)["listen"]
+        announced = self.start_coordinator(["--secret_file=" + secret, "--metrics="] + self.coordinator_flags)
+        self.listen, self.metrics = announced["listen"], announced.get("metrics")
         self.sockets = [os.path.join(self.dir, "agent%d" % n) for n in range(self.nodes)]
-        for n, socket in enumerate(self.sockets):
-            self.start_worker(n, ["--secret_file=" + secret, "--coordinator=" + self.listen, "--socket=" + socket,
-                                  "--node=n%d" % n, "--metrics="] + self.worker_flags)
+        for n in range(self.nodes):
+            self.start_worker(n, self.flags_of_worker(n))
+
+    def flags_of_worker(self, node):
+        return ["--secret_file=" + os.path.join(self.dir, "secret"), "--coordinator=" + self.listen,
+                "--socket=" + self.sockets[node], "--node=n%d" % node, "--metrics="] + self.worker_flags
 
     # For those who start them elsewhere.
     def start_coordinator(self, flags):

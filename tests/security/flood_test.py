@@ -263,10 +263,27 @@ class FloodTest(unittest.TestCase):
         context.set_alpn_protocols(["h2"])
         return context
 
-    @unittest.skipIf(os.geteuid() != 0, "only root may count the coordinator's descriptors")
-    def test_who_has_called_with_tls_is_no_stranger(self):
+    def half_a_handshake(self):
+        """For Attack: a hello, and no more."""
+        context = self.context()
+
+        def wrap(s):
+            incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+            with contextlib.suppress(ssl.SSLWantReadError):
+                context.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1").do_handshake()
+            s.sendall(outgoing.read())
+            return s
+
+        return wrap
+
+    def operator(self, address):
+        """A connection with an operator's certificate."""
         context = self.context()
         context.load_cert_chain(os.path.join(self.certs, "admin.pem"), os.path.join(self.certs, "admin.key"))
+        return context.wrap_socket(connect(address), server_hostname="127.0.0.1")
+
+    @unittest.skipIf(os.geteuid() != 0, "only root may count the coordinator's descriptors")
+    def test_who_has_called_with_tls_is_no_stranger(self):
         with cluster.Cluster() as c, contextlib.ExitStack() as callers:
             address = c.coordinator("--secret_file=" + c.secret("open sesame"), *self.tls("coordinator"))
 
@@ -274,7 +291,7 @@ class FloodTest(unittest.TestCase):
                 return len(os.listdir("/proc/%d/fd" % c.processes["coordinator"].pid))
 
             def call_once():
-                s = callers.enter_context(context.wrap_socket(connect(address), server_hostname="127.0.0.1"))
+                s = callers.enter_context(self.operator(address))
                 self.assertIn((DATA, 0), get_status(s, b"open sesame"))
 
             call_once()  # gRPC opens some of its own
@@ -284,20 +301,33 @@ class FloodTest(unittest.TestCase):
             # The second descriptor of a stranger's connection is closed, long before a stranger's time is over.
             harness.wait_until(lambda: descriptors() <= before + 10, 2, "no descriptors of strangers")
 
+    def test_a_crowd_of_the_callers_own_address(self):
+        # Those who have called are none of it (test_who_has_called_with_tls_is_no_stranger). A new caller has to try again:
+        # each of the 256 places becomes free once a second, and whoever comes next has it for as long.
+        with cluster.Cluster() as c:
+            secret = "--secret_file=" + c.secret("open sesame")
+            address = c.coordinator(secret, *self.tls("coordinator"))
+            crowd = Attack(address, no_more, crowd=400, wrap=self.half_a_handshake())
+            try:
+                harness.wait_until(lambda: "too many connections" in c.log("coordinator"), 20, "the crowd")
+                until = time.monotonic() + SECONDS
+                answered = False
+                while time.monotonic() < until or not answered:
+                    began = time.monotonic()
+                    harness.wait_until(lambda: subprocess.run(
+                        [CTL, "--coordinator", address, secret, *self.tls("admin"), "status"], capture_output=True,
+                        timeout=60, env=harness.environment()).returncode == 0, 60, "an answer")
+                    answered = True
+                    print("an operator was answered after %.2f s" % (time.monotonic() - began), flush=True)
+            finally:
+                crowd.end()
+
     def test_with_tls_neither(self):
         context = self.context()
 
         def no_certificate(s):
             s.settimeout(2)
             return context.wrap_socket(s, server_hostname="127.0.0.1")
-
-        def half_a_handshake(s):
-            """A hello, and no more."""
-            incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-            with contextlib.suppress(ssl.SSLWantReadError):
-                context.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1").do_handshake()
-            s.sendall(outgoing.read())
-            return s
 
         with cluster.Cluster() as c:
             secret = "--secret_file=" + c.secret()
@@ -312,7 +342,7 @@ class FloodTest(unittest.TestCase):
 
             ask()
             cost = self.flood(c, c.processes["coordinator"].pid, ask, attack(rapid_reset, wrap=no_certificate),
-                              attack(continuation), attack(no_more, crowd=400, wrap=half_a_handshake))
+                              attack(continuation), attack(no_more, crowd=400, wrap=self.half_a_handshake()))
             self.check(cost)
 
 

@@ -168,11 +168,14 @@ void GrpcTransport::Main() {
     if (closing_) break;
     lost = Fault();
     if (!lost.ok()) break;
-    if (end.final) {
+    const bool reached = session_.reached();
+    // The executor that has this node's place may be about to end: that of an
+    // agent that was killed serves the ranks that it has.
+    const bool taken = !reached && absl::IsAlreadyExists(end.status);
+    if (end.final && !taken) {
       lost = end.status;
       break;
     }
-    const bool reached = session_.reached();
     lock.unlock();
     if (reached) {
       if (end.welcomed) {
@@ -182,11 +185,13 @@ void GrpcTransport::Main() {
       }
       deadline = Clock::now() + options_.connect_timeout;
     } else if (Clock::now() >= deadline) {
-      lost = UnreachableStatus(unreachable);
+      lost = absl::IsAlreadyExists(unreachable)
+                 ? unreachable
+                 : UnreachableStatus(unreachable);
       break;
     }
     // After a stream that worked, the same coordinator is tried first.
-    if (!end.welcomed) choice_.Next();
+    if (!end.welcomed && !taken) choice_.Next();
     if (!Pause(WithJitter(pause))) break;
     pause = std::min(pause * 2, std::chrono::milliseconds(kReconnectMostMs));
   }

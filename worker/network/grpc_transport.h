@@ -3,7 +3,8 @@
 // Purpose: opens the stream, and reopens it when it breaks, with exponential
 // backoff and jitter, as long as it takes; session.h has the rules of what is
 // said on it. A Refused, a protocol violation, or a coordinator that was never
-// reached within connect_timeout ends the session with one error message.
+// reached within connect_timeout ends the session with one error message. For
+// connect_timeout it also waits for another executor of the node to end.
 //
 // Threads: the main thread lives as long as the session; it waits for the
 // events of gRPC's completion queue, reads, and acknowledges. Send() writes on

@@ -379,6 +379,30 @@ TEST(GrpcTransport, RefusalIsFinalAndKeepsItsWords) {
   EXPECT_EQ(coordinator.hellos(), 0);
 }
 
+TEST(GrpcTransport, WaitsForTheExecutorThatHasThePlaceToEnd) {
+  FakeCoordinator coordinator;
+  coordinator.taken = 3;
+  Heard heard;
+  GrpcTransport transport(Options(coordinator.address()), heard.callbacks());
+  transport.Send({});
+  EXPECT_TRUE(heard.Await([&] { return heard.acknowledged == 1; }));
+  EXPECT_FALSE(heard.lost.has_value());
+}
+
+TEST(GrpcTransport, AnExecutorThatKeepsThePlaceIsAnError) {
+  FakeCoordinator coordinator;
+  coordinator.taken = 1 << 30;
+  GrpcTransportOptions options = Options(coordinator.address());
+  options.connect_timeout = std::chrono::milliseconds(300);
+  Heard heard;
+  GrpcTransport transport(options, heard.callbacks());
+  ASSERT_TRUE(heard.Await([&] { return heard.lost.has_value(); }));
+  EXPECT_EQ(heard.lost->code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(heard.lost->message(), "coordinator " + coordinator.address() +
+                                       " has refused this node: taken");
+  EXPECT_LT(coordinator.taken, (1 << 30) - 1);
+}
+
 TEST(GrpcTransport, CoordinatorThatAcknowledgesNothingIsGivenUp) {
   FakeCoordinator coordinator;
   coordinator.ack_nothing = true;

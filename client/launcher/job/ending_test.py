@@ -8,8 +8,8 @@ import pty
 import signal
 import subprocess
 import time
-import unittest
 
+import concurrently
 from client.launcher.testing.launch_fixture import FAKE_COORDINATOR, RANK_IS_UP, LauncherTest, wait_for
 
 
@@ -462,4 +462,4 @@ class TerminalTest(LauncherTest):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    concurrently.main()

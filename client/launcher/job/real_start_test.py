@@ -1,7 +1,7 @@
 """maypolerun with the real daemons: what the start of a job shows, and what ranks and daemons are told then."""
 import os
-import unittest
 
+import concurrently
 from client.launcher.testing.real_job import MEET, PYTHON, RealJobTestCase
 
 # Which processors each thread of a rank may use, after init().
@@ -75,4 +75,4 @@ class RealStartTest(RealJobTestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    concurrently.main()

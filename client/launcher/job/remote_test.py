@@ -8,8 +8,8 @@ import os
 import signal
 import subprocess
 import time
-import unittest
 
+import concurrently
 from client.launcher.testing.launch_fixture import FAKE_SSH, RANK_IS_UP, LauncherTest, wait_for
 
 HOSTS = ["-H", "192.0.2.7:1,192.0.2.8:1", "--coordinator", "192.0.2.1:4001"]
@@ -156,4 +156,4 @@ class RemoteTest(LauncherTest):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    concurrently.main()

@@ -1,4 +1,5 @@
 """maypolerun's output, environment and files, with fake daemons."""
+import ctypes
 import os
 import re
 import resource
@@ -6,6 +7,7 @@ import subprocess
 import time
 import unittest
 
+import concurrently
 from client.launcher.testing.launch_fixture import LauncherTest, wait_for
 
 
@@ -257,6 +259,18 @@ class OutputTest(LauncherTest):
         rc, _, err = self.run_job("-np", "2", path)
         self.assertEqual((rc, err), (126, "maypolerun: cannot run %s: Permission denied\n" % path))
 
+    def test_a_directory_on_path_that_may_not_be_searched(self):
+        hidden = os.path.join(self.dir, "hidden")
+        os.mkdir(hidden, 0)
+        self.env["PATH"] = hidden + os.pathsep + self.env["PATH"]
+
+        def as_others():
+            for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH; PR_CAPBSET_DROP fails where they are missing
+                ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)
+
+        rc, _, err = self.run_job("-np", "2", "no-such-command-here", preexec_fn=as_others)
+        self.assertEqual((rc, err), (127, "maypolerun: cannot run no-such-command-here: not found on PATH\n"))
+
     def test_a_script_without_interpreter_line(self):
         path = self.write("script", "echo ran\n")
         rc, out, _ = self.run_job("-np", "2", path)
@@ -286,4 +300,4 @@ class OutputTest(LauncherTest):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    concurrently.main()

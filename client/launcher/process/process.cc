@@ -185,7 +185,8 @@ Status FindProgram(const std::string& name, std::string* path) {
     *path = (directory.empty() ? "." : directory) + "/" + name;
     Status status = CheckExecutable(*path);
     if (status.ok()) return status;
-    if (status.code() == Code::kPermissionDenied) denied = status;
+    // In a directory that may not be searched there is nothing, for this user.
+    if (access(path->c_str(), F_OK) == 0) denied = status;
     if (colon == std::string::npos) break;
     rest.erase(0, colon + 1);
   }

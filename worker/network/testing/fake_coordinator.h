@@ -62,6 +62,8 @@ class FakeCoordinator : public proto::Coordinator::Service {
   // Set these before the first stream.
   OnMessage on_message;
   std::string refusal;  // if not empty, each hello is refused with this text
+  // So many hellos are refused because another executor has the node's place.
+  std::atomic<int> taken = 0;
   bool ack_nothing = false;
   // Gets every second message instead of the stream, as if it came through
   // other executors.
@@ -88,11 +90,10 @@ class FakeCoordinator : public proto::Coordinator::Service {
     proto::ExecutorMessage message;
     if (!stream->Read(&message)) return grpc::Status::OK;
     if (!refusal.empty()) {
-      proto::CoordinatorMessage m;
-      m.mutable_refused()->set_code(7);
-      m.mutable_refused()->set_message(refusal);
-      stream->Write(m);
-      return grpc::Status(grpc::StatusCode::PERMISSION_DENIED, refusal);
+      return Refuse(grpc::StatusCode::PERMISSION_DENIED, refusal, stream);
+    }
+    if (taken.fetch_sub(1) > 0) {
+      return Refuse(grpc::StatusCode::ALREADY_EXISTS, "taken", stream);
     }
     std::lock_guard one_stream(stream_mutex_);
     Greet(context, message, stream);
@@ -103,6 +104,15 @@ class FakeCoordinator : public proto::Coordinator::Service {
   }
 
  private:
+  template <typename Stream>
+  static grpc::Status Refuse(grpc::StatusCode code, const std::string& text,
+                             Stream* stream) {
+    proto::CoordinatorMessage m;
+    m.mutable_refused()->set_code(code);
+    m.mutable_refused()->set_message(text);
+    stream->Write(m);
+    return grpc::Status(code, text);
+  }
   template <typename Stream>
   void Greet(grpc::ServerContext* context, const proto::ExecutorMessage& hello,
              Stream* stream) {
