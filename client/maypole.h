@@ -353,6 +353,12 @@ maypole_status maypole_received_splits(int64_t handle, int64_t* splits,
  * end with the epoch (maypole_shutdown()). */
 maypole_status maypole_process_set_add(const int32_t* ranks, int32_t count,
                                        int64_t* handle);
+/* The same, but only the set's members request it, in any order, and more than
+ * once: it ends when all members have requested it, and gives the set of these
+ * ranks that exists, if there is one. (As torch.distributed makes groups.) */
+maypole_status maypole_process_set_add_by_members(const int32_t* ranks,
+                                                  int32_t count,
+                                                  int64_t* handle);
 maypole_status maypole_process_set_remove(int32_t process_set, int64_t* handle);
 
 /* Returns the set's size and writes up to `capacity` of its ranks, in ascending

@@ -79,8 +79,9 @@ Status LocalCommunicator::Start(
   if (Status s = CheckDoubles(operations); !s.ok()) return s;
 
   for (const std::shared_ptr<Operation>& op : operations) {
-    if (op->control == Control::kSetRequest) {
-      // The only possible set, that of all ranks, exists already.
+    // The only possible set, that of all ranks, exists already: members that
+    // ask for it get it.
+    if (op->control == Control::kSetRequest && !op->by_members) {
       op->status = Status(
           Code::kInvalidArgument,
           op->removes != 0
