@@ -288,6 +288,10 @@ maypole_status maypole_poll(int64_t handle, int* done);
  * every 0.1 s while data moves. */
 #define MAYPOLE_WAIT_FOREVER (-1)
 #define MAYPOLE_WAIT_INTERRUPTIBLE (-2)
+/* As MAYPOLE_WAIT_INTERRUPTIBLE, with a limit after which the caller gives up:
+ * it neither waits for the operation again nor submits another one. So until
+ * then the rank counts as blocked, as in a wait without a limit. ms > 0. */
+#define MAYPOLE_WAIT_OR_GIVE_UP(ms) (MAYPOLE_WAIT_INTERRUPTIBLE - (ms))
 
 /* Waits until the operation has ended, but not longer than timeout_ms (or as
  * described above), and returns the operation's outcome. After
