@@ -6,6 +6,7 @@ names the operation.
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import _make_nccl_premul_sum
 
 import maypole.torch.distributed  # noqa: F401 - torch before 2.15 does not find the backend itself
 
@@ -80,66 +81,44 @@ def reductions(groups, rank, size):
                 both(f"reduce_scatter of {dtype} {list(shape)}", groups, scattered)
 
 
-def moves(groups, rank, size):
+def moves(group, rank, size):
+    """What only moves data, against what each rank has sent (Gloo has not all of these dtypes)."""
     for seed, shape in enumerate(SHAPES):
         for dtype in DTYPES + BYTES:
             what = f"of {dtype} {list(shape)}"
+            of_rank = [values(shape, dtype, seed, r) for r in range(size)]
 
-            def broadcast(group):
-                tensor = values(shape, dtype, seed, rank)
-                dist.broadcast(tensor, size - 1, group)
-                return [tensor]
+            def empty(rows=1):
+                return torch.zeros((rows * shape[0],) + shape[1:] if shape else (), dtype=dtype)
 
-            both("broadcast " + what, groups, broadcast)
-
-            def all_gather(group):
-                outputs = [torch.zeros(shape, dtype=dtype) for _ in range(size)]
-                end(dist.all_gather(outputs, values(shape, dtype, seed, rank), group, async_op=True))
-                return outputs
-
-            both("all_gather " + what, groups, all_gather)
-
-            def gather(group):
-                outputs = [torch.zeros(shape, dtype=dtype) for _ in range(size)] if rank == 0 else None
-                dist.gather(values(shape, dtype, seed, rank), outputs, 0, group)
-                return outputs or []
-
-            both("gather " + what, groups, gather)
-
-            def scatter(group):
-                output = torch.zeros(shape, dtype=dtype)
-                inputs = [values(shape, dtype, seed, rank) for rank in range(size)] if rank == size - 1 else None
-                dist.scatter(output, inputs, size - 1, group)
-                return [output]
-
-            both("scatter " + what, groups, scatter)
+            tensor = of_rank[rank].clone()
+            dist.broadcast(tensor, size - 1, group)
+            same("broadcast " + what, [tensor], [of_rank[-1]])
+            outputs = [empty() for _ in range(size)]
+            dist.all_gather(outputs, of_rank[rank], group, async_op=True).wait()
+            same("all_gather " + what, outputs, of_rank)
+            outputs = [empty() for _ in range(size)] if rank == 0 else None
+            dist.gather(of_rank[rank], outputs, 0, group)
+            same("gather " + what, outputs or [], of_rank if rank == 0 else [])
+            output = empty()
+            dist.scatter(output, of_rank if rank == size - 1 else None, size - 1, group)
+            same("scatter " + what, [output], [of_rank[rank]])
             if not shape:
                 continue
-
-            def into_tensor(group):
-                output = torch.zeros((size * shape[0],) + shape[1:], dtype=dtype)
-                dist.all_gather_into_tensor(output, values(shape, dtype, seed, rank), group)
-                return [output]
-
-            both("all_gather_into_tensor " + what, groups, into_tensor)
-
-            def single(group):
-                tensor = values((size * shape[0],) + shape[1:], dtype, seed, rank)
-                output = torch.zeros_like(tensor)
-                dist.all_to_all_single(output, tensor, group=group)
-                return [output]
-
-            both("all_to_all_single " + what, groups, single)
-    # Rows that differ between ranks: rank r sends r + s + 1 rows to rank s.
-    whole = torch.arange(3.0 * sum(rank + s + 1 for s in range(size))).reshape(-1, 3) + 100 * rank
-
-    def uneven(group):
-        sent, received = [rank + s + 1 for s in range(size)], [s + rank + 1 for s in range(size)]
-        output = torch.zeros(sum(received), 3)
-        dist.all_to_all_single(output, whole, received, sent, group)
-        return [output]
-
-    both("all_to_all_single with splits", groups, uneven)
+            output = empty(size)
+            dist.all_gather_into_tensor(output, of_rank[rank], group)
+            same("all_gather_into_tensor " + what, [output], [torch.cat(of_rank)])
+            whole = [values((size * shape[0],) + shape[1:], dtype, seed, r) for r in range(size)]
+            output = empty(size)
+            dist.all_to_all_single(output, whole[rank], group=group)
+            same("all_to_all_single " + what, [output], [torch.cat([w.chunk(size)[rank] for w in whole])])
+    # Rank r sends r + s + 1 rows to rank s.
+    rows = [[[100.0 * r + s] * 3] * (r + s + 1) for r in range(size) for s in range(size)]
+    sent = [torch.tensor(rows[rank * size + s]) for s in range(size)]
+    received = [torch.tensor(rows[s * size + rank]) for s in range(size)]
+    output = torch.zeros(sum(len(t) for t in received), 3)
+    dist.all_to_all_single(output, torch.cat(sent), [len(t) for t in received], [len(t) for t in sent], group)
+    same("all_to_all_single with splits", [output], [torch.cat(received)])
 
 
 def only_ours(ours, rank, size):
@@ -160,11 +139,9 @@ def only_ours(ours, rank, size):
     many = [torch.full((n,), float(rank)) for n in (1, 100, 3)]
     dist.all_reduce_coalesced(many, OPS.SUM, ours)
     same("all_reduce_coalesced", many, [torch.full((n,), float(sum(range(size)))) for n in (1, 100, 3)])
-    if hasattr(OPS, "PREMUL_SUM"):
-        from torch.distributed.distributed_c10d import _make_nccl_premul_sum
-        tensor = torch.full((4,), float(rank))
-        dist.all_reduce(tensor, _make_nccl_premul_sum(0.5), ours)
-        same("PREMUL_SUM", [tensor], [torch.full((4,), 0.5 * sum(range(size)))])
+    tensor = torch.full((4,), float(rank))
+    dist.all_reduce(tensor, _make_nccl_premul_sum(0.5), ours)
+    same("PREMUL_SUM", [tensor], [torch.full((4,), 0.5 * sum(range(size)))])
     tensor = torch.full((4,), float(rank))
     future = dist.all_reduce(tensor, OPS.SUM, ours, async_op=True).get_future()
     (value,) = future.wait()
@@ -211,7 +188,7 @@ def main():
     gloo = dist.new_group(backend="gloo")
     groups = (dist.group.WORLD, gloo)
     reductions(groups, rank, size)
-    moves(groups, rank, size)
+    moves(dist.group.WORLD, rank, size)
     only_ours(dist.group.WORLD, rank, size)
     objects(None, rank, size)
     subgroups(rank, size)

@@ -33,6 +33,8 @@ _REDUCTIONS = {
     ReduceOp.PRODUCT: Product,
     ReduceOp.PREMUL_SUM: Sum,
 }
+_NO_POINT_TO_POINT = ("the backend 'maypole' has no send and recv yet; make a group of another backend for them: "
+                      "new_group(backend='gloo')")
 # Not Maypole's: from all ranks' inputs, on each rank.
 _BITWISE = {
     ReduceOp.BAND: torch.bitwise_and,
@@ -113,6 +115,10 @@ class ProcessGroup(dist.ProcessGroup):
     @property
     def group_desc(self) -> str:
         return self._description
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu"), torch.device("cuda")]
 
     def _set_group_name(self, name: str) -> None:
         self._name = name
@@ -233,6 +239,15 @@ class ProcessGroup(dist.ProcessGroup):
         splits = list(input_splits) or [tensor.shape[0] // size] * size
         part = _Part(_submissions.alltoall, (tensor, splits), functools.partial(_copy_received, [output]))
         return self._start("all_to_all_single", [part], [output], opts)
+
+    def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> Work:
+        raise NotImplementedError(_NO_POINT_TO_POINT)
+
+    def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> Work:
+        raise NotImplementedError(_NO_POINT_TO_POINT)
+
+    def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> Work:
+        raise NotImplementedError(_NO_POINT_TO_POINT)
 
     # --- Synchronization ------------------------------------------------------
 
