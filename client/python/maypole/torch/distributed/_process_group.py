@@ -118,7 +118,9 @@ class ProcessGroup(dist.ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        return [torch.device("cpu"), torch.device("cuda")]
+        # While torch makes a group it asks whether its flight recorder can record it, which needs a backend in C++.
+        made = self in dist.distributed_c10d._world.pg_map
+        return [torch.device("cpu"), torch.device("cuda")] if made else []
 
     def _set_group_name(self, name: str) -> None:
         self._name = name
