@@ -297,6 +297,10 @@ maypole_status maypole_poll(int64_t handle, int* done);
  * every 0.1 s while data moves. */
 #define MAYPOLE_WAIT_FOREVER (-1)
 #define MAYPOLE_WAIT_INTERRUPTIBLE (-2)
+/* As MAYPOLE_WAIT_INTERRUPTIBLE, with a limit after which the caller gives up:
+ * it neither waits for the operation again nor submits another one. So until
+ * then the rank counts as blocked, as in a wait without a limit. ms > 0. */
+#define MAYPOLE_WAIT_OR_GIVE_UP(ms) (MAYPOLE_WAIT_INTERRUPTIBLE - (ms))
 
 /* Waits until the operation has ended, but not longer than timeout_ms (or as
  * described above), and returns the operation's outcome. After
@@ -362,6 +366,12 @@ maypole_status maypole_received_splits(int64_t handle, int64_t* splits,
  * end with the epoch (maypole_shutdown()). */
 maypole_status maypole_process_set_add(const int32_t* ranks, int32_t count,
                                        int64_t* handle);
+/* The same, but only the set's members request it, in any order, and more than
+ * once: it ends when all members have requested it, and gives the set of these
+ * ranks that exists, if there is one. (As torch.distributed makes groups.) */
+maypole_status maypole_process_set_add_by_members(const int32_t* ranks,
+                                                  int32_t count,
+                                                  int64_t* handle);
 maypole_status maypole_process_set_remove(int32_t process_set, int64_t* handle);
 
 /* Returns the set's size and writes up to `capacity` of its ranks, in ascending

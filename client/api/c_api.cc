@@ -254,6 +254,20 @@ Status RequestOf(const maypole_operation& o, maypole::Request* request) {
   return Status();
 }
 
+maypole_status AddProcessSet(const char* function, const int32_t* ranks,
+                             int32_t count, bool by_members, int64_t* handle) {
+  const auto c = Current();
+  if (c == nullptr) return Return(NotInitialized());
+  if (ranks == nullptr || count < 0 || handle == nullptr) {
+    return Return(Status(Code::kInvalidArgument,
+                         std::string(function) +
+                             ": ranks and handle must not be null, count must "
+                             "not be negative"));
+  }
+  return Return(c->AddProcessSet(std::vector<int>(ranks, ranks + count), handle,
+                                 by_members));
+}
+
 }  // namespace
 
 #pragma GCC visibility push(default)
@@ -491,16 +505,15 @@ maypole_status maypole_received_splits(int64_t handle, int64_t* splits,
 
 maypole_status maypole_process_set_add(const int32_t* ranks, int32_t count,
                                        int64_t* handle) {
-  const auto c = Current();
-  if (c == nullptr) return Return(NotInitialized());
-  if (ranks == nullptr || count < 0 || handle == nullptr) {
-    return Return(
-        Status(Code::kInvalidArgument,
-               "maypole_process_set_add: ranks and handle must not be null, "
-               "count must not be negative"));
-  }
-  return Return(
-      c->AddProcessSet(std::vector<int>(ranks, ranks + count), handle));
+  return AddProcessSet("maypole_process_set_add", ranks, count,
+                       /*by_members=*/false, handle);
+}
+
+maypole_status maypole_process_set_add_by_members(const int32_t* ranks,
+                                                  int32_t count,
+                                                  int64_t* handle) {
+  return AddProcessSet("maypole_process_set_add_by_members", ranks, count,
+                       /*by_members=*/true, handle);
 }
 
 maypole_status maypole_process_set_remove(int32_t process_set,

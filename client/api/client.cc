@@ -161,7 +161,8 @@ Status Client::Join(int64_t* handle) {
   return Submit(std::move(r), handle);
 }
 
-Status Client::AddProcessSet(std::vector<int> ranks, int64_t* handle) {
+Status Client::AddProcessSet(std::vector<int> ranks, int64_t* handle,
+                             bool by_members) {
   auto op = std::make_shared<Operation>();
   op->control = Control::kSetRequest;
   op->name = "new process set " + RanksText(ranks);
@@ -175,7 +176,14 @@ Status Client::AddProcessSet(std::vector<int> ranks, int64_t* handle) {
                       std::to_string(options_.size - 1) +
                       ", each once, and at least one");
   }
+  if (by_members &&
+      !std::binary_search(ranks.begin(), ranks.end(), options_.rank)) {
+    return Status(Code::kInvalidArgument,
+                  op->name + ": rank " + std::to_string(options_.rank) +
+                      " is not a member; only members make this request");
+  }
   op->ranks = std::move(ranks);
+  op->by_members = by_members;
   return StartAll({&op, 1}, handle);
 }
 

@@ -143,7 +143,8 @@ class Client {
 
   // All ranks of the job must call these in the same order; see maypole.h. The
   // result's first_dim is the set's id.
-  Status AddProcessSet(std::vector<int> ranks, int64_t* handle);
+  Status AddProcessSet(std::vector<int> ranks, int64_t* handle,
+                       bool by_members = false);
   Status RemoveProcessSet(uint32_t id, int64_t* handle);
   // The set's ranks, ascending; empty if there is no such set.
   std::vector<int> ProcessSetRanks(uint32_t id) const;

@@ -136,6 +136,7 @@ struct Operation {
   Control control = Control::kNone;
   // Requests of process sets: the members, or the id of the set to remove.
   std::vector<int> ranks;
+  bool by_members = false;  // only the set's members request it
   uint32_t removes = 0;
   int64_t answer = 0;  // join: the rank that joined last; request: the set's id
 

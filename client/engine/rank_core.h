@@ -263,13 +263,15 @@ class RankCore : private SubmittedOperations {
   const std::shared_ptr<const ProcessSet> global_set_;
   std::map<uint32_t, std::shared_ptr<const ProcessSet>> sets_;  // except set 0
   std::set<uint32_t> removing_;  // sets whose removal is not answered yet
-  uint32_t set_requests_ = 0;    // requests made so far
+  uint32_t set_requests_ = 0;     // requests of all ranks made so far
+  uint32_t member_requests_ = 0;  // requests of members made so far
 
   bool checksums_ = false;
   ResultLog results_;
 
-  // Unanswered requests of process sets, by number.
-  std::map<uint32_t, std::shared_ptr<Operation>> asked_;
+  // Unanswered requests of process sets, by (whether only members make it,
+  // number).
+  std::map<std::pair<bool, uint32_t>, std::shared_ptr<Operation>> asked_;
 
   std::shared_ptr<Operation> join_;  // null: no join is pending
   uint32_t joins_ = 0;               // joins that have ended

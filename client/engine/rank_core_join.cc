@@ -77,14 +77,15 @@ Status RankCore::RequestSet(const std::shared_ptr<Operation>& operation) {
   }
   if (op.removes != 0) removing_.insert(op.removes);
   auto m = session::Make<session::SetRequest>();
-  m.number = ++set_requests_;
+  m.by_members = op.by_members ? 1 : 0;
+  m.number = op.by_members ? ++member_requests_ : ++set_requests_;
   m.remove = op.removes != 0 ? 1 : 0;
   m.process_set = op.removes;
   for (const int rank : op.ranks) {
     m.members[rank / 64] |= uint64_t{1} << rank % 64;
   }
   CountIn();
-  asked_[m.number] = operation;
+  asked_[{op.by_members, m.number}] = operation;
   has_controls_.store(true);
   expected_.fetch_add(1);
   shell_->Send(&m, sizeof(m));
@@ -105,7 +106,7 @@ Status RankCore::CheckNotRemoved(
 
 void RankCore::OnSetReply(const session::SetReply& reply) {
   std::lock_guard lock(mutex_);
-  const auto it = asked_.find(reply.number);
+  const auto it = asked_.find({reply.by_members != 0, reply.number});
   if (it == asked_.end()) return;
   const std::shared_ptr<Operation> op = std::move(it->second);
   asked_.erase(it);

@@ -256,10 +256,10 @@ Status BoardCommunicator::Await(const Operation& operation, int timeout_ms) {
   if (operation.done.load(std::memory_order_acquire)) return Status();
   NoteUser();
   const auto start = Clock::now();
-  const auto deadline = timeout_ms < 0
-                            ? Clock::time_point::max()
-                            : start + std::chrono::milliseconds(timeout_ms);
-  const auto moving_until = timeout_ms == kWaitInterruptible
+  const int limit = LimitOfWait(timeout_ms);
+  const auto deadline = limit < 0 ? Clock::time_point::max()
+                                  : start + std::chrono::milliseconds(limit);
+  const auto moving_until = timeout_ms <= kWaitInterruptible
                                 ? start + kLongestMoving
                                 : Clock::time_point::max();
   core_.Want(operation);
@@ -284,7 +284,8 @@ Status BoardCommunicator::Await(const Operation& operation, int timeout_ms) {
     if (operation.done.load(std::memory_order_acquire)) break;
     if (now >= deadline) {
       result = Status(Code::kDeadlineExceeded,
-                      operation.Title() + " is still pending");
+                      operation.Title() + " is still pending: " +
+                          StallText(*board_, core_, operation));
       break;
     }
     if (moved && now >= moving_until) {

@@ -24,6 +24,15 @@ namespace maypole {
 // Await() returns kCancelled every 0.1 s.
 inline constexpr int kWaitInterruptible = -2;
 
+// Timeouts below that are limits, and the caller does nothing more in the job
+// when one has passed: so until then the rank is as blocked as without a limit.
+// Returns the limit in milliseconds; -1: none.
+inline constexpr int LimitOfWait(int timeout_ms) {
+  return timeout_ms >= 0 ? timeout_ms
+         : timeout_ms < kWaitInterruptible ? kWaitInterruptible - timeout_ms
+                                           : -1;
+}
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -61,7 +70,7 @@ class Communicator {
   virtual void Progress(const Operation& operation) = 0;
 
   // Waits until operation.done is true, but at most timeout_ms (-1: no limit;
-  // or kWaitInterruptible). Returns kOk if it is done, else kDeadlineExceeded
+  // kWaitInterruptible, or less: see LimitOfWait). Returns kOk if it is done, else kDeadlineExceeded
   // or kCancelled (a signal came).
   virtual Status Await(const Operation& operation, int timeout_ms) = 0;
 

@@ -79,8 +79,9 @@ Status LocalCommunicator::Start(
   if (Status s = CheckDoubles(operations); !s.ok()) return s;
 
   for (const std::shared_ptr<Operation>& op : operations) {
-    if (op->control == Control::kSetRequest) {
-      // The only possible set, that of all ranks, exists already.
+    // The only possible set, that of all ranks, exists already: members that
+    // ask for it get it.
+    if (op->control == Control::kSetRequest && !op->by_members) {
       op->status = Status(
           Code::kInvalidArgument,
           op->removes != 0
@@ -120,12 +121,13 @@ void LocalCommunicator::Done(Operation* op) {
 
 Status LocalCommunicator::Await(const Operation& op, int timeout_ms) {
   const auto start = std::chrono::steady_clock::now();
+  const int limit = LimitOfWait(timeout_ms);
   while (!op.done.load(std::memory_order_acquire)) {
     const auto waited = std::chrono::steady_clock::now() - start;
-    if (timeout_ms >= 0 && waited >= std::chrono::milliseconds(timeout_ms)) {
+    if (limit >= 0 && waited >= std::chrono::milliseconds(limit)) {
       return Status(Code::kDeadlineExceeded, op.Title() + " is still pending");
     }
-    if (timeout_ms == kWaitInterruptible && waited >= kLongestWait) {
+    if (timeout_ms <= kWaitInterruptible && waited >= kLongestWait) {
       return Status(Code::kCancelled, "the wait returns while a GPU works");
     }
     if (nanosleep(&kNap, nullptr) != 0) {

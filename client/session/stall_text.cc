@@ -41,7 +41,8 @@ std::string StallText(const Board& board, const RankCore& core,
                : "not all ranks of the job have joined";
   }
   if (op.control == Control::kSetRequest) {
-    return "not all ranks of the job have asked for it";
+    return op.by_members ? "not all of its members have asked for it"
+                         : "not all ranks of the job have asked for it";
   }
   switch (what) {
     case WaitFor::kRanks:

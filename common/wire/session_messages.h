@@ -200,14 +200,16 @@ struct SlotReturn {
 };
 
 // Creates or removes a process set. Every rank sends the same requests in the
-// same order: the n-th requests of all ranks belong together.
+// same order: the n-th requests of all ranks belong together. With by_members
+// only the set's members send it, and it is matched by the set's members; `number`
+// then counts the rank's requests of this form.
 struct SetRequest {
   static constexpr Type kType = Type::kSetRequest;
   Header header;
   uint32_t number = 0;       // n, from 1
   uint32_t remove = 0;       // 1: remove process_set; 0: create from members
   uint32_t process_set = 0;  // the set to remove
-  uint32_t reserved = 0;
+  uint32_t by_members = 0;
   uint64_t members[kMaxRanks / 64] = {};  // bit r: global rank r
 };
 
@@ -217,7 +219,7 @@ struct SetReply {
   uint32_t number = 0;
   uint32_t process_set = 0;  // the set created or removed
   uint32_t code = 0;         // Code; if not kOk, `text` says why
-  uint32_t reserved = 0;
+  uint32_t by_members = 0;   // as in the request
   char text[kMaxErrorBytes + 1] = {};
 };
 

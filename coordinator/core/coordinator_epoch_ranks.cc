@@ -106,7 +106,7 @@ void CoordinatorEpoch::OnRankLeft(uint32_t rank, JobOutput* out) {
     Fail(op, CheckSet(*op), out);
   }
   ProcessSets::Replies sets;
-  sets_.OnRankLeft(who, &sets);
+  sets_.OnRankLeft(rank, who, &sets);
   SendReplies(std::move(sets), out);
   Joins::Replies joins;
   joins_.OnRankLeft(who, &joins);

@@ -50,8 +50,9 @@ def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
     del config_settings
     name = "%s-%s.dist-info" % (metadata.NAME, metadata.version())
     os.mkdir(os.path.join(metadata_directory, name))
-    with open(os.path.join(metadata_directory, name, "METADATA"), "w", encoding="utf-8") as f:
-        f.write(metadata.core_metadata())
+    for file, text in (("METADATA", metadata.core_metadata()), ("entry_points.txt", metadata.ENTRY_POINTS)):
+        with open(os.path.join(metadata_directory, name, file), "w", encoding="utf-8") as f:
+            f.write(text)
     return name
 
 

@@ -145,6 +145,7 @@ def _python(pages, root):
     files[_PREFIX + "/horovod_shim"] = dpkg.Link("../python3/dist-packages/maypole/horovod_shim")
     info = "%s/%s-%s.dist-info/" % (_DIST_PACKAGES, metadata.NAME, metadata.version(root))
     files[info + "METADATA"] = metadata.core_metadata(root).encode()
+    files[info + "entry_points.txt"] = metadata.ENTRY_POINTS.encode()
     files[info + "INSTALLER"] = b"dpkg\n"  # so pip does not uninstall it
     programs = wheel.python_programs(root)
     files.update({"usr/bin/" + name: b"#!%s\n%s" % (_PYTHON.encode(), rest) for name, rest in programs.items()})

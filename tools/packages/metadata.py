@@ -12,6 +12,8 @@ TORCH = "torch>=1.13"
 CLOUDPICKLE = "cloudpickle>=2"  # for functions of __main__ in maypole.run()
 SPARK = ("pyspark>=3.3", "pyarrow>=8", "pandas>=1.3", CLOUDPICKLE)  # for maypole.spark
 RAY = "ray>=2.9"
+# Torch from 2.15 on finds the backend of torch.distributed by it, when a program asks for one of this name.
+ENTRY_POINTS = "[torch.distributed.backends]\nmaypole = maypole.torch.distributed:register\n"
 HOROVOD_SUMMARY = "The package horovod, for scripts that import it: Maypole under Horovod's names"
 SUMMARY = "Averages gradients over all processes of a training job: Horovod's interface for PyTorch, with less waiting"
 

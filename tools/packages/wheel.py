@@ -133,6 +133,7 @@ def _dist_info(base, tag, bundled, root):
     contents = dist_info(base, tag, metadata.core_metadata(root))
     at = base + ".dist-info/"
     contents[at + "LICENSE"] = read(os.path.join(root, "LICENSE"))
+    contents[at + "entry_points.txt"] = metadata.ENTRY_POINTS.encode()
     for package in _debian_packages(bundled.values()) + COMPILED_IN:
         contents["%slicenses/%s" % (at, package)] = read("/usr/share/doc/%s/copyright" % package)
     return contents

@@ -78,6 +78,9 @@ TEST_F(ExecutorRecoveryTest, RequestsJoinsAndDeparturesAreSaidAgain) {
   request.number = 1;
   request.members[0] = 0b101;
   core_.OnSetRequest(1, request);
+  request.by_members = 1;
+  request.members[0] = 0b1001;
+  core_.OnSetRequest(1, request);
   auto join = session::Make<session::JoinRequest>();
   join.number = 1;
   core_.OnJoinRequest(1, join);
@@ -88,13 +91,15 @@ TEST_F(ExecutorRecoveryTest, RequestsJoinsAndDeparturesAreSaidAgain) {
   Drop();
   Recover(1);
   const auto sent = TakeSent();
-  ASSERT_EQ(sent.size(), 4u);
+  ASSERT_EQ(sent.size(), 5u);
   EXPECT_EQ(sent[0].rank_gone().rank(), 1u);
   EXPECT_TRUE(sent[0].rank_gone().clean());
   EXPECT_EQ(sent[1].set_request().number(), 1u);
   EXPECT_EQ(sent[1].set_request().ranks(1), 2u);
-  EXPECT_FALSE(sent[2].join_state().settled());
-  EXPECT_TRUE(sent[3].join_state().settled());
+  EXPECT_TRUE(sent[2].set_request().by_members());
+  EXPECT_EQ(sent[2].set_request().ranks(1), 3u);
+  EXPECT_FALSE(sent[3].join_state().settled());
+  EXPECT_TRUE(sent[4].join_state().settled());
 }
 
 TEST_F(ExecutorRecoveryTest, AFailureMeanwhileIsTheLastThingSaid) {

@@ -75,6 +75,25 @@ Variables PlaceVariables(const JobEnvironment& job, const Place& place) {
           {"MAYPOLE_CROSS_SIZE", std::to_string(job.nodes)}};
 }
 
+// As torchrun sets them, for scripts that call torch.distributed's
+// init_process_group().
+void AddTorch(const JobEnvironment& job, const Place& place,
+              const IsSet& is_set, Variables* variables) {
+  const size_t colon = job.torch_store.rfind(':');
+  if (colon == std::string::npos) return;
+  variables->insert(variables->end(),
+                    {{"RANK", std::to_string(place.rank)},
+                     {"WORLD_SIZE", std::to_string(job.ranks)},
+                     {"LOCAL_RANK", std::to_string(place.local_rank)},
+                     {"LOCAL_WORLD_SIZE", std::to_string(place.local_size)}});
+  if (!is_set("MASTER_ADDR")) {
+    variables->emplace_back("MASTER_ADDR", job.torch_store.substr(0, colon));
+  }
+  if (!is_set("MASTER_PORT")) {
+    variables->emplace_back("MASTER_PORT", job.torch_store.substr(colon + 1));
+  }
+}
+
 }  // namespace
 
 Variables RankVariables(const JobEnvironment& job, const Place& place,
@@ -94,6 +113,7 @@ Variables RankVariables(const JobEnvironment& job, const Place& place,
         job.gpus[static_cast<size_t>(place.local_rank) % job.gpus.size()]);
   }
   if (!job.horovod_shim.empty()) AddHorovod(job, place, &variables);
+  AddTorch(job, place, is_set, &variables);
   if (!job.function.empty()) {
     variables.emplace_back("MAYPOLE_FUNCTION", job.function);
     variables.emplace_back("MAYPOLE_RESULT_FD", std::to_string(kAnnounceFd));

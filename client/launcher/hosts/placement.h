@@ -54,6 +54,7 @@ struct JobEnvironment {
   // File with the function that ranks run; they write their results to
   // kAnnounceFd. Empty: they run programs.
   std::string function;
+  std::string torch_store;  // HOST:PORT for rank 0's store; static jobs
 };
 
 using Variables = std::vector<std::pair<std::string, std::string>>;
@@ -67,7 +68,8 @@ std::string JobId(const std::string& name, const std::string& random);
 std::string FinishedFile(const std::string& directory, int process);
 
 // The variables to set for one rank. is_set says whether the user has set a
-// variable: PYTHONUNBUFFERED and OMP_NUM_THREADS then keep the user's value.
+// variable: PYTHONUNBUFFERED, OMP_NUM_THREADS, MASTER_ADDR and MASTER_PORT then
+// keep the user's value.
 Variables RankVariables(const JobEnvironment& job, const Place& place,
                         const IsSet& is_set);
 

@@ -74,6 +74,7 @@ class JobLauncher {
   };
 
   Status Prepare();
+  std::string TorchStore() const;
   Status DescribeJob();
   Status StartNodes();
   Status StartRemotes();

@@ -1,8 +1,10 @@
 // JobLauncher, starting the nodes of a job: daemons on this machine, maypolerun
 // processes on other hosts, and the endpoints file.
 #include <errno.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +17,7 @@
 #include "client/launcher/process/private_directory.h"
 #include "common/address.h"
 #include "common/program/secret_file.h"
+#include "common/system/fd.h"
 
 namespace maypole::launcher {
 namespace {
@@ -49,7 +52,31 @@ Status OwnDirectory(std::string* out) {
   return Status();
 }
 
+// A port that is free on this machine now; 0 if there is none.
+int FreePort() {
+  const Fd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  socklen_t size = sizeof(address);
+  auto* const any = reinterpret_cast<sockaddr*>(&address);
+  if (bind(fd.get(), any, size) != 0 || getsockname(fd.get(), any, &size) != 0) {
+    return 0;
+  }
+  return ntohs(address.sin_port);
+}
+
 }  // namespace
+
+// The port is free on rank 0's host most likely, if that is another machine.
+std::string JobLauncher::TorchStore() const {
+  std::string host = kLoopbackAddress;
+  if (HasOtherHosts()) {
+    const Host& first = options_.hosts.front();
+    const std::vector<std::string> own = OwnAddresses();
+    host = first.here && !own.empty() ? own.front() : first.name;
+  }
+  return host + ":" + std::to_string(FreePort());
+}
 
 Status JobLauncher::DescribeJob() {
   common_.set_ranks(options_.ranks);
@@ -69,6 +96,7 @@ Status JobLauncher::DescribeJob() {
                                     options_.agent_flags.end()};
   common_.set_bind_gpus(options_.bind_gpus);
   common_.set_horovod_shim(options_.shim_directory);
+  if (!options_.elastic) common_.set_torch_store(TorchStore());
   if (!options_.function_directory.empty()) {
     common_.set_function(FunctionFile(options_.function_directory));
   }

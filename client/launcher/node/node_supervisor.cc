@@ -302,7 +302,8 @@ Status NodeSupervisor::EnvironmentOf(const Node& node, int ranks_here,
           .min_size = job.min_size(),
           .max_size = job.max_size(),
           .directory = settings_.directory,
-          .function = job.function()};
+          .function = job.function(),
+          .torch_store = job.torch_store()};
   if (!job.bind_gpus()) return Status();
   return FindGpus(getenv("CUDA_VISIBLE_DEVICES"), kDriverGpus, &out->gpus);
 }

@@ -20,6 +20,7 @@ that return something else (`submit`, `result`, `allocate`,
 
 import collections
 import ctypes
+import itertools
 import os
 import struct
 from collections.abc import Sequence
@@ -59,6 +60,13 @@ MAX_DIMS = 8
 # MAYPOLE_WAIT_INTERRUPTIBLE: no time limit, but returns every 0.1 s while data
 # moves.
 WAIT_INTERRUPTIBLE = -2
+_LONGEST_WAIT_MS = 1 << 30
+
+
+def wait_or_give_up(milliseconds: int) -> int:
+    """MAYPOLE_WAIT_OR_GIVE_UP: the same with a limit, after which the caller does nothing more in the job."""
+    return WAIT_INTERRUPTIBLE - max(1, min(milliseconds, _LONGEST_WAIT_MS))
+
 
 # struct maypole_operation as bytes; packing is several times cheaper than
 # filling a ctypes.Structure and needs no memory shared between calls.
@@ -68,6 +76,9 @@ WAIT_INTERRUPTIBLE = -2
 OPERATION = struct.Struct("@N8i8q2dPPPPiiP")
 _pack = OPERATION.pack
 _SHAPE_PADDING = tuple((0,) * (MAX_DIMS - dims) for dims in range(MAX_DIMS + 1))
+
+# maypole_done
+_DONE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int)
 
 # struct maypole_exchange and its functions.
 _PUT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p,
@@ -111,7 +122,7 @@ class Library:
     """
 
     __slots__ = ("path", "counts", "_lib", "_exchange", "_submit", "_submit_group", "_wait", "_poll",
-                 "_names", "rank", "size", "local_rank", "local_size",
+                 "_names", "_done", "_when_done", "_callbacks", "rank", "size", "local_rank", "local_size",
                  "cross_rank", "cross_size", "init", "shutdown",
                  "leave_epoch", "abandon_epoch", "change_wanted", "release",
                  "set_finished")
@@ -130,6 +141,10 @@ class Library:
         self._poll = _bind(lib, "maypole_poll", ctypes.c_int64,
                            ctypes.POINTER(ctypes.c_int))
         self.release = _bind(lib, "maypole_release", ctypes.c_int64)
+        self._when_done: dict[int, Callable[[], None]] = {}
+        self._callbacks = itertools.count(1)
+        self._done = _DONE(self._call)
+        _bind(lib, "maypole_on_done", ctypes.c_int64, _DONE, ctypes.c_void_p)
         for name in ("rank", "size", "local_rank", "local_size", "cross_rank",
                      "cross_size", "init", "shutdown", "leave_epoch",
                      "abandon_epoch", "change_wanted"):
@@ -154,6 +169,9 @@ class Library:
               ctypes.POINTER(ctypes.c_int64), ctypes.c_int32)
         _bind(lib, "maypole_process_set_add", ctypes.POINTER(ctypes.c_int32),
               ctypes.c_int32, ctypes.POINTER(ctypes.c_int64))
+        _bind(lib, "maypole_process_set_add_by_members",
+              ctypes.POINTER(ctypes.c_int32), ctypes.c_int32,
+              ctypes.POINTER(ctypes.c_int64))
         _bind(lib, "maypole_process_set_remove", ctypes.c_int32,
               ctypes.POINTER(ctypes.c_int64))
         _bind(lib, "maypole_process_set_ranks", ctypes.c_int32,
@@ -305,6 +323,22 @@ class Library:
         status = self._poll(handle, done)
         return status, bool(done.value)
 
+    def call_when_done(self, handle: int, function: Callable[[], None]) -> None:
+        """Makes the library's completion thread call `function`, once, when the operation has ended.
+
+        `function` must not raise, and must not wait. Raises StatusError, and does not call it, if the operation
+        has a function already.
+        """
+        number = next(self._callbacks)
+        self._when_done[number] = function
+        status = self._lib.maypole_on_done(handle, self._done, number)
+        if status != OK:
+            del self._when_done[number]
+            raise StatusError(status, self.last_error())
+
+    def _call(self, context: int, handle: int, status: int) -> None:
+        self._when_done.pop(context)()
+
     def result(self, handle: int) -> tuple[int, int, int]:
         """Returns (address, bytes, first dimension) of an operation's result.
 
@@ -355,6 +389,13 @@ class Library:
             (ctypes.c_int32 * len(ranks))(*ranks), len(ranks), handle)
         if status != OK:
             raise StatusError(status, self.last_error())
+        return handle.value
+
+    def process_set_add_by_members(self, ranks: Sequence[int]) -> int:
+        """As process_set_add(), but only these ranks make the request; they get the set that exists, if there is one."""
+        handle = ctypes.c_int64()
+        self._check(self._lib.maypole_process_set_add_by_members(
+            (ctypes.c_int32 * len(ranks))(*ranks), len(ranks), handle))
         return handle.value
 
     def process_set_remove(self, process_set: int) -> int:

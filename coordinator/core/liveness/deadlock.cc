@@ -165,11 +165,8 @@ std::optional<Deadlock::Wait> Deadlock::WaitOf(
   if (rank.joining()) {
     if (joins_.Aside(rank.rank())) wait = Wait{"join", joins_.Missing()};
   } else if (rank.asks_for_set()) {
-    const uint32_t number = sets_.WaitsFor(rank.rank());
-    for (const ProcessSets::Incomplete& request : sets_.Waiting()) {
-      if (number == 0 || request.number != number) continue;
-      wait =
-          Wait{absl::StrCat("process set request ", number), request.missing};
+    if (auto request = sets_.WaitOf(rank.rank())) {
+      wait = Wait{std::move(request->text), std::move(request->missing)};
     }
   } else {
     wait = OperationWait(node, rank, left);

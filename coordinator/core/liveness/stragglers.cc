@@ -222,7 +222,7 @@ std::vector<Stragglers::Late> Stragglers::Collect(
       next_ = next_ ? std::min(*next_, becomes) : becomes;
       continue;
     }
-    out.push_back({absl::StrCat("process set request ", request.number),
+    out.push_back({request.text,
                    request.since,
                    {request.asked.begin(), request.asked.end()},
                    {request.missing.begin(), request.missing.end()},

@@ -31,6 +31,23 @@ std::string AskText(const proto::SetRequest& request, bool one) {
                       MembersText(RanksOf(request)));
 }
 
+// The answer to a request of these members.
+proto::SetReply MembersReply(const std::vector<uint32_t>& ranks,
+                             const absl::Status& status, uint32_t id) {
+  proto::SetReply reply;
+  reply.set_by_members(true);
+  reply.mutable_ranks()->Assign(ranks.begin(), ranks.end());
+  reply.set_process_set(id);
+  reply.set_code(static_cast<int>(status.code()));
+  if (!status.ok()) {
+    reply.set_message(Cut(absl::StrCat("process set of ranks ",
+                                       MembersText(ranks), ": ",
+                                       status.message()),
+                          kMaxErrorBytes));
+  }
+  return reply;
+}
+
 }  // namespace
 
 bool RankSet::Has(uint32_t rank) const {
@@ -93,6 +110,15 @@ absl::Status ProcessSets::Check(size_t node,
   }
   // After a rank has left, each rank gets its own answers, and another
   // coordinator may not know them.
+  if (message.by_members()) {
+    const std::vector<uint32_t> ranks = RanksOf(message);
+    if (std::find(ranks.begin(), ranks.end(), message.rank()) == ranks.end()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "rank ", message.rank(), " asks as a member for a process set of ",
+          MembersText(ranks)));
+    }
+    return CheckRanks(ranks);
+  }
   if (left_.empty() && message.number() != numbers_[message.rank()] + 1) {
     return absl::InvalidArgumentError(absl::StrCat(
         "process set request ", message.number(), " of rank ", message.rank(),
@@ -118,6 +144,7 @@ absl::Status ProcessSets::Ask(Time now, size_t node,
                               const Busy& busy, Replies* replies) {
   absl::Status sound = Check(node, message);
   if (!sound.ok()) return sound;
+  if (message.by_members()) return AskByMembers(now, node, message, replies);
   numbers_[message.rank()] = message.number();
   if (!left_.empty()) {
     replies->emplace_back(node, LeftReply(message.number()));
@@ -140,6 +167,46 @@ absl::Status ProcessSets::Ask(Time now, size_t node,
   return absl::OkStatus();
 }
 
+absl::Status ProcessSets::AskByMembers(Time now, size_t node,
+                                       const proto::SetRequest& message,
+                                       Replies* replies) {
+  const std::vector<uint32_t> ranks = RanksOf(message);
+  if (const std::string* who = LeftMember(ranks)) {
+    replies->emplace_back(
+        node, MembersReply(ranks, absl::AbortedError(absl::StrCat(
+                                      *who, " has shut down")), 0));
+    return absl::OkStatus();
+  }
+  if (const auto same = ids_.find(ranks); same != ids_.end()) {
+    replies->emplace_back(
+        node, MembersReply(ranks, absl::OkStatus(), same->second));
+    return absl::OkStatus();
+  }
+  const auto [it, first] = by_members_.try_emplace(ranks);
+  if (first && by_members_.size() > kMaxProcessSets) {
+    by_members_.erase(it);
+    return absl::InvalidArgumentError(
+        absl::StrCat("more than ", kMaxProcessSets,
+                     " process sets were requested by some of their members"));
+  }
+  if (first) it->second.since = now;
+  it->second.asked.insert(message.rank());
+  if (it->second.asked.size() < ranks.size()) return absl::OkStatus();
+  uint32_t id = 0;
+  const absl::Status made = Make(ranks, &id);
+  replies->emplace_back(std::nullopt, MembersReply(ranks, made, id));
+  by_members_.erase(ranks);
+  return absl::OkStatus();
+}
+
+const std::string* ProcessSets::LeftMember(
+    const std::vector<uint32_t>& ranks) const {
+  for (const uint32_t rank : ranks) {
+    if (const auto it = left_.find(rank); it != left_.end()) return &it->second;
+  }
+  return nullptr;
+}
+
 proto::SetReply ProcessSets::Decide(uint32_t number, const Request& request,
                                     const Busy& busy) {
   const proto::SetRequest& first = request.groups.front().request;
@@ -148,7 +215,7 @@ proto::SetReply ProcessSets::Decide(uint32_t number, const Request& request,
   if (request.groups.size() > 1) {
     status = absl::FailedPreconditionError(DescribeDifference(request));
   } else {
-    status = first.remove() ? Remove(first, busy) : Make(first, &id);
+    status = first.remove() ? Remove(first, busy) : Make(RanksOf(first), &id);
   }
   proto::SetReply reply;
   reply.set_number(number);
@@ -166,8 +233,8 @@ proto::SetReply ProcessSets::Decide(uint32_t number, const Request& request,
   return reply;
 }
 
-absl::Status ProcessSets::Make(const proto::SetRequest& request, uint32_t* id) {
-  std::vector<uint32_t> ranks = RanksOf(request);
+absl::Status ProcessSets::CheckRanks(
+    const std::vector<uint32_t>& ranks) const {
   if (ranks.empty()) {
     return absl::InvalidArgumentError(
         "a process set needs at least one rank, this one has none");
@@ -184,6 +251,11 @@ absl::Status ProcessSets::Make(const proto::SetRequest& request, uint32_t* id) {
                        " are not each there once, in ascending order"));
     }
   }
+  return absl::OkStatus();
+}
+
+absl::Status ProcessSets::Make(std::vector<uint32_t> ranks, uint32_t* id) {
+  if (absl::Status s = CheckRanks(ranks); !s.ok()) return s;
   if (auto same = ids_.find(ranks); same != ids_.end()) {
     return absl::InvalidArgumentError(
         absl::StrCat("the ranks ", MembersText(ranks), " are process set ",
@@ -246,19 +318,30 @@ proto::SetReply ProcessSets::LeftReply(uint32_t number) const {
   reply.set_number(number);
   reply.set_code(static_cast<int>(absl::StatusCode::kAborted));
   reply.set_message(
-      Cut(absl::StrCat("process set request ", number, ": ", left_,
+      Cut(absl::StrCat("process set request ", number, ": ", first_left_,
                        " has shut down; every rank of the job "
                        "must ask for a process set"),
           kMaxErrorBytes));
   return reply;
 }
 
-void ProcessSets::OnRankLeft(const std::string& who, Replies* replies) {
-  if (left_.empty()) left_ = who;
+void ProcessSets::OnRankLeft(uint32_t rank, const std::string& who,
+                             Replies* replies) {
+  if (left_.empty()) first_left_ = who;
+  left_.emplace(rank, who);
   for (const auto& [number, request] : asked_) {
     replies->emplace_back(std::nullopt, LeftReply(number));
   }
   asked_.clear();
+  std::erase_if(by_members_, [&](const auto& waiting) {
+    const std::vector<uint32_t>& ranks = waiting.first;
+    if (!std::binary_search(ranks.begin(), ranks.end(), rank)) return false;
+    replies->emplace_back(
+        std::nullopt,
+        MembersReply(ranks, absl::AbortedError(
+                                absl::StrCat(who, " has shut down")), 0));
+    return true;
+  });
 }
 
 void ProcessSets::Restore(const proto::NodeState& state) {
@@ -275,20 +358,31 @@ std::vector<ProcessSets::Incomplete> ProcessSets::Waiting() const {
   std::vector<Incomplete> out;
   for (const auto& [number, request] : asked_) {
     Incomplete& i = out.emplace_back();
-    i.number = number;
+    i.text = absl::StrCat("process set request ", number);
     i.since = request.since;
     for (uint32_t rank = 0; rank < size_; ++rank) {
       (numbers_[rank] >= number ? i.asked : i.missing).push_back(rank);
     }
   }
+  for (const auto& [ranks, members] : by_members_) {
+    Incomplete& i = out.emplace_back();
+    i.text = absl::StrCat("process set of ranks ", MembersText(ranks));
+    i.since = members.since;
+    for (const uint32_t rank : ranks) {
+      (members.asked.contains(rank) ? i.asked : i.missing).push_back(rank);
+    }
+  }
   return out;
 }
 
-uint32_t ProcessSets::WaitsFor(uint32_t rank) const {
-  for (const auto& [number, request] : asked_) {
-    if (numbers_[rank] >= number) return number;
+std::optional<ProcessSets::Incomplete> ProcessSets::WaitOf(
+    uint32_t rank) const {
+  for (Incomplete& request : Waiting()) {
+    if (std::binary_search(request.asked.begin(), request.asked.end(), rank)) {
+      return std::move(request);
+    }
   }
-  return 0;
+  return std::nullopt;
 }
 
 }  // namespace maypole::coordinator

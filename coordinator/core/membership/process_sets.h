@@ -23,6 +23,10 @@
 // After a rank has left, no request can be completed. Requests that wait are
 // answered at once, to all nodes; later requests only to the node that asks.
 //
+// A set may also be requested by its members alone, in any order. When all of
+// them have asked, all nodes get the answer; if the set exists, who asks gets
+// its id. Only a member that has left makes such a request fail.
+//
 // Thread contract: not synchronized; pure.
 //
 // Invariants: RankSet pointers, also to removed sets, are valid as long as this
@@ -36,6 +40,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -85,22 +90,23 @@ class ProcessSets {
   absl::Status Ask(Time now, size_t node, const proto::SetRequest& message,
                    const Busy& busy, Replies* replies);
   // `who`: "rank 2 (node n1)"
-  void OnRankLeft(const std::string& who, Replies* replies);
+  void OnRankLeft(uint32_t rank, const std::string& who, Replies* replies);
 
   // Takes over the sets of another coordinator, and what it has answered.
   void Restore(const proto::NodeState& state);
 
   // Requests that some ranks have made and others have not.
   struct Incomplete {
-    uint32_t number = 0;
+    std::string text;  // "process set request 3", "process set of ranks [0, 2]"
     Time since{};
     std::vector<uint32_t> asked;    // ascending
     std::vector<uint32_t> missing;  // ascending
   };
   std::vector<Incomplete> Waiting() const;
-  size_t waiting() const { return asked_.size(); }
-  // The rank's oldest unanswered request; 0 if there is none.
-  uint32_t WaitsFor(uint32_t rank) const;
+  size_t waiting() const { return asked_.size() + by_members_.size(); }
+  // The oldest request of all ranks, else one of members, for which the rank
+  // waits; nullopt if there is none.
+  std::optional<Incomplete> WaitOf(uint32_t rank) const;
 
  private:
   // Ranks with equal requests.
@@ -114,14 +120,26 @@ class ProcessSets {
     std::vector<Group> groups;
   };
 
+  // Members that have asked for a set.
+  struct Members {
+    Time since{};
+    std::set<uint32_t> asked;
+  };
+
   absl::Status Check(size_t node, const proto::SetRequest& message) const;
+  absl::Status AskByMembers(Time now, size_t node,
+                            const proto::SetRequest& message,
+                            Replies* replies);
   proto::SetReply Decide(uint32_t number, const Request& request,
                          const Busy& busy);
-  absl::Status Make(const proto::SetRequest& request, uint32_t* id);
+  absl::Status CheckRanks(const std::vector<uint32_t>& ranks) const;
+  absl::Status Make(std::vector<uint32_t> ranks, uint32_t* id);
   absl::Status Remove(const proto::SetRequest& request, const Busy& busy);
   void Add(uint32_t id, std::vector<uint32_t> ranks);
   static std::string DescribeDifference(const Request& request);
   proto::SetReply LeftReply(uint32_t number) const;
+  // The first member that has left; null if none has.
+  const std::string* LeftMember(const std::vector<uint32_t>& ranks) const;
 
   const std::vector<NodeMember>& members_;
   const uint32_t size_;
@@ -129,7 +147,9 @@ class ProcessSets {
   std::map<std::vector<uint32_t>, uint32_t> ids_;  // of the existing sets
   std::map<uint32_t, Request> asked_;              // by number; unanswered
   std::vector<uint32_t> numbers_;                  // by rank: its last request
-  std::string left_;  // the rank that has left; empty if none has
+  std::map<std::vector<uint32_t>, Members> by_members_;  // unanswered
+  std::map<uint32_t, std::string> left_;  // the ranks that have left, as text
+  std::string first_left_;                // empty if none has
 };
 
 }  // namespace maypole::coordinator

@@ -29,6 +29,14 @@ class ProcessSetsTest : public ::testing::Test {
         Time(number), rank % 2, m, [&](uint32_t s) { return s == busy_; },
         &replies_);
   }
+  absl::Status AskAsMember(uint32_t rank, const Ranks& ranks) {
+    proto::SetRequest m;
+    m.set_rank(rank);
+    m.set_by_members(true);
+    m.mutable_ranks()->Assign(ranks.begin(), ranks.end());
+    return sets_.Ask(
+        Time(rank), rank % 2, m, [](uint32_t) { return false; }, &replies_);
+  }
   // All ranks ask for the same; the answer.
   proto::SetReply All(const Ranks& ranks, uint32_t remove = 0) {
     ++number_;
@@ -92,11 +100,12 @@ TEST_F(ProcessSetsTest, RanksMayBeAheadOfOthers) {
   ASSERT_TRUE(Ask(0, 1, {0, 1}).ok());
   ASSERT_TRUE(Ask(0, 2, {2, 3}).ok());
   ASSERT_TRUE(Ask(2, 1, {0, 1}).ok());
-  EXPECT_EQ(sets_.WaitsFor(0), 1u);
-  EXPECT_EQ(sets_.WaitsFor(1), 0u);
+  ASSERT_TRUE(sets_.WaitOf(0));
+  EXPECT_EQ(sets_.WaitOf(0)->text, "process set request 1");
+  EXPECT_FALSE(sets_.WaitOf(1));
   const auto waiting = sets_.Waiting();
   ASSERT_EQ(waiting.size(), 2u);
-  EXPECT_EQ(waiting[0].number, 1u);
+  EXPECT_EQ(waiting[0].text, "process set request 1");
   EXPECT_EQ(waiting[0].since, Time(1));
   EXPECT_THAT(waiting[0].asked, ElementsAre(0, 2));
   EXPECT_THAT(waiting[0].missing, ElementsAre(1, 3));
@@ -104,8 +113,8 @@ TEST_F(ProcessSetsTest, RanksMayBeAheadOfOthers) {
   ASSERT_TRUE(Ask(1, 1, {0, 1}).ok());
   ASSERT_TRUE(Ask(3, 1, {0, 1}).ok());
   ASSERT_EQ(replies_.size(), 1u);
-  EXPECT_EQ(sets_.WaitsFor(0), 2u);
-  EXPECT_EQ(sets_.WaitsFor(1), 0u);
+  EXPECT_EQ(sets_.WaitOf(0)->text, "process set request 2");
+  EXPECT_FALSE(sets_.WaitOf(1));
 }
 
 TEST_F(ProcessSetsTest, DifferentRequestsNameRanksAndValues) {
@@ -199,7 +208,7 @@ TEST_F(ProcessSetsTest, TooManySetsAreRefused) {
 TEST_F(ProcessSetsTest, ARankThatLeavesAbortsThem) {
   ASSERT_TRUE(Ask(0, 1, {0, 1}).ok());
   ASSERT_TRUE(Ask(0, 2, {0, 2}).ok());
-  sets_.OnRankLeft("rank 2 (node n0)", &replies_);
+  sets_.OnRankLeft(2, "rank 2 (node n0)", &replies_);
   ASSERT_EQ(replies_.size(), 2u);
   for (uint32_t i = 0; i < 2; ++i) {
     EXPECT_FALSE(replies_[i].first);
@@ -210,7 +219,7 @@ TEST_F(ProcessSetsTest, ARankThatLeavesAbortsThem) {
                   "must ask for a process set");
   }
   EXPECT_EQ(sets_.waiting(), 0u);
-  sets_.OnRankLeft("rank 0 (node n0)", &replies_);
+  sets_.OnRankLeft(0, "rank 0 (node n0)", &replies_);
   ASSERT_EQ(replies_.size(), 2u);
   ASSERT_TRUE(Ask(1, 1, {0, 1}).ok());  // late: answered alone
   ASSERT_EQ(replies_.size(), 3u);
@@ -240,6 +249,79 @@ TEST(MembersTextTest, IsCut) {
   EXPECT_EQ(MembersText(many),
             "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, and 4 "
             "more]");
+}
+
+TEST_F(ProcessSetsTest, MembersAloneAskInAnyOrder) {
+  ASSERT_TRUE(AskAsMember(3, {1, 3}).ok());
+  ASSERT_TRUE(AskAsMember(0, {0, 2, 3}).ok());
+  EXPECT_TRUE(replies_.empty());
+  EXPECT_EQ(sets_.waiting(), 2u);
+  ASSERT_TRUE(sets_.WaitOf(3));
+  EXPECT_EQ(sets_.WaitOf(3)->text, "process set of ranks [1, 3]");
+  EXPECT_EQ(sets_.WaitOf(3)->since, Time(3));
+  EXPECT_THAT(sets_.WaitOf(3)->missing, ElementsAre(1));
+  ASSERT_TRUE(AskAsMember(3, {0, 2, 3}).ok());
+  ASSERT_TRUE(AskAsMember(3, {0, 2, 3}).ok());  // twice, before the answer
+  ASSERT_TRUE(AskAsMember(2, {0, 2, 3}).ok());
+  ASSERT_EQ(replies_.size(), 1u);
+  EXPECT_FALSE(replies_[0].first);  // to all
+  const proto::SetReply& reply = replies_[0].second;
+  EXPECT_TRUE(reply.by_members());
+  EXPECT_EQ(reply.number(), 0u);
+  EXPECT_EQ(reply.code(), 0);
+  EXPECT_EQ(reply.process_set(), 1u);
+  EXPECT_THAT(reply.ranks(), ElementsAre(0, 2, 3));
+  EXPECT_THAT(sets_.Find(1)->nodes, ElementsAre(0, 1));
+  // The requests of all ranks are counted apart.
+  EXPECT_EQ(All({0, 1}).process_set(), 2u);
+  replies_.clear();
+  ASSERT_TRUE(AskAsMember(1, {1, 3}).ok());
+  ASSERT_EQ(replies_.size(), 1u);
+  EXPECT_EQ(replies_[0].second.process_set(), 3u);
+  EXPECT_EQ(sets_.waiting(), 0u);
+}
+
+TEST_F(ProcessSetsTest, MembersGetTheSetThatExists) {
+  EXPECT_EQ(All({1, 2}).process_set(), 1u);
+  replies_.clear();
+  ASSERT_TRUE(AskAsMember(2, {1, 2}).ok());
+  ASSERT_EQ(replies_.size(), 1u);
+  EXPECT_EQ(replies_[0].first, 0u);  // to the node that asks
+  EXPECT_EQ(replies_[0].second.process_set(), 1u);
+  replies_.clear();
+  ASSERT_TRUE(AskAsMember(2, {0, 1, 2, 3}).ok());
+  ASSERT_EQ(replies_.size(), 1u);
+  EXPECT_EQ(replies_[0].second.process_set(), 0u);
+  EXPECT_EQ(replies_[0].second.code(), 0);
+}
+
+TEST_F(ProcessSetsTest, OnlyAMemberThatLeftFailsARequestOfMembers) {
+  ASSERT_TRUE(AskAsMember(1, {1, 2}).ok());
+  ASSERT_TRUE(AskAsMember(1, {1, 3}).ok());
+  sets_.OnRankLeft(2, "rank 2 (node n0)", &replies_);
+  ASSERT_EQ(replies_.size(), 1u);
+  EXPECT_FALSE(replies_[0].first);
+  EXPECT_THAT(replies_[0].second.ranks(), ElementsAre(1, 2));
+  EXPECT_EQ(Text(replies_[0].second, absl::StatusCode::kAborted),
+            "process set of ranks [1, 2]: rank 2 (node n0) has shut down");
+  ASSERT_TRUE(AskAsMember(3, {1, 3}).ok());
+  ASSERT_EQ(replies_.size(), 2u);
+  EXPECT_EQ(replies_[1].second.process_set(), 1u);
+  ASSERT_TRUE(AskAsMember(0, {0, 2}).ok());
+  ASSERT_EQ(replies_.size(), 3u);
+  EXPECT_EQ(replies_[2].first, 0u);
+  EXPECT_EQ(Text(replies_[2].second, absl::StatusCode::kAborted),
+            "process set of ranks [0, 2]: rank 2 (node n0) has shut down");
+}
+
+TEST_F(ProcessSetsTest, ImpossibleRequestsOfMembersAreBadMessages) {
+  EXPECT_EQ(AskAsMember(0, {1, 2}).code(), kInvalid);
+  EXPECT_EQ(AskAsMember(0, {}).code(), kInvalid);
+  EXPECT_EQ(AskAsMember(0, {0, 9}).code(), kInvalid);
+  EXPECT_EQ(AskAsMember(0, {2, 0}).code(), kInvalid);
+  EXPECT_EQ(AskAsMember(0, {0, 0}).code(), kInvalid);
+  EXPECT_TRUE(replies_.empty());
+  EXPECT_EQ(sets_.waiting(), 0u);
 }
 
 }  // namespace

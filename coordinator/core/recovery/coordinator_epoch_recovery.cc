@@ -24,9 +24,11 @@ void CoordinatorEpoch::Restore(
     for (const proto::Decision& d : state.decisions()) {
       decisions.emplace(NumberOf(d), &d);
     }
-    if (newest == nullptr || newest->sets_answered() < state.sets_answered()) {
-      newest = &state;
-    }
+    // Nodes learn of sets in one order.
+    const auto known = [](const proto::NodeState& s) {
+      return std::pair(s.sets_answered(), s.sets_size());
+    };
+    if (newest == nullptr || known(*newest) < known(state)) newest = &state;
     joins = std::max(joins, state.joins_answered());
     connected = connected && state.connected();
     node_runs_[i] = state.last_run();
@@ -96,7 +98,7 @@ void CoordinatorEpoch::RestoreLeft(const std::set<uint32_t>& left) {
   for (const uint32_t rank : left) {
     left_.push_back(rank);
     has_left_[rank] = true;
-    sets_.OnRankLeft(WhoText(rank), &sets);
+    sets_.OnRankLeft(rank, WhoText(rank), &sets);
     joins_.OnRankLeft(WhoText(rank), &joins);
   }
 }

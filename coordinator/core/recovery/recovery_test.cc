@@ -2,6 +2,7 @@
 // is tested by the simulation (--restarts).
 #include "coordinator/core/recovery/recovery.h"
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 
@@ -44,7 +45,8 @@ class RecoveryTest : public testing::Test {
         const proto::SetReply& reply = message.set_reply();
         *state.add_decisions()->mutable_set_reply() = reply;
         state.set_last_decision(reply.decision());
-        state.set_sets_answered(reply.number());
+        state.set_sets_answered(
+            std::max(state.sets_answered(), reply.number()));
         proto::KnownSet* set = state.add_sets();
         set->set_process_set(reply.process_set());
         *set->mutable_ranks() = reply.ranks();
@@ -89,6 +91,32 @@ class RecoveryTest : public testing::Test {
   proto::NodeState state_[2];
   TestBed after_;
 };
+
+TEST_F(RecoveryTest, ASetOfMembersThatOneNodeKnowsReachesTheOther) {
+  const auto ask = [](uint32_t rank, const std::vector<uint32_t>& ranks) {
+    proto::ExecutorMessage m = MakeSet(rank, 0, ranks);
+    m.mutable_set_request()->set_by_members(true);
+    return m;
+  };
+  before_->From(*e_[0], MakeSet(0, 1, {1}));
+  before_->From(*e_[1], MakeSet(1, 1, {1}));
+  before_->From(*e_[0], ask(0, {0}));
+  Received(0, /*lost=*/1);
+  Received(1);
+  ASSERT_EQ(state_[0].sets_size(), 1);
+  ASSERT_EQ(state_[1].sets_size(), 2);
+  Executor& a = TakeOver(0);
+  Executor& b = TakeOver(1);
+  ASSERT_EQ(a.set_replies.size(), 1u);
+  EXPECT_TRUE(a.set_replies[0].by_members());
+  EXPECT_EQ(a.set_replies[0].process_set(), 2u);
+  EXPECT_TRUE(b.set_replies.empty());
+  // It is known, and ids go on.
+  after_.From(a, ask(0, {0}));
+  ASSERT_EQ(a.set_replies.size(), 2u);
+  EXPECT_EQ(a.set_replies[1].process_set(), 2u);
+  EXPECT_EQ(a.set_replies[1].code(), 0);
+}
 
 TEST_F(RecoveryTest, WhatOneNodeHasGotReachesTheOther) {
   before_->From(*e_[0], MakeSet(0, 1, {1}));

@@ -247,6 +247,7 @@ absl::Status ExecutorEpoch::OnRankLeft(int rank, int local_rank,
   if (left_.size() == 1) first_left_ = rank;
   if (local_rank >= 0) {
     set_requests_.Forget(local_rank);
+    member_requests_.Forget(local_rank);
     std::erase_if(asked_sets_, [rank](const auto& asked) {
       return asked.first.second == static_cast<uint32_t>(rank);
     });

@@ -38,6 +38,7 @@
 #include "worker/core/operations/presence.h"
 #include "worker/core/operations/ready_slot.h"
 #include "worker/core/operations/recalls.h"
+#include "worker/core/operations/member_requests.h"
 #include "worker/core/operations/requests.h"
 #include "worker/core/operations/runs.h"
 #include "worker/core/operations/schedule.h"
@@ -401,6 +402,7 @@ class ExecutorEpoch : private WaitJudge {
   // Unanswered, by number and rank.
   std::map<std::pair<uint32_t, uint32_t>, proto::SetRequest> asked_sets_;
   uint32_t sets_answered_ = 0;  // the last answered number
+  MemberRequests member_requests_{kMaxWaitingRequests};
   Requests joins_{1};
   uint32_t joins_answered_ = 0;
   std::set<int> settled_;  // local ranks whose last join has settled

@@ -104,6 +104,11 @@ void ExecutorEpoch::ReportRequests() {
     *message.mutable_set_request() = request;
     Send(std::move(message));
   }
+  member_requests_.ForEach([this](const proto::SetRequest& request) {
+    proto::ExecutorMessage message;
+    *message.mutable_set_request() = request;
+    Send(std::move(message));
+  });
   const auto& ranks = info_.nodes[info_.node_index].ranks();
   for (int local = 0; local < ranks.size(); ++local) {
     if (!joins_.Waits(local)) continue;
@@ -116,7 +121,9 @@ void ExecutorEpoch::ReportRequests() {
 bool ExecutorEpoch::WaitsForCoordinator() const {
   const int locals = info_.nodes[info_.node_index].ranks_size();
   for (int local = 0; local < locals; ++local) {
-    if (set_requests_.Waits(local) || joins_.Waits(local)) return true;
+    if (WaitsForSet(static_cast<uint32_t>(local)) || joins_.Waits(local)) {
+      return true;
+    }
   }
   if (schedule_.active()) return false;
   if (waits_for_slots()) return true;

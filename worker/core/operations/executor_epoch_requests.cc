@@ -25,40 +25,61 @@ absl::Status OutOfOrder(const LocalMember& m, const char* what,
 
 absl::Status ExecutorEpoch::OnSetRequest(const LocalMember& member,
                                          const session::SetRequest& request) {
-  if (!set_requests_.Ask(member.local_rank, member.client, request.number)) {
-    return OutOfOrder(member, "request for a process set", request.number);
-  }
   proto::ExecutorMessage message;
   proto::SetRequest* out = message.mutable_set_request();
   out->set_epoch(info_.epoch);
   out->set_rank(static_cast<uint32_t>(member.rank));
-  out->set_number(request.number);
-  out->set_remove(request.remove != 0);
-  out->set_process_set(request.process_set);
   AddMembers(request, out);
-  asked_sets_[{request.number, out->rank()}] = *out;
-  Send(std::move(message));
+  bool first = true;
+  if (request.by_members != 0) {
+    out->set_by_members(true);
+    if (!member_requests_.Ask(member.local_rank,
+                              {member.client, request.number}, *out, &first)) {
+      return OutOfOrder(member, "request for a process set", request.number);
+    }
+  } else {
+    if (!set_requests_.Ask(member.local_rank, member.client, request.number)) {
+      return OutOfOrder(member, "request for a process set", request.number);
+    }
+    out->set_number(request.number);
+    out->set_remove(request.remove != 0);
+    out->set_process_set(request.process_set);
+    asked_sets_[{request.number, out->rank()}] = *out;
+  }
+  if (first) Send(std::move(message));
   return LeaveSchedule(proto::SCHEDULE_REQUEST, "a request for a process set");
 }
 
 absl::Status ExecutorEpoch::OnSetReply(const proto::SetReply& r) {
+  const std::vector<int> ranks(r.ranks().begin(), r.ranks().end());
+  // The answer to members may name a set that exists.
+  const bool creates =
+      r.code() == 0 && !r.remove() &&
+      (r.by_members() ? sets_.Find(r.process_set()) == nullptr
+                      : r.number() > sets_answered_);
+  if (creates) {
+    if (absl::Status s = sets_.Add(r.process_set(), ranks); !s.ok()) return s;
+  }
+  auto reply = session::Make<session::SetReply>();
+  reply.process_set = r.process_set();
+  reply.code = static_cast<uint32_t>(r.code());
+  session::SetText(reply.text, r.message());
+  if (r.by_members()) {
+    reply.by_members = 1;
+    for (const auto& [client, number] : member_requests_.Answer(r)) {
+      reply.number = number;
+      actions_->push_back(ReplyClient{client, reply});
+    }
+    return absl::OkStatus();
+  }
   if (r.number() > sets_answered_) {
     sets_answered_ = r.number();
-    if (r.code() == 0 && r.remove()) {
-      sets_.Remove(r.process_set());
-    } else if (r.code() == 0) {
-      const std::vector<int> ranks(r.ranks().begin(), r.ranks().end());
-      if (absl::Status s = sets_.Add(r.process_set(), ranks); !s.ok()) return s;
-    }
+    if (r.code() == 0 && r.remove()) sets_.Remove(r.process_set());
   }
   std::erase_if(asked_sets_, [&r](const auto& asked) {
     return asked.first.first == r.number();
   });
-  auto reply = session::Make<session::SetReply>();
   reply.number = r.number();
-  reply.process_set = r.process_set();
-  reply.code = static_cast<uint32_t>(r.code());
-  session::SetText(reply.text, r.message());
   // After a rank has left, the coordinator may answer a number more than once:
   // for ranks that asked late.
   for (const ClientId client : set_requests_.Answer(r.number())) {

@@ -97,7 +97,9 @@ uint64_t ExecutorEpoch::Waiting() const {
   }
   const int locals = info_.nodes[info_.node_index].ranks_size();
   for (int local = 0; local < locals; ++local) {
-    if (set_requests_.Waits(local)) ranks |= uint64_t{1} << local;
+    if (WaitsForSet(static_cast<uint32_t>(local))) {
+      ranks |= uint64_t{1} << local;
+    }
   }
   return ranks;
 }
@@ -127,7 +129,8 @@ bool ExecutorEpoch::WaitsInJoin(uint32_t local) const {
 }
 
 bool ExecutorEpoch::WaitsForSet(uint32_t local) const {
-  return set_requests_.Waits(static_cast<int>(local));
+  return set_requests_.Waits(static_cast<int>(local)) ||
+         member_requests_.Waits(static_cast<int>(local));
 }
 
 bool ExecutorEpoch::WaitsForOthers(uint32_t slot, uint32_t generation) const {

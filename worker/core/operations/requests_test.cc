@@ -20,6 +20,24 @@ class RequestsTest : public ExecutorCoreTest {
     request.members[0] = members;
     core_.OnSetRequest(client, request);
   }
+  void AskSetAsMember(ClientId client, uint32_t number, uint64_t members) {
+    auto request = session::Make<session::SetRequest>();
+    request.number = number;
+    request.by_members = 1;
+    request.members[0] = members;
+    core_.OnSetRequest(client, request);
+  }
+  // The coordinator's answer to the members of `ranks`.
+  void AnswerMembers(uint32_t id, const std::vector<uint32_t>& ranks,
+                     int code = 0) {
+    proto::CoordinatorMessage m;
+    m.mutable_set_reply()->set_epoch(1);
+    m.mutable_set_reply()->set_by_members(true);
+    m.mutable_set_reply()->set_process_set(id);
+    m.mutable_set_reply()->mutable_ranks()->Assign(ranks.begin(), ranks.end());
+    m.mutable_set_reply()->set_code(code);
+    core_.OnCoordinator(m);
+  }
   void AskJoin(ClientId client, uint32_t number, bool settled) {
     auto request = session::Make<session::JoinRequest>();
     request.number = number;
@@ -78,6 +96,57 @@ TEST_F(RequestsTest, ASetIsAskedForByAllAndThenThere) {
   EXPECT_EQ(replies[1].second.process_set, 1u);
   EXPECT_EQ(replies[1].second.code, 0u);
   EXPECT_EQ(Slot("x", Kind::kAllreduce, 1).negotiated, 1u);
+}
+
+TEST_F(RequestsTest, MembersAreAnsweredByTheRanksOfTheirSet) {
+  StartTwoNodes();
+  AskSetAsMember(1, 1, 0b0101);
+  AskSetAsMember(1, 2, 0b1001);
+  AskSetAsMember(1, 3, 0b0101);  // as the first: the coordinator knows it
+  AskSetAsMember(2, 1, 0b1010);
+  const auto sent = TakeSent();
+  ASSERT_EQ(sent.size(), 3u);
+  EXPECT_TRUE(sent[0].set_request().by_members());
+  EXPECT_EQ(sent[0].set_request().number(), 0u);
+  EXPECT_EQ(sent[0].set_request().rank(), 0u);
+  EXPECT_EQ(sent[1].set_request().ranks(1), 3u);
+  EXPECT_EQ(sent[2].set_request().rank(), 1u);
+  AnswerMembers(1, {0, 3});
+  auto replies = Replies<session::SetReply>();
+  ASSERT_EQ(replies.size(), 1u);
+  EXPECT_EQ(replies[0].first, 1u);
+  EXPECT_EQ(replies[0].second.number, 2u);
+  EXPECT_EQ(replies[0].second.by_members, 1u);
+  EXPECT_EQ(replies[0].second.process_set, 1u);
+  AnswerMembers(2, {0, 2});
+  replies = Replies<session::SetReply>();
+  ASSERT_EQ(replies.size(), 2u);
+  EXPECT_EQ(replies[0].second.number, 1u);
+  EXPECT_EQ(replies[1].second.number, 3u);
+  AnswerMembers(0, {1, 3}, 10);
+  replies = Replies<session::SetReply>();
+  ASSERT_EQ(replies.size(), 1u);
+  EXPECT_EQ(replies[0].first, 2u);
+  EXPECT_EQ(replies[0].second.code, 10u);
+  // A set that is there: its id, and no second set. Requests of all ranks are
+  // numbered apart.
+  AskSetAsMember(1, 4, 0b0101);
+  AnswerMembers(2, {0, 2});
+  EXPECT_EQ(Replies<session::SetReply>().at(0).second.process_set, 2u);
+  AskSet(1, 1, 0b0011);
+  MakeSet(3, 1, {0, 1});
+  EXPECT_EQ(Replies<session::SetReply>().at(0).second.process_set, 3u);
+  EXPECT_EQ(Slot("x", Kind::kAllreduce, 2).negotiated, 1u);
+}
+
+TEST_F(RequestsTest, TooManyRequestsOfAMemberEndTheEpoch) {
+  StartTwoNodes();
+  for (uint32_t i = 1; i <= kMaxWaitingRequests; ++i) {
+    AskSetAsMember(1, i, 0b11);
+  }
+  EXPECT_TRUE(Take<AbortBoard>().empty());
+  AskSetAsMember(1, kMaxWaitingRequests + 1, 0b11);
+  EXPECT_EQ(Take<AbortBoard>().size(), 1u);
 }
 
 TEST_F(RequestsTest, ARefusedSetIsToldToThoseWhoHaveAskedAlsoLate) {

@@ -14,6 +14,8 @@ in Python's own blocking calls.)
 """
 
 import itertools
+import math
+import time
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
@@ -81,6 +83,32 @@ class Pending:
         if self.error is not None:
             raise self.error
         return self.output
+
+    def wait_until(self, deadline: float) -> Optional[str]:
+        """Waits for the end until then (time.monotonic()), without taking the result.
+
+        Returns None if the operation has ended, else what it waits for; the caller then does nothing more in
+        the job.
+        """
+        native = self.native
+        if native is None:
+            return None
+        library = _native.library()
+        status = library.wait(native, WAIT_SLICE_MS)
+        while status in (_native.DEADLINE_EXCEEDED, _native.CANCELLED):
+            left = math.ceil((deadline - time.monotonic()) * 1000)
+            if left <= 0:
+                return library.last_error()
+            status = library.wait(native, _native.wait_or_give_up(left))
+        return None
+
+    def call_when_done(self, function: Callable[[], None]) -> None:
+        """Makes the library's completion thread call `function` when the operation has ended; at once if it has."""
+        native = self.native
+        if native is None:
+            function()
+        else:
+            _native.library().call_when_done(native, function)
 
     def _await_end(self, native: int) -> None:
         library = _native.library()

@@ -175,6 +175,27 @@ def add_process_set(
     return process_set
 
 
+def of_members(ranks: Sequence[int]) -> ProcessSet:
+    """The process set of these ranks, this one among them; all of them, and only they, must make the call.
+
+    The calls may come in any order. A set of the same ranks is used again; it lives until shutdown().
+
+    Raises:
+        ValueError: as add_process_set(), or this rank is not among them.
+        HorovodInternalError: one of the ranks has left.
+    """
+    process_set = ProcessSet(ranks)
+    members = process_set.ranks or []
+    number = operations.request(lambda lib: lib.process_set_add_by_members(members))
+    if number == 0:
+        return global_process_set
+    known = _registered.get(number)
+    if known:
+        return known[0]
+    _register(process_set, number)
+    return process_set
+
+
 def remove_process_set(process_set: ProcessSet) -> bool:
     """Removes a process set; every rank of the job must make the same call.
 

@@ -1,0 +1,202 @@
+"""Each operation of torch.distributed on the backend maypole and on Gloo, in the same ranks: equal results, bit for bit.
+
+Started by a launcher. Rank 0 prints 'equal: N operations'; a rank that finds a difference raises AssertionError, which
+names the operation.
+"""
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import _make_nccl_premul_sum
+
+import maypole.torch.distributed  # noqa: F401 - torch before 2.15 does not find the backend itself
+
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8, torch.int8)
+BYTES = (torch.bool, torch.complex64)  # of operations that only move data
+SHAPES = ((1,), (7,), (3, 5), (64, 129), ())
+OPS = dist.ReduceOp
+
+compared = 0
+
+
+def values(shape, dtype, seed, rank):
+    """Small whole numbers, so that sums are exact in each dtype and any order."""
+    generator = torch.Generator().manual_seed(1000 * seed + rank)
+    numbers = torch.randint(0, 4, shape, generator=generator)
+    return numbers.to(dtype)
+
+
+def same(what, ours, theirs):
+    global compared
+    compared += 1
+    for a, b in zip(ours, theirs):
+        if a.dtype != b.dtype or a.shape != b.shape or not torch.equal(a, b):
+            raise AssertionError(f"{what}: rank {dist.get_rank()} has {a}, Gloo {b}")
+
+
+def both(what, groups, run):
+    """run(group) returns a list of tensors."""
+    ours, theirs = (run(group) for group in groups)
+    same(what, ours, theirs)
+
+
+def end(work):
+    if work is not None:
+        work.wait()
+
+
+def reductions(groups, rank, size):
+    for seed, shape in enumerate(SHAPES):
+        for dtype in DTYPES:
+            ops = [OPS.SUM, OPS.MIN, OPS.MAX, OPS.PRODUCT]
+            if not dtype.is_floating_point:
+                ops += [OPS.BAND, OPS.BOR, OPS.BXOR]
+            for op in ops:
+                for async_op in (False, True):
+                    what = f"{op} of {dtype} {list(shape)}, async_op={async_op}"
+
+                    def all_reduce(group):
+                        tensor = values(shape, dtype, seed, rank)
+                        end(dist.all_reduce(tensor, op, group, async_op))
+                        return [tensor]
+
+                    both("all_reduce " + what, groups, all_reduce)
+
+                    def reduce(group):
+                        tensor = values(shape, dtype, seed, rank)
+                        end(dist.reduce(tensor, size - 1, op, group, async_op))
+                        return [tensor] if rank == size - 1 else []
+
+                    both("reduce " + what, groups, reduce)
+            if shape and dtype not in (torch.float16, torch.bfloat16):
+
+                def scattered(group):
+                    output = torch.zeros(shape, dtype=dtype)
+                    whole = values((size * shape[0],) + shape[1:], dtype, seed, rank)
+                    dist.reduce_scatter_tensor(output, whole, group=group)
+                    parts = torch.zeros(shape, dtype=dtype)
+                    dist.reduce_scatter(parts, list(whole.chunk(size)), group=group)
+                    same("the two reduce_scatters", [output], [parts])
+                    return [output]
+
+                both(f"reduce_scatter of {dtype} {list(shape)}", groups, scattered)
+
+
+def moves(group, rank, size):
+    """What only moves data, against what each rank has sent (Gloo has not all of these dtypes)."""
+    for seed, shape in enumerate(SHAPES):
+        for dtype in DTYPES + BYTES:
+            what = f"of {dtype} {list(shape)}"
+            of_rank = [values(shape, dtype, seed, r) for r in range(size)]
+
+            def empty(rows=1):
+                return torch.zeros((rows * shape[0],) + shape[1:] if shape else (), dtype=dtype)
+
+            tensor = of_rank[rank].clone()
+            dist.broadcast(tensor, size - 1, group)
+            same("broadcast " + what, [tensor], [of_rank[-1]])
+            outputs = [empty() for _ in range(size)]
+            dist.all_gather(outputs, of_rank[rank], group, async_op=True).wait()
+            same("all_gather " + what, outputs, of_rank)
+            outputs = [empty() for _ in range(size)] if rank == 0 else None
+            dist.gather(of_rank[rank], outputs, 0, group)
+            same("gather " + what, outputs or [], of_rank if rank == 0 else [])
+            output = empty()
+            dist.scatter(output, of_rank if rank == size - 1 else None, size - 1, group)
+            same("scatter " + what, [output], [of_rank[rank]])
+            if not shape:
+                continue
+            output = empty(size)
+            dist.all_gather_into_tensor(output, of_rank[rank], group)
+            same("all_gather_into_tensor " + what, [output], [torch.cat(of_rank)])
+            whole = [values((size * shape[0],) + shape[1:], dtype, seed, r) for r in range(size)]
+            output = empty(size)
+            dist.all_to_all_single(output, whole[rank], group=group)
+            same("all_to_all_single " + what, [output], [torch.cat([w.chunk(size)[rank] for w in whole])])
+    # Rank r sends r + s + 1 rows to rank s.
+    rows = [[[100.0 * r + s] * 3] * (r + s + 1) for r in range(size) for s in range(size)]
+    sent = [torch.tensor(rows[rank * size + s]) for s in range(size)]
+    received = [torch.tensor(rows[s * size + rank]) for s in range(size)]
+    output = torch.zeros(sum(len(t) for t in received), 3)
+    dist.all_to_all_single(output, torch.cat(sent), [len(t) for t in received], [len(t) for t in sent], group)
+    same("all_to_all_single with splits", [output], [torch.cat(received)])
+
+
+def only_ours(ours, rank, size):
+    """What Gloo cannot do, or says otherwise: against the values themselves."""
+    tensor = torch.full((5,), float(rank))
+    dist.all_reduce(tensor, OPS.AVG, ours)
+    same("AVG", [tensor], [torch.full((5,), (size - 1) / 2)])
+    outputs = [torch.zeros(s + 1) for s in range(size)]
+    dist.all_gather(outputs, torch.full((rank + 1,), float(rank)), ours)
+    same("all_gather of uneven tensors", outputs, [torch.full((s + 1,), float(s)) for s in range(size)])
+    outputs = [torch.zeros(2) for _ in range(size)]
+    dist.all_to_all(outputs, [torch.full((2,), 10.0 * rank + s) for s in range(size)], ours)
+    same("all_to_all", outputs, [torch.full((2,), 10.0 * s + rank) for s in range(size)])
+    tensor = torch.arange(12.0).reshape(3, 4).t() + rank  # not contiguous
+    dist.all_reduce(tensor, OPS.SUM, ours)
+    same("all_reduce of a transposed tensor", [tensor],
+         [size * torch.arange(12.0).reshape(3, 4).t() + sum(range(size))])
+    many = [torch.full((n,), float(rank)) for n in (1, 100, 3)]
+    dist.all_reduce_coalesced(many, OPS.SUM, ours)
+    same("all_reduce_coalesced", many, [torch.full((n,), float(sum(range(size)))) for n in (1, 100, 3)])
+    tensor = torch.full((4,), float(rank))
+    dist.all_reduce(tensor, _make_nccl_premul_sum(0.5), ours)
+    same("PREMUL_SUM", [tensor], [torch.full((4,), 0.5 * sum(range(size)))])
+    tensor = torch.full((4,), float(rank))
+    future = dist.all_reduce(tensor, OPS.SUM, ours, async_op=True).get_future()
+    (value,) = future.wait()
+    same("the future's value", [value], [torch.full((4,), float(sum(range(size))))])
+    if value.data_ptr() != tensor.data_ptr():
+        raise AssertionError("the future's value is not the tensor")
+
+
+def objects(group, rank, size):
+    gathered = [None] * size
+    dist.all_gather_object(gathered, {"rank": rank, "text": "x" * rank}, group)
+    assert gathered == [{"rank": r, "text": "x" * r} for r in range(size)], gathered
+    sent = ["from the last", {"rank": rank}] if rank == size - 1 else [None, None]
+    dist.broadcast_object_list(sent, size - 1, group)
+    assert sent == ["from the last", {"rank": size - 1}], sent
+
+
+def subgroups(rank, size):
+    """Groups of some ranks; two of the same ranks; each with its own order."""
+    # new_group() is called by all, but only members make the group.
+    evens = dist.new_group(list(range(0, size, 2)))
+    last = dist.new_group([size - 1])
+    again = dist.new_group(list(range(0, size, 2)))
+    members = (size + 1) // 2
+    if rank % 2 == 0:
+        tensors = [torch.tensor([1.0 + i]) for i in range(3)]
+        works = [dist.all_reduce(tensor, group=group, async_op=True)
+                 for tensor, group in zip(tensors, (evens, again, evens))]
+        for work in reversed(works):
+            work.wait()
+        same("groups of the same ranks", tensors, [torch.tensor([members * (1.0 + i)]) for i in range(3)])
+        assert dist.get_world_size(evens) == members and dist.get_rank(evens) == rank // 2
+    if rank == size - 1:
+        tensor = torch.tensor([5.0])
+        dist.all_reduce(tensor, group=last)
+        same("a group of one rank", [tensor], [torch.tensor([5.0])])
+    dist.barrier()
+
+
+def main():
+    dist.init_process_group("maypole")
+    rank, size = dist.get_rank(), dist.get_world_size()
+    assert dist.get_backend() == "maypole", dist.get_backend()
+    gloo = dist.new_group(backend="gloo")
+    groups = (dist.group.WORLD, gloo)
+    reductions(groups, rank, size)
+    moves(dist.group.WORLD, rank, size)
+    only_ours(dist.group.WORLD, rank, size)
+    objects(None, rank, size)
+    subgroups(rank, size)
+    if rank == 0:
+        print(f"equal: {compared} operations", flush=True)
+    dist.monitored_barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

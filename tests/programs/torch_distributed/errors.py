@@ -1,0 +1,63 @@
+"""What a rank of torch.distributed on Maypole is told when something goes wrong: errors.py mismatch|shapes|timeout|death.
+
+Each rank records the error's type and text, and after how many seconds it came.
+"""
+
+import datetime
+import os
+import signal
+import sys
+import time
+
+import rank as test
+import torch
+import torch.distributed as dist
+
+import maypole.torch.distributed  # noqa: F401 - torch before 2.15 does not find the backend itself
+
+
+def mismatch(rank):
+    """One call is another one on the last rank."""
+    tensor = torch.ones(4)
+    if rank == dist.get_world_size() - 1:
+        dist.broadcast(tensor, 0)
+    else:
+        dist.all_reduce(tensor)
+
+
+def shapes(rank):
+    dist.all_reduce(torch.ones(4 + rank))
+
+
+def timeout(rank):
+    """The last rank does not come."""
+    if rank == dist.get_world_size() - 1:
+        test.await_file("over")
+        return
+    try:
+        dist.all_reduce(torch.ones(4), async_op=True).wait(datetime.timedelta(seconds=2))
+    finally:
+        test.touch("over")
+
+
+def death(rank):
+    if rank == dist.get_world_size() - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.all_reduce(torch.ones(4))
+
+
+def main():
+    dist.init_process_group("maypole")
+    rank = dist.get_rank()
+    dist.all_reduce(torch.ones(1))
+    began = time.monotonic()
+    try:
+        globals()[sys.argv[1]](rank)
+    except Exception as error:
+        test.record(type=type(error).__name__, text=str(error), seconds=time.monotonic() - began)
+    else:
+        test.record(type="", text="", seconds=time.monotonic() - began)
+
+
+if __name__ == "__main__":
+    main()
