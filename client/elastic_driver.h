@@ -77,7 +77,7 @@ void maypole_elastic_driver_on_time(maypole_elastic_driver* driver, double now);
 /* The next action that the events have caused; 0: there is none. */
 int maypole_elastic_driver_next(maypole_elastic_driver* driver,
                                 maypole_elastic_action* action);
-/* Whether a process has trained to the end, so that none is started any more. */
+/* Whether a process has trained to the end: then none is started any more. */
 int maypole_elastic_driver_finishing(const maypole_elastic_driver* driver);
 /* How many processes have not ended. */
 int maypole_elastic_driver_running(const maypole_elastic_driver* driver);

@@ -1,6 +1,4 @@
 // The C ABI of ElasticDriver.
-#include "client/elastic_driver.h"
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -11,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "client/elastic_driver.h"
 #include "client/launcher/elastic/elastic_driver.h"
 
 using maypole::launcher::ElasticDriver;
@@ -65,9 +64,8 @@ Flat Flatten(const ElasticDriver::StartProcess& a) {
           .value = a.slot};
 }
 Flat Flatten(const ElasticDriver::SignalProcess& a) {
-  return {.kind = MAYPOLE_SIGNAL_PROCESS,
-          .process = a.process,
-          .value = a.signal};
+  return {
+      .kind = MAYPOLE_SIGNAL_PROCESS, .process = a.process, .value = a.signal};
 }
 Flat Flatten(const ElasticDriver::Tell& a) {
   return {.kind = MAYPOLE_TELL, .text = a.line};

@@ -27,8 +27,8 @@
 // flaps is put aside, also if it is not listed in between, and none for ever.
 //
 // Changes, which reset_limit counts: a failure of a process or a node; another
-// list of hosts. That a host is not listed any more whose node was lost is none:
-// its loss was.
+// list of hosts. That a host is not listed any more whose node was lost is
+// none: its loss was.
 //
 // The job ends
 //   well    when a process has ended with code 0 and all others have, too. (A

@@ -250,14 +250,15 @@ TEST(ElasticDriverTest, WhatTheCallerKnowsIsSaidInItsWords) {
                   .shortest_cooldown = std::chrono::milliseconds(1050),
                   .reset_limit_name = "reset_limit"});
   bool failed = false;
-  EXPECT_EQ(Of<D::Tell>(d.OnProcessEnd(0, kKilled, "died", At(100),
-                                       &failed))[0].line,
-            "process 0 (host a) died; the job goes on, and host a gets a new "
-            "process in 1.05 s");
-  EXPECT_EQ(Of<D::EndBadly>(d.OnProcessEnd(2, kKilled, "died", At(200),
-                                           &failed))[0].why,
-            "process 2 (host b) died; that is change 2 of the job's processes, "
-            "and reset_limit is 1");
+  EXPECT_EQ(
+      Of<D::Tell>(d.OnProcessEnd(0, kKilled, "died", At(100), &failed))[0].line,
+      "process 0 (host a) died; the job goes on, and host a gets a new "
+      "process in 1.05 s");
+  EXPECT_EQ(
+      Of<D::EndBadly>(d.OnProcessEnd(2, kKilled, "died", At(200), &failed))[0]
+          .why,
+      "process 2 (host b) died; that is change 2 of the job's processes, "
+      "and reset_limit is 1");
 }
 
 TEST(ElasticDriverTest, NothingIsStartedOnceAProcessHasFinished) {
