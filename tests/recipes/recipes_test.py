@@ -91,6 +91,9 @@ class RecipesTest(unittest.TestCase):
     def test_elastic_jobs(self):
         self.play("1x3", ELASTIC, elastic=True)
 
+    def test_elastic_jobs_on_two_nodes(self):
+        self.play("2x2", (ELASTIC + 1) // 2, elastic=True)
+
     def test_what_has_failed_once(self):
         for layout, recipe in FAILED_ONCE:
             failure = self.oracle.failure(Recipe.of(recipe), layout)
