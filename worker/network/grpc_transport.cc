@@ -168,11 +168,14 @@ void GrpcTransport::Main() {
     if (closing_) break;
     lost = Fault();
     if (!lost.ok()) break;
-    if (end.final) {
+    const bool reached = session_.reached();
+    // The executor of an agent that was killed may be about to end.
+    const bool taken = !reached && Clock::now() < deadline &&
+                       end.status.code() == absl::StatusCode::kAlreadyExists;
+    if (end.final && !taken) {
       lost = end.status;
       break;
     }
-    const bool reached = session_.reached();
     lock.unlock();
     if (reached) {
       if (end.welcomed) {

@@ -379,6 +379,32 @@ TEST(GrpcTransport, RefusalIsFinalAndKeepsItsWords) {
   EXPECT_EQ(coordinator.hellos(), 0);
 }
 
+// An agent was killed and started again: the executor of the one before is
+// about to end.
+TEST(GrpcTransport, ANodeThatIsStillThereIsAwaited) {
+  FakeCoordinator coordinator;
+  coordinator.taken = 3;
+  Heard heard;
+  GrpcTransport transport(Options(coordinator.address()), heard.callbacks());
+  transport.Send(Ready(5));
+  ASSERT_TRUE(heard.Await(
+      [&] { return heard.acknowledged == 1 || heard.lost.has_value(); }));
+  EXPECT_FALSE(heard.lost.has_value()) << *heard.lost;
+}
+
+TEST(GrpcTransport, ANodeThatStaysIsARefusal) {
+  FakeCoordinator coordinator;
+  coordinator.taken = 1000;
+  GrpcTransportOptions options = Options(coordinator.address());
+  options.connect_timeout = std::chrono::milliseconds(300);
+  Heard heard;
+  GrpcTransport transport(options, heard.callbacks());
+  ASSERT_TRUE(heard.Await([&] { return heard.lost.has_value(); }));
+  EXPECT_EQ(heard.lost->code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(heard.lost->message(),
+            "coordinator " + coordinator.address() + ": it is there");
+}
+
 TEST(GrpcTransport, CoordinatorThatAcknowledgesNothingIsGivenUp) {
   FakeCoordinator coordinator;
   coordinator.ack_nothing = true;

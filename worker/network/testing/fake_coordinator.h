@@ -62,6 +62,8 @@ class FakeCoordinator : public proto::Coordinator::Service {
   // Set these before the first stream.
   OnMessage on_message;
   std::string refusal;  // if not empty, each hello is refused with this text
+  // The first hellos are refused because the node is there already.
+  std::atomic<int> taken = 0;
   bool ack_nothing = false;
   // Gets every second message instead of the stream, as if it came through
   // other executors.
@@ -93,6 +95,9 @@ class FakeCoordinator : public proto::Coordinator::Service {
       m.mutable_refused()->set_message(refusal);
       stream->Write(m);
       return grpc::Status(grpc::StatusCode::PERMISSION_DENIED, refusal);
+    }
+    if (taken-- > 0) {
+      return grpc::Status(grpc::StatusCode::ALREADY_EXISTS, "it is there");
     }
     std::lock_guard one_stream(stream_mutex_);
     Greet(context, message, stream);
