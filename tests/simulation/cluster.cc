@@ -8,7 +8,8 @@
 namespace maypole::simulation {
 namespace {
 
-constexpr int64_t kRestartPause = kSecond;  // RestartSec of maypole-worker.service
+// RestartSec of maypole-worker.service.
+constexpr int64_t kRestartPause = kSecond;
 
 }  // namespace
 

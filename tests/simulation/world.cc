@@ -99,9 +99,14 @@ void World::MakeFaults(bool agents) {
   const Fault kill = [this] { return KillRank(); };
   const Fault kill_in_turn = [this] { return KillInTurn(SomeProcess()); };
   const Fault cut = [this] { return CutLink(SomeNode()); };
-  std::vector<Fault> all = {kill, kill, kill_in_turn, kill_in_turn,
+  std::vector<Fault> all = {kill,
+                            kill,
+                            kill_in_turn,
+                            kill_in_turn,
                             [this] { return KillExecutor(SomeNode()); },
-                            [this] { return KillCoordinator(); }, cut, cut,
+                            [this] { return KillCoordinator(); },
+                            cut,
+                            cut,
                             [this] { return FailBackend(SomeNode()); },
                             [this] { return FreezeRank(SomeProcess()); },
                             [this] { return LeaveEarly(); }};

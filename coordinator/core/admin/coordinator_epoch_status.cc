@@ -87,11 +87,11 @@ absl::Status CoordinatorEpoch::StartTimeline(
         "no rank is left, on a node whose executor knows how to start a "
         "timeline, that could write its file");
   }
-  return timeline_.Start(node, *first,
-                         absl::StrCat("maypole-timeline-", job, "-", pid, "-",
-                                      number_, "-",
-                                      timeline_.last().number() + 1, ".json"),
-                         messages);
+  return timeline_.Start(
+      node, *first,
+      absl::StrCat("maypole-timeline-", job, "-", pid, "-", number_, "-",
+                   timeline_.last().number() + 1, ".json"),
+      messages);
 }
 
 // Not through ToNode(), as the timeline's messages.

@@ -15,10 +15,11 @@
 //
 // The next epoch may start when no rank is expected back any more, at least
 // min_size processes wait, and either a rank of the last epoch is back that has
-// the job's state, or max_size wait, or nothing has changed for the settle time.
-// (So survivors of a death continue at once; a first start waits until its
-// processes have come. New processes whose start has failed wait that long, too:
-// those with the state may be about to come back.)
+// the job's state, or max_size wait, or nothing has changed for the settle
+// time. (So survivors of a death continue at once; a first start waits until
+// its processes have come. New processes whose start has failed wait that long,
+// too: those with the state may be about to come back.)
+//
 // Order of the new ranks: by the last epoch in which the process got the job's
 // state, which it reports: first those of the last epoch, in their order; then
 // those of earlier ones, the latest first; then those of an earlier life of the
@@ -29,9 +30,9 @@
 // Identity of a process: the (last epoch, rank) that it reports, together with
 // its node or host and its pid, because an earlier life of the job may have had
 // an epoch of the same number. (maypolerun starts an agent that has died again
-// as another node of its host.) Processes of an epoch that never heard of its start, or did
-// not get the state in it, still report the one before: they are recognized by
-// both.
+// as another node of its host.) Processes of an epoch that never heard of its
+// start, or did not get the state in it, still report the one before: they are
+// recognized by both.
 //
 // The end. When a rank that has finished its training leaves for good, nobody
 // begins the training again, as long as the job is known: whoever comes later

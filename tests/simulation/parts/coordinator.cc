@@ -202,8 +202,7 @@ void Coordinator::Send(const coordinator::Send& send) {
     if (key.empty()) key = absl::StrCat(++last_epoch_, ".", start.epoch());
     epoch_keys_[static_cast<size_t>(stream->node)] = key;
   }
-  if (message.sequence() > 0 &&
-      stage_->Spoils(Sabotage::kDropMessage, 16)) {
+  if (message.sequence() > 0 && stage_->Spoils(Sabotage::kDropMessage, 16)) {
     return;
   }
   if (!Through(*stream)) return;

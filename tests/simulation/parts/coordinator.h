@@ -108,7 +108,7 @@ class Coordinator {
   std::shared_ptr<int> process_;  // the owner of the process's events
   std::string incarnation_;
   int incarnations_ = 0;
-  int forgotten_ = 0;  // how often a coordinator has forgotten the job
+  int forgotten_ = 0;      // how often a coordinator has forgotten the job
   std::vector<bool> cut_;  // by node
   Turn timer_;
   // By what all nodes are told of an epoch, since the job was created: the pids

@@ -122,7 +122,8 @@ void Launcher::OnHosts(const std::vector<launcher::HostSlots>& hosts) {
   for (auto& [number, process] : processes_) {
     const Host& host = hosts_.at(process.host);
     const bool stays = host.listed && process.slot < host.slots;
-    if (!stays && process.asked_at < 0) process.asked_at = stage_->scheduler.now();
+    if (!stays && process.asked_at < 0)
+      process.asked_at = stage_->scheduler.now();
   }
   NoteEvent();
   job_.OnHosts(listed, Now());

@@ -129,9 +129,9 @@ class Machines {
   Stage stage_;
   Launcher launcher_;
   std::vector<launcher::HostSlots> hosts_, listed_;
-  std::set<int> nodes_;            // that live
-  std::map<int, int> processes_;   // that live: their nodes
-  std::set<int> numbers_;          // of all processes
+  std::set<int> nodes_;           // that live
+  std::map<int, int> processes_;  // that live: their nodes
+  std::set<int> numbers_;         // of all processes
 };
 
 TEST(Launcher, AnyOrderOfEvents) {

@@ -658,8 +658,7 @@ void Process::DriveTurn() {
     return driver_.Ask(stage_->SoonDelay(), life_);
   }
   driver_state_ = Driver::kAsleep;
-  const int64_t sleep =
-      client_->core().outstanding() > 0 ? kSleep : kIdleSleep;
+  const int64_t sleep = client_->core().outstanding() > 0 ? kSleep : kIdleSleep;
   driver_.Ask(std::min(sleep, client_->timeline_due_ms() * kMillisecond),
               life_);
   LookAtWakeWord();
