@@ -219,6 +219,7 @@ TEST_P(Sabotaged, IsFound) {
 }
 
 TEST(SimulationTest, AnElasticJobWithoutWishesIsFound) {
+  if (!play_all) GTEST_SKIP() << "up to 2,000 worlds: simulation_test_long";
   RunOptions options{.sabotage = Sabotage::kNoWish};
   // Seldom must a process wait for long without another fault that explains it:
   // in one world of 200.

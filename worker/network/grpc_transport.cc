@@ -185,7 +185,8 @@ void GrpcTransport::Main() {
       }
       deadline = Clock::now() + options_.connect_timeout;
     } else if (Clock::now() >= deadline) {
-      lost = UnreachableStatus(unreachable);
+      lost = IsRefusal(unreachable.code()) ? unreachable
+                                           : UnreachableStatus(unreachable);
       break;
     }
     // After a stream that worked, the same coordinator is tried first.
