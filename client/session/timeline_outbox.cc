@@ -1,7 +1,6 @@
 #include "client/session/timeline_outbox.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 namespace maypole {
@@ -101,7 +100,7 @@ Status TimelineOutbox::SendOne(std::string_view records, bool last,
   m.last = last ? 1 : 0;
   m.dropped = sending_dropped_;
   m.bytes = static_cast<uint32_t>(records.size());
-  std::memcpy(m.data, records.data(), records.size());
+  std::copy(records.begin(), records.end(), m.data);  // it may be empty
   Status s = send(&m, session::Trim(&m));
   // If the executor has gone, nobody needs the records.
   if (s.code() == Code::kResourceExhausted) return s;

@@ -212,7 +212,7 @@ class DashboardTest(CoordinatorTest):
         reply = self.get(order, controls, method="POST", headers=own)
         self.assertEqual(reply.status, 200)
         file = reply.read().decode()
-        self.assertEqual(file, "maypole-timeline-%s-%d-1.json" % (name, job.rank_pid(0)))
+        self.assertEqual(file, "maypole-timeline-%s-%d-1-1.json" % (name, job.rank_pid(0)))
         again = self.ctl("timeline", name)
         self.assertEqual(again.returncode, 1)
         self.assertIn("the job's timeline is on already: rank 0 writes '%s'" % file, again.stderr)

@@ -6,6 +6,13 @@
 #include "absl/strings/str_cat.h"
 
 namespace maypole::simulation {
+namespace {
+
+// RestartSec of maypole-worker.service.
+constexpr int64_t kRestartPause = kSecond;
+
+}  // namespace
+
 Cluster::Cluster(const RunOptions& options)
     : stage_(options.seed, options.trace, options.sabotage),
       random_(stage_.random),
@@ -15,7 +22,8 @@ Cluster::Cluster(const RunOptions& options)
                     [this] {
                       if (stage_.scheduler.Step()) LookAround();
                     }),
-      slots_(options.slots) {
+      slots_(options.slots),
+      timelines_(options.timelines) {
   stage_.checksums = options.checksums;
   stage_.repeats = options.repeats;
   stage_.tree = options.tree;
@@ -25,6 +33,9 @@ Cluster::Cluster(const RunOptions& options)
 
 void Cluster::MakeCoordinator(const coordinator::Config& config, int nodes) {
   coordinator_ = std::make_unique<Coordinator>(&stage_, config, nodes);
+  if (!timelines_) return;
+  operator_ = std::make_unique<Operator>(&stage_, coordinator_.get(),
+                                         [this] { return disturbed_at_; });
 }
 
 worker::ExecutorCoreOptions Cluster::SomeOptions() {
@@ -39,11 +50,12 @@ worker::ExecutorCoreOptions Cluster::SomeOptions() {
   return core;
 }
 
-void Cluster::AddNode(const worker::ExecutorCoreOptions& common) {
+void Cluster::AddNode(const worker::ExecutorCoreOptions& common,
+                      const std::string& host) {
   Node node;
   node.core = common;
   node.core.node = absl::StrCat("n", nodes_.size());
-  node.core.host = absl::StrCat("h", nodes_.size());
+  node.core.host = host;
   node.core.nccl_version = random_.OneIn(8) ? 0 : kSimulatedNccl;
   nodes_.push_back(std::move(node));
 }
@@ -156,7 +168,13 @@ bool Cluster::KillInTurn(const std::shared_ptr<Process>& process) {
 }
 
 bool Cluster::KillExecutor(size_t node) {
-  if (nodes_[node].executor == nullptr) return false;
+  Node& n = nodes_[node];
+  std::shared_ptr<Executor> executor = std::move(n.executor);
+  if (executor == nullptr && !n.orphans.empty()) {
+    executor = std::move(n.orphans.back());
+    n.orphans.pop_back();
+  }
+  if (executor == nullptr) return false;
   const std::string who = absl::StrCat("node n", node);
   ++stage_.counts.executors_killed;
   // The last text: the rank that should write the reason is interrupted at a
@@ -170,9 +188,31 @@ bool Cluster::KillExecutor(size_t node) {
                absl::StrCat("the death of the executor of ", who));
   }
   stage_.Trace("the executor of ", who, " is killed");
-  nodes_[node].executor->Kill();
-  nodes_[node].executor.reset();
+  executor->Kill();
   NotCalmYet();
+  return true;
+}
+
+void Cluster::LoseAgent(size_t node) {
+  Node& n = nodes_[node];
+  n.agent = false;
+  if (n.executor == nullptr) return;
+  n.executor->LoseSupervisor();
+  n.orphans.push_back(std::move(n.executor));
+  n.executor.reset();
+}
+
+// No fault is blamed for it: jobs go on.
+bool Cluster::RestartAgent(size_t node) {
+  if (!nodes_[node].agent) return false;
+  stage_.Trace("the agent of node n", node, " is killed");
+  ++stage_.counts.agents_killed;
+  LoseAgent(node);
+  stage_.scheduler.After(kRestartPause + stage_.SoonDelay(), stage_.Forever(),
+                         [this, node] {
+                           stage_.Trace("node n", node, " has an agent again");
+                           nodes_[node].agent = true;
+                         });
   return true;
 }
 

@@ -17,6 +17,7 @@
 #include "tests/simulation/parts/executor.h"
 #include "tests/simulation/parts/process.h"
 #include "tests/simulation/stage.h"
+#include "tests/simulation/timeline/operator.h"
 #include "tests/simulation/world.h"
 
 namespace maypole::simulation {
@@ -43,7 +44,7 @@ class Cluster : public Surroundings {
     // Whose agent has died since: they serve their ranks to the end.
     std::vector<std::shared_ptr<Executor>> orphans;
     worker::ExecutorCoreOptions core;
-    bool agent = true;  // is there; once gone, it never comes back
+    bool agent = true;  // is there
   };
 
   // Brings about something bad; false: it cannot happen now.
@@ -55,13 +56,19 @@ class Cluster : public Surroundings {
   void MakeCoordinator(const coordinator::Config& config, int nodes);
   // The options that all nodes have.
   worker::ExecutorCoreOptions SomeOptions();
-  void AddNode(const worker::ExecutorCoreOptions& common);
+  void AddNode(const worker::ExecutorCoreOptions& common,
+               const std::string& host);
   // Brings things up to date; call it after every event.
   void LookAround();
   // SIGKILL.
   void Kill(const std::shared_ptr<Process>& process);
+  // Of several of the node, the one of its present agent.
   bool KillExecutor(size_t node);
   void KillOrphans(size_t node);
+  // Its executor serves its ranks to the end.
+  void LoseAgent(size_t node);
+  // It is started again with the node's name, as systemd does.
+  bool RestartAgent(size_t node);
   // It comes back after `most_away` at most.
   bool KillCoordinator(int64_t most_away = 6 * kSecond);
   bool CutLink(size_t node);
@@ -93,7 +100,9 @@ class Cluster : public Surroundings {
   Fabric fabric_;
   Interruption interruption_;
   const uint32_t slots_;
+  const bool timelines_;
   std::unique_ptr<Coordinator> coordinator_;
+  std::unique_ptr<Operator> operator_;  // null: there is none
   std::vector<Node> nodes_;
   std::vector<Fault> faults_;  // still to come; the next one is at the back
   int64_t disturbed_at_ = -1;  // the last time that something was

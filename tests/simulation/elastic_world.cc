@@ -67,7 +67,6 @@ class ElasticWorld : public Cluster {
   // Does it when no rank is interrupted in its turn.
   void Later(std::function<void()> what) { later_.push_back(std::move(what)); }
   void StartAgent(Life* life);
-  void LoseAgent(int node);
   void StopAgent(int node);
   void End(int process, const Exit& exit);
   void KillProcess(int process, const Exit& exit);
@@ -243,24 +242,14 @@ void ElasticWorld::StartNode(const Launcher::Driver::StartNode& start) {
 
 void ElasticWorld::StartAgent(Life* life) {
   life->node = static_cast<int>(nodes_.size());
-  AddNode(common_);
-}
-
-// Its executor serves its ranks to the end.
-void ElasticWorld::LoseAgent(int node) {
-  Node& n = nodes_[static_cast<size_t>(node)];
-  n.agent = false;
-  if (n.executor == nullptr) return;
-  n.executor->LoseSupervisor();
-  n.orphans.push_back(std::move(n.executor));
-  n.executor.reset();
+  AddNode(common_, life->host);
 }
 
 // SIGTERM to it, and by it to its executor; two seconds later SIGKILL.
 void ElasticWorld::StopAgent(int node) {
   const std::shared_ptr<Executor> executor =
       nodes_[static_cast<size_t>(node)].executor;
-  LoseAgent(node);
+  LoseAgent(static_cast<size_t>(node));
   if (executor == nullptr) return;
   if (executor->clients() > 0) {  // it has not seen their ends yet
     ledger_.Blame({"was stopped (SIGTERM)"});
@@ -391,7 +380,7 @@ bool ElasticWorld::KillAgent() {
                ") is killed");
   ++stage_.counts.agents_killed;
   life->before.push_back(static_cast<size_t>(life->node));
-  LoseAgent(std::exchange(life->node, -1));
+  LoseAgent(static_cast<size_t>(std::exchange(life->node, -1)));
   stage_.scheduler.After(
       kAgentPause + stage_.SoonDelay(), stage_.Forever(), [this, number] {
         const auto it = lives_.find(number);

@@ -62,10 +62,14 @@ constexpr Counter kCounters[] = {
     {"elastic: SIGTERMs", &Counts::sigterms},
     {"elastic: processes that came too late", &Counts::came_too_late},
     {"elastic: ranks that left then", &Counts::asked_to_leave},
-    {"elastic: agents killed", &Counts::agents_killed},
+    {"agents killed", &Counts::agents_killed},
     {"elastic: hosts lost", &Counts::hosts_lost},
     {"elastic: changes of hosts", &Counts::host_changes},
     {"elastic: jobs that failed", &Counts::jobs_ended_badly},
+    {"timelines started", &Counts::timelines_started},
+    {"timelines stopped", &Counts::timelines_stopped},
+    {"  with a complete file", &Counts::timelines_complete},
+    {"  without one", &Counts::timelines_failed},
 };
 
 const std::vector<std::pair<std::string, Sabotage>>& Sabotages() {

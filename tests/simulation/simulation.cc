@@ -28,6 +28,8 @@ ABSL_FLAG(bool, tree, false,
           "nodes agree on schedules, and pass on messages, through a tree");
 ABSL_FLAG(bool, restarts, false,
           "no other faults, but the coordinator is killed often");
+ABSL_FLAG(bool, agents, false, "agents die, and are started again");
+ABSL_FLAG(bool, timelines, false, "an operator starts and stops timelines");
 ABSL_FLAG(int, most_failures, 10, "stop after this number of failed seeds");
 ABSL_FLAG(std::string, sabotage, "",
           "inject this defect, which the checker must find; 'list' lists all");
@@ -42,6 +44,8 @@ int main(int argc, char** argv) {
   options.repeats = absl::GetFlag(FLAGS_repeats);
   options.tree = absl::GetFlag(FLAGS_tree);
   options.restarts = absl::GetFlag(FLAGS_restarts);
+  options.agents = absl::GetFlag(FLAGS_agents);
+  options.timelines = absl::GetFlag(FLAGS_timelines);
   if (!ReadSabotage(absl::GetFlag(FLAGS_sabotage), &options.sabotage)) {
     absl::PrintF("sabotages: %s\n", SabotageNames());
     return 2;

@@ -134,6 +134,22 @@ TEST(SimulationTest, NoSeedWithManyRestartsBreaksAPromise) {
   }
 }
 
+// Agents die in the middle of starts and runs, and an operator starts and stops
+// timelines at any moment: no job ends by that, and no result changes.
+TEST(SimulationTest, NoSeedWithAgentsAndAnOperatorBreaksAPromise) {
+  const uint64_t seeds = play_all ? 5000 : 40;
+  Report report;
+  for (uint64_t seed = 1; seed <= seeds; ++seed) {
+    report.Add(seed, Play({.seed = seed, .agents = true, .timelines = true}));
+  }
+  std::cout << report.Text();
+  EXPECT_EQ(report.failures(), 0);
+  EXPECT_GT(report.counts().agents_killed, seeds / 4);
+  EXPECT_GT(report.counts().timelines_started, seeds / 4);
+  EXPECT_GT(report.counts().timelines_stopped, seeds / 8);
+  EXPECT_GT(report.counts().timelines_complete, seeds / 8);
+}
+
 // A rank leaves early; the names of what fails for want of it are given back.
 TEST(SimulationTest, SlotsAreTakenBackAfterADeparture) {
   Report report;
@@ -203,6 +219,7 @@ TEST_P(Sabotaged, IsFound) {
 }
 
 TEST(SimulationTest, AnElasticJobWithoutWishesIsFound) {
+  if (!play_all) GTEST_SKIP() << "up to 2,000 worlds: simulation_test_long";
   RunOptions options{.sabotage = Sabotage::kNoWish};
   // Seldom must a process wait for long without another fault that explains it:
   // in one world of 200.

@@ -74,6 +74,11 @@ struct Counts {
   uint64_t hosts_lost = 0;
   uint64_t host_changes = 0;  // by discovery
   uint64_t jobs_ended_badly = 0;
+  // An operator's timelines:
+  uint64_t timelines_started = 0;
+  uint64_t timelines_stopped = 0;
+  uint64_t timelines_complete = 0;  // their files
+  uint64_t timelines_failed = 0;
 };
 
 inline constexpr uint32_t kSimulatedNccl = 22809;  // its version
@@ -132,6 +137,7 @@ class Stage {
   // One in so many ranks shares its GPU's memory with the executor; the others
   // call NCCL themselves. 1: all share it.
   uint64_t ranks_share_gpus = 64;
+  std::map<std::string, std::string> timelines;  // the texts of the files
   bool checksums = false;  // the ranks want their results compared
   bool repeats = false;    // programs have equal steps
   bool tree = false;  // schedules and relays use a tree, whatever the nodes

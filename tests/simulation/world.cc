@@ -20,7 +20,7 @@ class World : public Cluster {
     if (options.restarts) {
       ScheduleOften([this] { return KillCoordinator(kSecond / 2); }, 20);
     } else {
-      MakeFaults();
+      MakeFaults(options.agents);
     }
   }
 
@@ -35,7 +35,7 @@ class World : public Cluster {
   const Processes& processes() const override { return ranks_; }
   void MakeNodes();
   void MakeRanks();
-  void MakeFaults();
+  void MakeFaults(bool agents);
   void StartRank(size_t rank);
 
   bool AllSatisfied() const;
@@ -69,7 +69,7 @@ void World::MakeNodes() {
   config.operations = slots_ * 3 / 2;
   MakeCoordinator(config, nodes);
   const worker::ExecutorCoreOptions common = SomeOptions();
-  for (int i = 0; i < nodes; ++i) AddNode(common);
+  for (int i = 0; i < nodes; ++i) AddNode(common, absl::StrCat("h", i));
 }
 
 void World::MakeRanks() {
@@ -95,17 +95,25 @@ void World::MakeRanks() {
   for (size_t rank = 0; rank < ranks_.size(); ++rank) StartRank(rank);
 }
 
-void World::MakeFaults() {
+void World::MakeFaults(bool agents) {
   const Fault kill = [this] { return KillRank(); };
   const Fault kill_in_turn = [this] { return KillInTurn(SomeProcess()); };
   const Fault cut = [this] { return CutLink(SomeNode()); };
-  ScheduleFaults({kill, kill, kill_in_turn, kill_in_turn,
-                  [this] { return KillExecutor(SomeNode()); },
-                  [this] { return KillCoordinator(); }, cut, cut,
-                  [this] { return FailBackend(SomeNode()); },
-                  [this] { return FreezeRank(SomeProcess()); },
-                  [this] { return LeaveEarly(); }},
-                 5);
+  std::vector<Fault> all = {kill,
+                            kill,
+                            kill_in_turn,
+                            kill_in_turn,
+                            [this] { return KillExecutor(SomeNode()); },
+                            [this] { return KillCoordinator(); },
+                            cut,
+                            cut,
+                            [this] { return FailBackend(SomeNode()); },
+                            [this] { return FreezeRank(SomeProcess()); },
+                            [this] { return LeaveEarly(); }};
+  if (agents) {
+    all.insert(all.end(), 6, [this] { return RestartAgent(SomeNode()); });
+  }
+  ScheduleFaults(all, agents ? 8 : 5);
 }
 
 void World::StartRank(size_t rank) {
@@ -116,11 +124,8 @@ void World::StartRank(size_t rank) {
 
 // --- Services for processes --------------------------------------------------
 
-EpochRecord* World::CurrentEpoch(int node, const std::string&,
+EpochRecord* World::CurrentEpoch(int, const std::string& key,
                                  const BoardConfig&) {
-  const Node& n = nodes_[static_cast<size_t>(node)];
-  if (n.executor == nullptr || n.executor->board() == nullptr) return nullptr;
-  const std::string& key = n.executor->EpochKey();
   if (EpochRecord* epoch = ledger_.Find(key)) return epoch;
   const bool calm = faults_.empty() && stage_.scheduler.now() >= calm_at_;
   const ProgramOptions options{.size = static_cast<int>(places_.size()),

@@ -31,6 +31,12 @@ struct RunOptions {
   bool tree = false;  // nodes tell each other through trees; more of them
   // Nothing bad happens but that the coordinator is killed, often.
   bool restarts = false;
+  // Agents die, too, and are started again, as systemd does: with the name that
+  // their node had. (Those of an elastic job die anyway, and are started again
+  // by maypolerun.)
+  bool agents = false;
+  // An operator starts and stops timelines.
+  bool timelines = false;
 };
 
 struct RunResult {

@@ -186,7 +186,7 @@ TEST_F(AdminTest, TheFirstRankThatIsThereWritesATimeline) {
   const proto::TimelineStatus& t = started->timeline();
   EXPECT_EQ(t.state(), "on");
   EXPECT_EQ(t.rank(), 1u);
-  EXPECT_EQ(t.path(), "maypole-timeline-j-1001-1.json");
+  EXPECT_EQ(t.path(), "maypole-timeline-j-1001-1-1.json");
   for (Executor* e : {&a_, &b_}) {
     const proto::Timeline& sent = e->Last().timeline();
     EXPECT_TRUE(sent.on() && sent.by_operator());
@@ -211,6 +211,19 @@ TEST_F(AdminTest, TheFirstRankThatIsThereWritesATimeline) {
   EXPECT_EQ(Job().timeline().state(), "off");
   EXPECT_EQ(Job().timeline().error(), "disk full");
   EXPECT_THAT(bed_.log(), Contains(HasSubstr("event=timeline_stopped job=j")));
+}
+
+// The directory has the file of the epoch before.
+TEST_F(AdminTest, ATimelineOfTheNextEpochHasAnotherFile) {
+  Start();
+  const auto first = bed_.RecordTimeline("j", false);
+  for (const uint32_t rank : {0, 1}) bed_.From(a_, Gone(1, rank, true));
+  for (const uint32_t rank : {2, 3}) bed_.From(b_, Gone(1, rank, true));
+  Start();
+  const auto second = bed_.RecordTimeline("j", false);
+  ASSERT_TRUE(first.ok() && second.ok()) << second.status();
+  EXPECT_EQ(first->timeline().rank(), second->timeline().rank());
+  EXPECT_NE(first->timeline().path(), second->timeline().path());
 }
 
 TEST_F(AdminTest, ATimelineNeedsAJobAndARankThatIsThere) {

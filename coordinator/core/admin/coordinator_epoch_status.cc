@@ -65,8 +65,8 @@ absl::Status CoordinatorEpoch::RecordTimeline(absl::string_view job, bool stop,
   return status;
 }
 
-// The process id makes the name one that the rank's directory does not have
-// yet.
+// The process id, and the numbers of epoch and timeline, make the name one that
+// the rank's directory does not have yet.
 absl::Status CoordinatorEpoch::StartTimeline(
     absl::string_view job, TimelineRelay::Messages* messages) {
   std::optional<uint32_t> first;
@@ -87,10 +87,11 @@ absl::Status CoordinatorEpoch::StartTimeline(
         "no rank is left, on a node whose executor knows how to start a "
         "timeline, that could write its file");
   }
-  return timeline_.Start(node, *first,
-                         absl::StrCat("maypole-timeline-", job, "-", pid, "-",
-                                      timeline_.last().number() + 1, ".json"),
-                         messages);
+  return timeline_.Start(
+      node, *first,
+      absl::StrCat("maypole-timeline-", job, "-", pid, "-", number_, "-",
+                   timeline_.last().number() + 1, ".json"),
+      messages);
 }
 
 // Not through ToNode(), as the timeline's messages.

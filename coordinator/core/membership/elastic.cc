@@ -143,7 +143,12 @@ std::optional<uint32_t> Elastic::FindSeat(const NodeMember& node,
   const auto it = process.said_epoch == 0
                       ? names_.end()
                       : names_.find({process.said_epoch, process.said_rank});
-  if (it != names_.end() && seats_[it->second].node == node.node &&
+  // An agent that was started again is another node of its host.
+  const auto is_there = [&](const Seat& seat) {
+    return seat.node == node.node ||
+           (!node.host.empty() && seat.host == node.host);
+  };
+  if (it != names_.end() && is_there(seats_[it->second]) &&
       seats_[it->second].process.pid == process.pid) {
     found = it->second;
   }
@@ -277,10 +282,15 @@ std::optional<Time> Elastic::LateAt(const Node& node) const {
 }
 
 bool Elastic::AnyBack() const {
-  return std::any_of(seats_.begin(), seats_.end(), [](const Seat& s) {
-    return s.presence == Presence::kBack;
+  return std::any_of(nodes_.begin(), nodes_.end(), [](const auto& n) {
+    const std::vector<Process>& waiting = n.second.processes;
+    return std::any_of(waiting.begin(), waiting.end(), GoesOn);
   });
 }
+
+// A rank of the last epoch may be new: if the start has failed, say. It has not
+// got the job's state, and would begin from the start.
+bool Elastic::GoesOn(const Process& p) { return p.seat && p.said_epoch > 0; }
 
 std::optional<Time> Elastic::StartsAt() const {
   if (expected_ > 0 || waiting_ == 0 || waiting_ < min_size_ || Over()) {
@@ -338,16 +348,7 @@ Elastic::Verdict Elastic::OnTime(Time now, bool running,
 }
 
 bool Elastic::Over() const {
-  if (finished_.empty() || expected_ > 0) return false;
-  // A rank of the last epoch may be new: if the start has failed, say. It has
-  // not got the job's state, and would begin from the start.
-  const auto goes_on = [](const Process& p) {
-    return p.seat && p.said_epoch > 0;
-  };
-  return std::none_of(nodes_.begin(), nodes_.end(), [&](const auto& n) {
-    const std::vector<Process>& waiting = n.second.processes;
-    return std::any_of(waiting.begin(), waiting.end(), goes_on);
-  });
+  return !finished_.empty() && expected_ == 0 && !AnyBack();
 }
 
 std::vector<Elastic::Refused> Elastic::RefuseAfterEnd() {
@@ -494,6 +495,7 @@ std::vector<NodeMember> Elastic::Begin(uint64_t epoch) {
       const auto rank = static_cast<uint32_t>(seats.size());
       seats.push_back({.session = session,
                        .node = members.back().node,
+                       .host = members.back().host,
                        .process = p,
                        .text = members.back().RankText(rank)});
     }
@@ -528,6 +530,7 @@ void Elastic::Restore(const Recovery::Epoch& last) {
       seat.presence = m.session == 0 ? Presence::kGone : Presence::kIn;
       seat.session = m.session;
       seat.node = m.node;
+      seat.host = m.host;
       seat.process.client = m.clients[i];
       if (i < m.pids.size()) seat.process.pid = m.pids[i];
       seat.text = m.RankText(m.ranks[i]);

@@ -14,9 +14,12 @@
 //                            executor was lost               nevertheless
 //
 // The next epoch may start when no rank is expected back any more, at least
-// min_size processes wait, and either a rank of the last epoch is back, or
-// max_size wait, or nothing has changed for the settle time. (So survivors of a
-// death continue at once; a first start waits until its processes have come.)
+// min_size processes wait, and either a rank of the last epoch is back that has
+// the job's state, or max_size wait, or nothing has changed for the settle
+// time. (So survivors of a death continue at once; a first start waits until
+// its processes have come. New processes whose start has failed wait that long,
+// too: those with the state may be about to come back.)
+//
 // Order of the new ranks: by the last epoch in which the process got the job's
 // state, which it reports: first those of the last epoch, in their order; then
 // those of earlier ones, the latest first; then those of an earlier life of the
@@ -25,10 +28,11 @@
 // state that any process has.
 //
 // Identity of a process: the (last epoch, rank) that it reports, together with
-// its node and pid, because an earlier life of the job may have had an epoch of
-// the same number. Processes of an epoch that never heard of its start, or did
-// not get the state in it, still report the one before: they are recognized by
-// both.
+// its node or host and its pid, because an earlier life of the job may have had
+// an epoch of the same number. (maypolerun starts an agent that has died again
+// as another node of its host.) Processes of an epoch that never heard of its
+// start, or did not get the state in it, still report the one before: they are
+// recognized by both.
 //
 // The end. When a rank that has finished its training leaves for good, nobody
 // begins the training again, as long as the job is known: whoever comes later
@@ -145,6 +149,7 @@ class Elastic {
     Presence presence = Presence::kIn;
     SessionId session = 0;
     std::string node;
+    std::string host;
     Process process;
     std::string text;   // "rank 2 (node n1, host h, pid 77)"
     bool lost = false;  // kGone, but has not left in good order
@@ -181,8 +186,9 @@ class Elastic {
   // When the next epoch may start if nothing changes; nullopt if something must
   // change first.
   std::optional<Time> StartsAt() const;
-  // Whether a rank of the last epoch waits.
+  // Whether a rank of the last epoch waits that has the job's state.
   bool AnyBack() const;
+  static bool GoesOn(const Process& process);
   std::vector<std::string> GiveUpMissing();
   // Describes which processes wait and which are missing.
   std::string MissingText() const;

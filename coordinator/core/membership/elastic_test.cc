@@ -540,6 +540,65 @@ TEST_F(ElasticTest, AnotherProcessIsNotTakenForOneOfTheEpoch) {
   EXPECT_THAT(Ranks(), ElementsAre(15, 14, 13, 22));
 }
 
+// An agent that has died is started again as another node of its host.
+TEST_F(ElasticTest, WhoComesThroughAnotherAgentOfItsHostIsKnown) {
+  StartThree();
+  for (const uint32_t rank : {0, 1}) Leave(a_, rank, true);
+  Leave(b_, 2, true);
+  Wait(a_, {{13, 1, 0}, {14, 1, 1}});
+  Wait(b_, {{22, 1, 2}});
+  ASSERT_EQ(epoch(), 2u);
+  // Rank 2 does not get the state in epoch 2.
+  for (const uint32_t rank : {0, 1}) Leave(a_, rank, true);
+  Leave(b_, 2, true);
+  Wait(b_, {{23, 1, 2}});
+  proto::ExecutorHello hello;
+  hello.set_protocol_version(kProtocolVersion);
+  hello.set_job("j");
+  hello.set_node("n0.1");
+  hello.set_host("host-n0");
+  hello.set_token("secret");
+  ElasticNode again{&bed_.Hello(hello)};
+  Wait(again, {{15, 2, 0, 1011}, {16, 2, 1, 1012}});
+  const proto::EpochStart* const start = again.LastStart();
+  ASSERT_NE(start, nullptr) << "no time has passed";
+  EXPECT_THAT(start->nodes(start->node_index()).ranks(), ElementsAre(0, 1));
+  // They may go on when another one has finished.
+  Finish(b_, 2);
+  for (const uint32_t rank : {0, 1}) Leave(again, rank, true);
+  hello.set_node("n0.2");
+  ElasticNode third{&bed_.Hello(hello)};
+  Wait(third, {{17, 3, 0, 1011}, {18, 3, 1, 1012}});
+  EXPECT_THAT(third.Refused(), IsEmpty());
+  ASSERT_NE(third.LastStart(), nullptr);
+  EXPECT_EQ(third.LastStart()->epoch(), 4u);
+}
+
+// Their executor has died, and they come through the next one.
+TEST_F(ElasticTest, NewOnesWhoseStartHasFailedSettleForThoseWithTheState) {
+  Wait(a_, {{11}, {12}});
+  Wait(c_, {{31, 7, 0}, {32, 7, 1}});
+  ASSERT_EQ(epoch(), 8u);
+  ASSERT_THAT(Ranks(), ElementsAre(31, 32, 11, 12));
+  bed_.Break(*c_.executor);
+  ElasticNode again{&bed_.Connect("j", "n2")};
+  Wait(a_, {{11}, {12}});
+  EXPECT_EQ(epoch(), 8u) << "no time has passed";
+  Wait(again, {{33, 7, 0, 1031}, {34, 7, 1, 1032}});
+  EXPECT_EQ(epoch(), 9u);
+  const proto::EpochStart* const start = again.LastStart();
+  ASSERT_NE(start, nullptr);
+  EXPECT_THAT(start->nodes(start->node_index()).ranks(), ElementsAre(0, 1));
+  // Without them they begin, later.
+  bed_.Break(*again.executor);
+  bed_.Connect("j", "n2");
+  Wait(a_, {{11}, {12}});
+  bed_.Pass(milliseconds(999));
+  EXPECT_EQ(epoch(), 9u);
+  bed_.Pass(milliseconds(1));
+  EXPECT_EQ(epoch(), 10u);
+}
+
 TEST_F(ElasticTest, MalformedRanksEndTheSession) {
   a_.waiting = {{11}, {11}};
   Say(a_);

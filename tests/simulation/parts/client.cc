@@ -64,7 +64,25 @@ bool Client::Drive(bool look_at_socket, bool* by_board) {
     moved |= ReadMessages();
   }
   if (board_->aborted()) callbacks_.epoch_over();
+  SendTimeline(/*leaving=*/false);
   return moved;
+}
+
+void Client::Record(const Operation& operation) {
+  timeline_.Add(
+      board_->header().timeline.load(),
+      RecordOf(operation, static_cast<int>(board_->config().global_rank[me_])));
+}
+
+void Client::SendTimeline(bool leaving) {
+  timeline_due_ms_ = timeline_.Step(
+      board_->header().timeline.load(), leaving ? 0 : core_.unrecorded(),
+      Now() / kMillisecond,
+      [this](const void* message, size_t bytes) {
+        Send(message, bytes);
+        return Status();
+      },
+      leaving);
 }
 
 bool Client::ReadMessages() {
@@ -112,6 +130,7 @@ void Client::Leave(bool returns) {
                        "this rank has left the job (shutdown) with the "
                        "operation pending"));
   core_.SendAllResults();
+  SendTimeline(/*leaving=*/true);
   connection_->to_executor.Send(&goodbye, sizeof(goodbye));
   connection_->to_executor.Close();
 }

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "client/engine/rank_core.h"
+#include "client/session/timeline_outbox.h"
 #include "common/board/board.h"
 #include "tests/simulation/parts/connection.h"
 #include "tests/simulation/stage.h"
@@ -47,6 +48,8 @@ class Client : private RankShell {
   bool Drive(bool look_at_socket, bool* by_board);
   // returns: it says that it will come back.
   void Leave(bool returns);
+  // In how many milliseconds it should be driven again because of a timeline.
+  int timeline_due_ms() const { return timeline_due_ms_; }
   // Says that the rank has trained to the end.
   void SayFinished();
   // Asks the executor to open a memory of this rank.
@@ -68,10 +71,12 @@ class Client : private RankShell {
   void Tell(const std::string& line) override { callbacks_.tell(line); }
   bool PatienceIsOver() override;
   void Detach(Operation*) override {}  // there are no arenas
+  void Record(const Operation& operation) override;
   int64_t Now() override { return stage_->scheduler.now(); }
   void Break(Status status) override;
 
   bool ReadMessages();
+  void SendTimeline(bool leaving);
 
   Stage* const stage_;
   const std::unique_ptr<Board> board_;
@@ -80,6 +85,8 @@ class Client : private RankShell {
   const bool elastic_;
   const Callbacks callbacks_;
   RankCore core_;
+  TimelineOutbox timeline_;
+  int timeline_due_ms_ = TimelineOutbox::kNever;
   uint32_t gpu_requests_ = 0;  // unanswered
   bool lost_ = false;          // the executor has ended
   int64_t abort_seen_ = 0;

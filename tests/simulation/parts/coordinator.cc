@@ -10,6 +10,7 @@ namespace {
 
 // Keepalive: after this time even an end that sends nothing notices the break.
 constexpr int64_t kSurelyNoticed = 4 * kSecond;
+constexpr char kJob[] = "job";
 
 }  // namespace
 
@@ -165,7 +166,10 @@ void Coordinator::Carry(coordinator::Actions* actions) {
 
 void Coordinator::Note(const std::string& line) {
   const bool is_end = line.starts_with("event=epoch_end");
-  if (line.starts_with("event=job_forgotten")) epochs_.clear();
+  if (line.starts_with("event=job_forgotten")) {
+    epochs_.clear();
+    ++forgotten_;
+  }
   if (line.starts_with("event=session_taken_over")) {
     epochs_.merge(epochs_before_);
   }
@@ -198,8 +202,7 @@ void Coordinator::Send(const coordinator::Send& send) {
     if (key.empty()) key = absl::StrCat(++last_epoch_, ".", start.epoch());
     epoch_keys_[static_cast<size_t>(stream->node)] = key;
   }
-  if (message.sequence() > 0 &&
-      stage_->Spoils(Sabotage::kDropMessage, 16)) {
+  if (message.sequence() > 0 && stage_->Spoils(Sabotage::kDropMessage, 16)) {
     return;
   }
   if (!Through(*stream)) return;
@@ -235,6 +238,27 @@ void Coordinator::OnTimer() {
   const std::optional<coordinator::Time> due = core_->Deadline();
   if (due && *due <= Now()) core_->Passed(Now(), carry_);
   AskForTime();
+}
+
+// --- The operator ------------------------------------------------------------
+
+absl::StatusOr<proto::TimelineStatus> Coordinator::RecordTimeline(bool stop) {
+  proto::RecordTimelineRequest request;
+  request.set_job(kJob);
+  request.set_stop(stop);
+  request.set_who("operator@sim");
+  const auto reply = core_->RecordTimeline(Now(), request, carry_);
+  AskForTime();
+  if (!reply.ok()) return reply.status();
+  return reply->timeline();
+}
+
+std::optional<proto::JobStatus> Coordinator::JobNow() const {
+  proto::StatusRequest request;
+  request.set_job(kJob);
+  const auto status = core_->Status(Now(), request);
+  if (!status.ok() || status->jobs().empty()) return std::nullopt;
+  return status->jobs(0);
 }
 
 std::string Coordinator::StatusText() const {

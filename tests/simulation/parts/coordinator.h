@@ -13,11 +13,14 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "coordinator/core/coordinator_core.h"
+#include "proto/admin.pb.h"
 #include "proto/coordinator.pb.h"
 #include "tests/simulation/stage.h"
 
@@ -74,6 +77,13 @@ class Coordinator {
   coordinator::Totals totals() const { return core_->totals(); }
   std::string StatusText() const;
 
+  // --- For the operator; requires alive() ------------------------------------
+  absl::StatusOr<proto::TimelineStatus> RecordTimeline(bool stop);
+  // Nullopt: it is not known.
+  std::optional<proto::JobStatus> JobNow() const;
+  // How often the job was not known any more.
+  int lives() const { return incarnations_ + forgotten_; }
+
  private:
   bool Through(const Stream& stream) const;
   void Break(const std::shared_ptr<Stream>& stream, int64_t coordinator_notices,
@@ -98,6 +108,7 @@ class Coordinator {
   std::shared_ptr<int> process_;  // the owner of the process's events
   std::string incarnation_;
   int incarnations_ = 0;
+  int forgotten_ = 0;      // how often a coordinator has forgotten the job
   std::vector<bool> cut_;  // by node
   Turn timer_;
   // By what all nodes are told of an epoch, since the job was created: the pids

@@ -142,6 +142,15 @@ void ElasticProcess::OnRefused(Code code, const std::string& why) {
   main_.Ask(kPause, life_);
 }
 
+// Another agent may be there by now, or soon (RankSession::Join()).
+void ElasticProcess::OnClosed() {
+  if (environment_.node() == place_.node) return Process::OnClosed();
+  stage_->Trace("pid ", pid_, ": its agent has died");
+  connection_->to_executor.Close();
+  state_ = State::kOutside;
+  main_.Ask(stage_->SoonDelay(), life_);
+}
+
 // --- In an epoch -------------------------------------------------------------
 
 bool ElasticProcess::PerformElastic(const Action& action) {

@@ -52,6 +52,7 @@ class ElasticProcess : public Process {
   void Introduce(session::Hello* hello) const override;
   void OnWelcome(const BoardConfig& config, uint32_t local_rank) override;
   void OnRefused(Code code, const std::string& why) override;
+  void OnClosed() override;
   bool PerformElastic(const Action& action) override;
   void OnProgramEnd(bool finished) override;
 

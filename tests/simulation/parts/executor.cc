@@ -4,6 +4,8 @@
 #include <utility>
 #include <variant>
 
+#include "tests/simulation/timeline/timeline_file.h"
+
 namespace maypole::simulation {
 
 using worker::ExecutorEvent;
@@ -279,6 +281,12 @@ std::unique_ptr<worker::BoardWake> Executor::MakeBoardWake() {
   wake->shared()->epoch_key = epoch_keys_[board_epoch_];
   sources_[number] = wake.get();
   return wake;
+}
+
+std::unique_ptr<worker::TimelineFile> Executor::MakeTimelineFile(
+    int, const std::string& name, std::function<void(Status)> failed) {
+  return std::make_unique<SimulatedTimelineFile>(stage_, name,
+                                                 std::move(failed));
 }
 
 void Executor::LookAtWakeWords() {

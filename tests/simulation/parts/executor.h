@@ -127,6 +127,9 @@ class Executor : private worker::ExecutorSystem,
                      std::unique_ptr<Board>* board) override;
   std::unique_ptr<EpochGpus> MakeGpus(EpochGpus::Callbacks callbacks) override;
   std::unique_ptr<worker::BoardWake> MakeBoardWake() override;
+  std::unique_ptr<worker::TimelineFile> MakeTimelineFile(
+      int pid, const std::string& name,
+      std::function<void(Status)> failed) override;
   void EndProcess(const std::string& reason) override {
     stage_->Found("an executor ends: ", reason);
   }

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <csignal>
 #include <utility>
-#include <variant>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -12,24 +11,77 @@
 namespace maypole::simulation {
 namespace {
 
+// Longer than a node's start takes.
+constexpr std::chrono::seconds kStartLimit{60};
+// From an event until the job acts.
+constexpr int64_t kLongestRound = kSecond;
+
 int64_t Ns(std::chrono::nanoseconds t) { return t.count(); }
 
 }  // namespace
+
+// A node whose start, and whose loss, are the world's.
+class Launcher::Node : public launcher::ElasticNode {
+ public:
+  Node(Launcher* owner, int number) : owner_(owner), number_(number) {}
+
+  bool Ready() override { return owner_->ready_.contains(number_); }
+  std::string Standing() const override { return "not ready"; }
+  void GiveUp(const std::string&) override {
+    owner_->stage_->Found("maypolerun gives up node ", number_);
+  }
+  Status StartProcess(int process, int slot) override {
+    owner_->StartProcess({process, number_, slot});
+    return Status();
+  }
+  void SignalProcess(int process, int signal) override {
+    if (!owner_->lost_.contains(number_)) owner_->Signal(process, signal);
+  }
+  void Stop() override {
+    if (owner_->lost_.erase(number_) > 0) return owner_->NoteLoss(number_);
+    owner_->StopNode(number_);
+  }
+
+ private:
+  Launcher* const owner_;
+  const int number_;
+};
 
 Launcher::Launcher(Stage* stage, const Driver::Settings& settings, Hands hands)
     : stage_(stage),
       settings_(settings),
       hands_(std::move(hands)),
-      driver_(settings),
-      timer_(&stage->scheduler, [this] { Take(driver_.OnTime(Now())); }),
+      job_(settings, MakeLauncher()),
+      timer_(&stage->scheduler, [this] { Continue(); }),
       last_enough_(stage->scheduler.now()) {}
+
+launcher::ElasticJob::Launcher Launcher::MakeLauncher() {
+  return {.start_node = [this](int number, const launcher::Host& host)
+              -> std::unique_ptr<launcher::ElasticNode> {
+            return StartNode(number, host);
+          },
+          .start_limit = kStartLimit,
+          .add_process = [this](int number, const launcher::Host&,
+                                int node) { return AddProcess(number, node); },
+          .lose_process =
+              [this](int number) {
+                if (added_.contains(number)) return;
+                stage_->Found("maypolerun loses process ", number,
+                              ", which it has not added");
+              },
+          .say =
+              [this](const std::string& line) {
+                stage_->Trace("maypolerun: ", line);
+              },
+          .fail = [this](const std::string& why) { EndBadly(why); }};
+}
 
 launcher::Time Launcher::Now() const {
   return launcher::Time(std::chrono::nanoseconds(stage_->scheduler.now()));
 }
 
 void Launcher::AskForTime() {
-  const std::optional<launcher::Time> deadline = driver_.deadline();
+  const std::optional<launcher::Time> deadline = job_.deadline();
   if (!deadline) return;
   const auto ns =
       std::chrono::duration_cast<std::chrono::nanoseconds>(*deadline - Now());
@@ -39,16 +91,26 @@ void Launcher::AskForTime() {
 
 // --- Events ------------------------------------------------------------------
 
+// maypolerun acts when it has taken all events that are there: usually one.
+void Launcher::NoteEvent() {
+  if (events_++ > 0) return;
+  const bool busy = stage_->random.OneIn(4);
+  timer_.Ask(busy ? stage_->random.Magnitude(kMicrosecond, kLongestRound) : 0,
+             stage_->Forever());
+}
+
 void Launcher::OnHosts(const std::vector<launcher::HostSlots>& hosts) {
   std::map<std::string, Host> before = hosts_;
   for (auto& [name, host] : hosts_) host.listed = false;
   bool changed = false;
+  std::vector<launcher::Host> listed;
   for (const launcher::HostSlots& h : hosts) {
     const bool is_new = !hosts_.contains(h.name);
     Host& host = hosts_[h.name];
     changed |= is_new || !before[h.name].listed || host.slots != h.slots;
     host.slots = h.slots;
     host.listed = true;
+    listed.push_back({.name = h.name, .slots = h.slots});
   }
   for (const auto& [name, host] : before) {
     if (!host.listed || hosts_[name].listed) continue;
@@ -56,26 +118,28 @@ void Launcher::OnHosts(const std::vector<launcher::HostSlots>& hosts) {
     hosts_[name].leaving = host.node >= 0;
   }
   if (changed && begun_) NoteChange();
-  Take(driver_.OnHosts(hosts, Now()));
+  NoteSize();
+  for (auto& [number, process] : processes_) {
+    const Host& host = hosts_.at(process.host);
+    const bool stays = host.listed && process.slot < host.slots;
+    if (!stays && process.asked_at < 0)
+      process.asked_at = stage_->scheduler.now();
+  }
+  NoteEvent();
+  job_.OnHosts(listed, Now());
 }
 
 void Launcher::OnNodeReady(int node) {
   if (Host* const host = HostOf(node)) host->ready = true;
-  Take(driver_.OnNodeReady(node, Now()));
+  ready_.insert(node);
+  NoteEvent();
 }
 
 void Launcher::OnNodeLost(int node, const std::string& why) {
-  Host* const host = HostOf(node);
-  if (host == nullptr) return;
-  const std::string name = nodes_.at(node);
-  std::erase_if(processes_,
-                [&](const auto& p) { return p.second.host == name; });
-  host->node = -1;
-  host->ready = false;
-  if (!driver_.finishing() && !std::exchange(host->leaving, false)) {
-    NoteFailure(name);
-  }
-  Take(driver_.OnNodeLost(node, why, Now()));
+  if (HostOf(node) == nullptr) return;
+  lost_[node] = why;
+  NoteEvent();
+  job_.OnNodeLost(node, why);
 }
 
 void Launcher::OnProcessEnd(int number, const launcher::Exit& exit) {
@@ -84,11 +148,22 @@ void Launcher::OnProcessEnd(int number, const launcher::Exit& exit) {
   const Running process = it->second;
   NoteSize();
   processes_.erase(it);
-  if (!driver_.finishing() && !exit.clean() && process.asked_at < 0) {
+  if (!finishing() && !exit.clean() && process.asked_at < 0) {
     NoteFailure(process.host);
   }
-  bool failed = false;
-  Take(driver_.OnProcessEnd(number, exit, Now(), &failed));
+  NoteEvent();
+  job_.OnProcessEnd(number, exit, Now());
+}
+
+void Launcher::Continue() {
+  job_.Continue(Now());
+  events_ = 0;
+  if (settings_.reset_limit >= 0 && changes_ > settings_.reset_limit &&
+      !over() && !finishing()) {
+    stage_->Found("maypolerun goes on after ", changes_,
+                  " changes; --reset-limit is ", settings_.reset_limit);
+  }
+  AskForTime();
 }
 
 // --- The account -------------------------------------------------------------
@@ -122,49 +197,60 @@ bool Launcher::HasFailedOftenEverywhere() const {
   });
 }
 
-// --- Actions -----------------------------------------------------------------
+// --- Acts --------------------------------------------------------------------
 
-void Launcher::Take(Driver::Actions actions) {
-  for (const Driver::Action& action : actions) {
-    std::visit([this](const auto& a) { Do(a); }, action);
+std::unique_ptr<launcher::ElasticNode> Launcher::StartNode(
+    int number, const launcher::Host& h) {
+  Host& host = hosts_[h.name];
+  const bool early = stage_->scheduler.now() < host.cool_until;
+  if (host.node >= 0 || !nodes_.emplace(number, h.name).second ||
+      (events_ < 2 && (!host.listed || early))) {
+    stage_->Found("maypolerun starts node ", number, " on host ", h.name,
+                  ", which is not there to be used");
   }
-  if (settings_.reset_limit >= 0 && changes_ > settings_.reset_limit &&
-      !driver_.over() && !driver_.finishing()) {
-    stage_->Found("maypolerun goes on after ", changes_,
-                  " changes; --reset-limit is ", settings_.reset_limit);
-  }
-  AskForTime();
-}
-
-void Launcher::Do(const Driver::StartNode& start) {
-  Host& host = hosts_[start.host];
-  if (!host.listed || host.node >= 0 ||
-      !nodes_.emplace(start.node, start.host).second ||
-      stage_->scheduler.now() < host.cool_until) {
-    stage_->Found("maypolerun starts node ", start.node, " on host ",
-                  start.host, ", which is not there to be used");
-  }
-  host.node = start.node;
+  host.node = number;
   host.ready = false;
-  hands_.start_node(start);
+  hands_.start_node({number, h.name});
+  return std::make_unique<Node>(this, number);
 }
 
-void Launcher::Do(const Driver::StopNode& stop) {
-  Host* const host = HostOf(stop.node);
+void Launcher::StopNode(int number) {
+  Host* const host = HostOf(number);
   if (host == nullptr) {
-    stage_->Found("maypolerun stops node ", stop.node, ", which is not there");
+    stage_->Found("maypolerun stops node ", number, ", which is not there");
     return;
   }
   host->node = -1;
   host->ready = host->leaving = false;
-  hands_.stop_node(stop.node);
+  hands_.stop_node(number);
 }
 
-void Launcher::Do(const Driver::StartProcess& start) {
+void Launcher::NoteLoss(int number) {
+  Host* const host = HostOf(number);
+  const std::string name = nodes_.at(number);
+  std::erase_if(processes_,
+                [&](const auto& p) { return p.second.host == name; });
+  host->node = -1;
+  host->ready = false;
+  if (!finishing() && !std::exchange(host->leaving, false)) NoteFailure(name);
+}
+
+Status Launcher::AddProcess(int number, int node) {
+  if (!added_.insert(number).second) {
+    stage_->Found("maypolerun adds process ", number, " twice");
+  }
+  if (HostOf(node) == nullptr) {
+    stage_->Found("maypolerun adds process ", number, " on node ", node,
+                  ", which is not there");
+  }
+  return Status();
+}
+
+void Launcher::StartProcess(const Driver::StartProcess& start) {
   const std::string who =
       absl::StrCat("process ", start.process, ", which ", "maypolerun starts");
   Host* const host = HostOf(start.node);
-  if (host == nullptr || !host->ready || !host->listed) {
+  if (host == nullptr || !host->ready || (events_ < 2 && !host->listed)) {
     stage_->Found(who, ", is on node ", start.node, ", which is not ready");
     return;
   }
@@ -173,16 +259,16 @@ void Launcher::Do(const Driver::StartProcess& start) {
     if (process.host != name || process.slot != start.slot) continue;
     stage_->Found(who, ", is in the slot of process ", number);
   }
-  if (start.slot >= host->slots) {
+  if (events_ < 2 && start.slot >= host->slots) {
     stage_->Found(who, ", is in slot ", start.slot, " of ", host->slots);
   }
-  if (stage_->scheduler.now() < host->cool_until) {
+  if (events_ < 2 && stage_->scheduler.now() < host->cool_until) {
     stage_->Found(who, ", is on host ", name, ", which has just failed");
   }
   if (running() >= settings_.max_size) {
     stage_->Found(who, ", is one more than the most");
   }
-  if (driver_.finishing() || driver_.over()) {
+  if (events_ < 2 && (finishing() || over())) {
     stage_->Found(who, ", comes too late");
   }
   begun_ = true;
@@ -192,51 +278,47 @@ void Launcher::Do(const Driver::StartProcess& start) {
   hands_.start_process(start);
 }
 
-void Launcher::Do(const Driver::SignalProcess& signal) {
-  const auto it = processes_.find(signal.process);
+void Launcher::Signal(int number, int signal) {
+  const auto it = processes_.find(number);
   if (it == processes_.end()) {
-    stage_->Found("maypolerun signals process ", signal.process,
+    stage_->Found("maypolerun signals process ", number,
                   ", which is not there");
     return;
   }
   Running& process = it->second;
-  const Host& host = hosts_.at(process.host);
   const int64_t now = stage_->scheduler.now();
-  if (signal.signal == SIGTERM) {
-    if (host.listed && process.slot < host.slots && !driver_.finishing()) {
-      stage_->Found("maypolerun asks process ", signal.process,
+  if (signal == SIGTERM) {
+    if (process.asked_at < 0 && events_ < 2 && !finishing()) {
+      stage_->Found("maypolerun asks process ", number,
                     " to leave, whose slot is there");
     }
     NoteSize();
-    process.asked_at = now;
+    if (process.asked_at < 0) process.asked_at = now;
   } else if (process.asked_at < 0 ||
-             now < process.asked_at + Ns(launcher::kLeaveGrace)) {
-    stage_->Found("maypolerun kills process ", signal.process, " too early");
+             now + kLongestRound <
+                 process.asked_at + Ns(launcher::kLeaveGrace)) {
+    stage_->Found("maypolerun kills process ", number, " too early");
   }
-  hands_.signal(signal.process, signal.signal);
+  hands_.signal(number, signal);
 }
 
-void Launcher::Do(const Driver::Tell& tell) {
-  stage_->Trace("maypolerun: ", tell.line);
-}
-
-void Launcher::Do(const Driver::EndBadly& end) {
-  stage_->Trace("maypolerun ends the job: ", end.why);
+void Launcher::EndBadly(const std::string& why) {
+  stage_->Trace("maypolerun ends the job: ", why);
   NoteSize();
-  const bool resets = absl::StrContains(end.why, "--reset-limit");
-  const bool hopeless = absl::StrContains(end.why, "on every host");
-  const bool too_few = absl::StrContains(end.why, "--elastic-timeout");
+  const bool resets = absl::StrContains(why, "--reset-limit");
+  const bool hopeless = absl::StrContains(why, "on every host");
+  const bool too_few = absl::StrContains(why, "--elastic-timeout");
   const bool true_reason =
       (resets && settings_.reset_limit >= 0 &&
        changes_ > settings_.reset_limit) ||
       (hopeless && HasFailedOftenEverywhere()) ||
       (too_few &&
        stage_->scheduler.now() >= last_enough_ + Ns(settings_.patience)) ||
-      absl::StrContains(end.why, "its processes had not finished");
+      absl::StrContains(why, "its processes had not finished");
   if (!true_reason) {
-    stage_->Found("maypolerun ends the job without that reason: ", end.why);
+    stage_->Found("maypolerun ends the job without that reason: ", why);
   }
-  hands_.end_badly(end.why);
+  hands_.end_badly(why);
 }
 
 }  // namespace maypole::simulation

@@ -1,9 +1,11 @@
-// Launcher: maypolerun's driver of an elastic job
-// (client/launcher/elastic/elastic_driver.h), on the simulation's clock.
+// Launcher: maypolerun's part of an elastic job
+// (client/launcher/elastic/elastic_job.h), on the simulation's clock.
 //
-// Purpose: passes events to the real driver and its actions to the world, and
-// checks each of them by an account of its own: which hosts are listed, what
-// runs there, and what has failed.
+// Purpose: passes events to the real ElasticJob and what it does to the world,
+// and checks each act by an account of its own: which hosts are listed, what
+// runs there, and what has failed. As in maypolerun, several events may come
+// before the job acts; then acts may be right that no longer look so, and only
+// those that are never right are found.
 //
 // Thread contract: not synchronized.
 #ifndef MAYPOLE_TESTS_SIMULATION_PARTS_LAUNCHER_H_
@@ -12,11 +14,12 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "client/launcher/elastic/elastic_driver.h"
+#include "client/launcher/elastic/elastic_job.h"
 #include "tests/simulation/stage.h"
 
 namespace maypole::simulation {
@@ -24,7 +27,7 @@ namespace maypole::simulation {
 class Launcher {
  public:
   using Driver = launcher::ElasticDriver;
-  struct Hands {  // carry out what the driver decides
+  struct Hands {  // carry out what is decided
     std::function<void(const Driver::StartNode&)> start_node;
     std::function<void(int node)> stop_node;
     std::function<void(const Driver::StartProcess&)> start_process;
@@ -39,8 +42,8 @@ class Launcher {
   void OnNodeLost(int node, const std::string& why);
   void OnProcessEnd(int process, const launcher::Exit& exit);
 
-  bool finishing() const { return driver_.finishing(); }
-  bool over() const { return driver_.over(); }
+  bool finishing() const { return job_.finishing(); }
+  bool over() const { return job_.over(); }
   int running() const { return static_cast<int>(processes_.size()); }
   const Driver::Settings& settings() const { return settings_; }
 
@@ -57,17 +60,23 @@ class Launcher {
   struct Running {
     std::string host;
     int slot = 0;
-    int64_t asked_at = -1;
+    int64_t asked_at = -1;  // to leave, at the latest
   };
 
+  class Node;
+
+  launcher::ElasticJob::Launcher MakeLauncher();
   launcher::Time Now() const;
-  void Take(Driver::Actions actions);
-  void Do(const Driver::StartNode& start);
-  void Do(const Driver::StopNode& stop);
-  void Do(const Driver::StartProcess& start);
-  void Do(const Driver::SignalProcess& signal);
-  void Do(const Driver::Tell& tell);
-  void Do(const Driver::EndBadly& end);
+  void NoteEvent();
+  void Continue();
+  std::unique_ptr<launcher::ElasticNode> StartNode(int number,
+                                                   const launcher::Host& h);
+  void StopNode(int number);
+  void NoteLoss(int number);
+  Status AddProcess(int number, int node);
+  void StartProcess(const Driver::StartProcess& start);
+  void Signal(int number, int signal);
+  void EndBadly(const std::string& why);
   void NoteFailure(const std::string& host);
   void NoteChange();
   void NoteSize();
@@ -78,10 +87,14 @@ class Launcher {
   Stage* const stage_;
   const Driver::Settings settings_;
   const Hands hands_;
-  Driver driver_;
+  launcher::ElasticJob job_;
   Turn timer_;
+  int events_ = 0;  // since the job has acted
   std::map<std::string, Host> hosts_;
   std::map<int, std::string> nodes_;  // the hosts of all lives
+  std::set<int> ready_;               // of nodes_
+  std::map<int, std::string> lost_;   // of nodes_: not acted upon yet; why
+  std::set<int> added_;               // processes
   std::map<int, Running> processes_;  // that have not ended
   int changes_ = 0;                   // that --reset-limit counts
   bool begun_ = false;

@@ -15,7 +15,6 @@ namespace {
 
 constexpr int64_t kSleep = 100 * kMillisecond;
 constexpr int64_t kIdleSleep = 1000 * kMillisecond;
-constexpr char kAgentClosed[] = "the agent has closed the connection";
 
 void GiveMemory(const Planned& planned, Record* record) {
   Operation& op = *record->operation;
@@ -155,7 +154,7 @@ void Process::Introduce(session::Hello* hello) const {
 void Process::ReadWelcome() {
   Pipe& pipe = connection_->to_client;
   if (pipe.messages.empty()) {
-    if (pipe.closed) OnRefused(Code::kUnavailable, kAgentClosed);
+    if (pipe.closed) OnClosed();
     return;
   }
   Message message = std::move(pipe.messages.front());
@@ -189,9 +188,6 @@ void Process::Welcomed(Message message) {
   OnWelcome(board->config(), welcome.local_rank);
   EpochRecord* epoch = surroundings_->CurrentEpoch(
       place_.node, message.wake->epoch_key, board->config());
-  if (epoch == nullptr) {  // the executor has been killed since
-    return OnRefused(Code::kUnavailable, kAgentClosed);
-  }
   epoch->node_of_rank[static_cast<size_t>(place_.rank)] = place_.node;
   stage_->Trace("rank ", place_.rank, ": in epoch ", epoch->key);
   epoch_ = epoch;
@@ -251,6 +247,10 @@ void Process::OnRefused(Code, const std::string& why) {
   ++stage_->counts.refused_starts;
   connection_->to_executor.Close();
   ComeAgain();
+}
+
+void Process::OnClosed() {
+  OnRefused(Code::kUnavailable, "the agent has closed the connection");
 }
 
 void Process::ComeAgain() {
@@ -658,7 +658,9 @@ void Process::DriveTurn() {
     return driver_.Ask(stage_->SoonDelay(), life_);
   }
   driver_state_ = Driver::kAsleep;
-  driver_.Ask(client_->core().outstanding() > 0 ? kSleep : kIdleSleep, life_);
+  const int64_t sleep = client_->core().outstanding() > 0 ? kSleep : kIdleSleep;
+  driver_.Ask(std::min(sleep, client_->timeline_due_ms() * kMillisecond),
+              life_);
   LookAtWakeWord();
 }
 

@@ -35,7 +35,7 @@ class Surroundings {
   virtual void Connect(int node, std::shared_ptr<Connection> connection,
                        const session::Hello& hello) = 0;
   // The epoch to which the node has just welcomed a rank; `key` as it was when
-  // the board was made. Null if the node cannot be asked any more.
+  // the board was made.
   virtual EpochRecord* CurrentEpoch(int node, const std::string& key,
                                     const BoardConfig& config) = 0;
   // Interrupts ranks within their turns.
@@ -96,6 +96,8 @@ class Process : public std::enable_shared_from_this<Process> {
   // It has been welcomed; not yet in the epoch.
   virtual void OnWelcome(const BoardConfig&, uint32_t /*local_rank*/) {}
   virtual void OnRefused(Code code, const std::string& why);
+  // The connection was closed before the welcome.
+  virtual void OnClosed();
   // Actions of elastic programs: true if it is complete.
   virtual bool PerformElastic(const Action& action);
   // It has seen an error and leaves the epoch, or its program is at its end.

@@ -104,6 +104,10 @@ void SimulatedTransport::Acknowledge() {
 void SimulatedTransport::Welcomed(const proto::CoordinatorMessage& first) {
   using Welcome = worker::CoordinatorSession::Welcome;
   const absl::StatusOr<Welcome> welcome = session_.OnWelcome(first, "sim:1");
+  if (!welcome.ok() && MayPass(welcome.status())) {
+    coordinator_->Drop(stream_);
+    return Again(welcome.status());
+  }
   if (!welcome.ok()) return Lose(welcome.status());
   up_ = true;
   session_.Resend([this](const proto::ExecutorMessage& m) {
@@ -129,7 +133,7 @@ void SimulatedTransport::OnStreamEnded(const absl::Status& status) {
   session_.OnStreamEnded();
   const bool broke = std::exchange(up_, false);
   if (broke) pause_ = worker::kReconnectFirstMs * kMillisecond;
-  if (worker::IsRefusal(status.code())) {
+  if (worker::IsRefusal(status.code()) && !MayPass(status)) {
     return Lose(absl::Status(
         status.code(), absl::StrCat("coordinator sim:1: ", status.message())));
   }
@@ -150,6 +154,11 @@ void SimulatedTransport::Again(const absl::Status& last) {
   stage_->scheduler.After(stage_->random.Between(pause_ / 2, pause_),
                           weak_from_this(), [this] { Open(); });
   pause_ = std::min(pause_ * 2, worker::kReconnectMostMs * kMillisecond);
+}
+
+bool SimulatedTransport::MayPass(const absl::Status& refusal) const {
+  return refusal.code() == absl::StatusCode::kAlreadyExists &&
+         !session_.reached() && stage_->scheduler.now() < deadline_;
 }
 
 void SimulatedTransport::Lose(const absl::Status& status) {

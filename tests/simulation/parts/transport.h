@@ -43,6 +43,8 @@ class SimulatedTransport
   void Welcomed(const proto::CoordinatorMessage& first);
   void Acknowledged(uint64_t sequence);
   void Again(const absl::Status& last);
+  // The executor of an agent that was killed may be about to end.
+  bool MayPass(const absl::Status& refusal) const;
   void Lose(const absl::Status& status);
 
   Stage* const stage_;
