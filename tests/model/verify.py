@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Verifies the models of the board protocol and of the frozen tier with spin, and that mutants fail.
+"""Verifies the models of the board protocol, of the frozen tier and of the recovery by executors
+with spin, and that mutants fail.
 
-usage: verify.py [MODEL...]   (tickets, ring, eager, rendezvous, sleep, names, schedule; all if
-none)
+usage: verify.py [MODEL...]   (tickets, ring, eager, rendezvous, sleep, names, schedule, recovery;
+all if none)
 
 Each model is verified in several sizes: pan must explore all states and find no
 error. In each mutant, a model without one rule of the protocol, pan must find
@@ -28,6 +29,8 @@ SIZES = {
     "sleep": [""],
     "names": ["STEPS=5", "NAMES=3", "SLOTS=2 NAMES=3"],
     "schedule": ["", "FAN=1", "FAN=2", "FAN=2 NODES=4 POSITIONS=1"],
+    "recovery": ["BREAKS=1", "GENERATIONS=2", "NODES=3 NAMES=1", "NAMES=1 GENERATIONS=2 COORDINATORS=3",
+                 "NAMES=1 LATE=1", "NAMES=1 CRASHES=1"],
 }
 MUTANTS = {
     "tickets": ["LOOK_FIRST", "STORE_TICKET", "START_AHEAD", "NO_GENERATION", "SMALL_RING"],
@@ -42,6 +45,11 @@ MUTANTS = {
     "names": ["FREE_BY_FIRST", "GIVE_BUSY", "KEEP_NUMBER", "NO_HOLDER", "FROM_ZERO"],
     "schedule": ["ONE_READY", "LATE_READY", "READY_ALONE FAN=1", "REFUSED_ALONE FAN=1", "OWN_POSITION FAN=1",
                  "NOT_TOLD FAN=2"],
+    "recovery": ["DECIDE_EARLY NAMES=1", "START_UNKNOWN NAMES=1", "FORGET_DECISIONS NAMES=1", "SETTLE_SENT",
+                 "NO_REISSUE NAMES=1", "REISSUE_ALL NAMES=1", "OLD_NUMBERS", "NO_START NAMES=1", "NO_REPORT NAMES=1",
+                 "KEEP_COUNTS NAMES=1 GENERATIONS=2", "RESET_EARLY NAMES=1 GENERATIONS=2", "OLD_TERM NAMES=1",
+                 "OLD_STREAM NAMES=1", "HALF_STATE NAMES=1", "LOSE_AT_BREAK NAMES=1", "REPEAT_AT_BREAK NAMES=1",
+                 "KEEP_LAST NAMES=1 LATE=1", "STALE_START NAMES=1 LATE=1", "ANY_EXECUTOR NAMES=1 CRASHES=1"],
 }
 
 

@@ -201,5 +201,22 @@ TEST_F(ExecutorRecoveryTest, AScheduleThatOthersHaveIsRefused) {
   EXPECT_EQ(sent[0].schedule_ended().why(), proto::SCHEDULE_COORDINATOR);
 }
 
+// The coordinator had not heard of a decision that this node alone had received
+// in the epoch before, so it gives its number again.
+TEST(DecisionLog, AnEpochsDecisionsAreKeptWhateverTheOneBeforeHad) {
+  DecisionLog log;
+  proto::CoordinatorMessage m;
+  m.mutable_execute()->add_runs()->set_decision(3);
+  log.BeginEpoch();
+  log.Take(m);
+  log.BeginEpoch();
+  log.Take(m);
+  proto::NodeState state;
+  log.Write(&state);
+  ASSERT_EQ(state.decisions_size(), 1);
+  EXPECT_EQ(state.decisions(0).run().decision(), 3u);
+  EXPECT_EQ(state.last_decision(), 3u);
+}
+
 }  // namespace
 }  // namespace maypole::worker

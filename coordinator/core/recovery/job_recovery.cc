@@ -24,7 +24,7 @@ Config ConfigOf(Config config, const proto::EpochStart& start) {
 void Job::Await(Time now, SessionId session, const std::string& node) {
   if (!recovery_) {
     // A job that has gone on without this node does not stop for it.
-    if (epoch_number_ > 0) return;
+    if (epoch_number_ > 0 || recovered_) return;
     recovery_.emplace(now + config_.resume_timeout);
   }
   recovery_->Await(session, node);
@@ -48,6 +48,7 @@ void Job::FinishRecoveryIfComplete(JobOutput* out) {
 
 void Job::FinishRecovery(JobOutput* out) {
   const Recovery recovery = *std::exchange(recovery_, std::nullopt);
+  recovered_ = true;
   decisions_ = std::max(decisions_, recovery.LastDecision());
   const auto last = recovery.LastEpoch(SecondsText(config_.resume_timeout));
   if (last) epoch_number_ = std::max(epoch_number_, last->start.epoch());
@@ -57,8 +58,13 @@ void Job::FinishRecovery(JobOutput* out) {
   }
   const bool all_left = last && last->left.size() == last->start.size();
   const bool runs = last && last->over.empty() && !all_left;
-  const std::string over =
-      last && !last->over.empty() ? last->over : "all ranks have left";
+  std::string over = "all ranks have left";
+  if (runs) {
+    over = absl::StrCat("the job has gone on without this node, in epoch ",
+                        last->start.epoch());
+  } else if (last && !last->over.empty()) {
+    over = last->over;
+  }
   std::vector<SessionId> told;
   if (runs) told = ContinueEpoch(*last, out);
   for (const SessionId session : recovery.Sessions()) {

@@ -362,8 +362,9 @@ bool Recovery::Complete() const {
     if (!report.state) return false;
   }
   const proto::EpochStart* start = LastStart();
-  if (start == nullptr) return true;
+  if (start == nullptr) return false;
   const std::set<uint32_t> left = LeftOf(*start);
+  if (left.size() == start->size()) return false;
   for (const proto::NodeInfo& node : start->nodes()) {
     if (SessionOf(node.node()) != 0 || lost_.contains(node.node())) continue;
     for (const uint32_t rank : node.ranks()) {

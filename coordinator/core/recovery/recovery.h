@@ -3,9 +3,10 @@
 //
 // Purpose: collects the NodeState of every executor of the job, and says when
 // enough is known to go on: all executors that have come back have said theirs,
-// and all nodes of the job's last epoch whose ranks have not left it are there
-// (docs/recovery.md). Until then, or until the deadline, the job decides
-// nothing.
+// they know of an epoch that has not ended, and all of its nodes whose ranks
+// have not left it are there (docs/recovery.md). Until then, or until the
+// deadline, the job decides nothing: if nobody who is back is in an epoch,
+// another node may have been told of a new one.
 //
 //   Recovery recovery(now + resume_timeout);
 //   recovery.Await(session, "n0");               // its NodeState follows

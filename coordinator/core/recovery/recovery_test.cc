@@ -215,6 +215,81 @@ TEST_F(RecoveryTest, ANodeThatHasNotHeardOfTheEpochIsTold) {
   EXPECT_EQ(a.Last().endpoints().addresses(1), "x");
 }
 
+// The other node had been told of an epoch when the coordinator died.
+TEST_F(RecoveryTest, AStartThatOnlyTheLastToComeBackKnowsGoesOn) {
+  state_[1].Clear();
+  state_[0].set_connected(false);
+  Executor& b = TakeOver(1);
+  EXPECT_TRUE(b.inbox.empty()) << "another node may know of an epoch";
+  after_.Pass(seconds(2));
+  Executor& a = TakeOver(0);
+  after_.Pass(seconds(4));
+  EXPECT_TRUE(a.ends.empty()) << a.ends[0].message();
+  ASSERT_EQ(b.inbox.size(), 2u);
+  EXPECT_EQ(b.inbox[0].epoch_start().SerializeAsString(),
+            e_[1]->inbox[0].epoch_start().SerializeAsString());
+  EXPECT_TRUE(b.inbox[1].recovered().endpoints());
+}
+
+TEST_F(RecoveryTest, AStartAfterAnEpochThatAllHaveLeftGoesOn) {
+  state_[1].mutable_end()->set_epoch(1);
+  for (uint32_t rank = 0; rank < 2; ++rank) state_[1].add_left(rank);
+  state_[0].mutable_start()->set_epoch(2);
+  state_[0].set_connected(false);
+  Executor& b = TakeOver(1);
+  Executor& a = TakeOver(0);
+  after_.Pass(seconds(4));
+  EXPECT_TRUE(a.ends.empty()) << a.ends[0].message();
+  ASSERT_EQ(b.inbox.size(), 2u);
+  EXPECT_EQ(b.inbox[0].epoch_start().epoch(), 2u);
+}
+
+TEST_F(RecoveryTest, AJobWithoutAnEpochIsRecoveredWhenTheTimeIsOver) {
+  state_[0].Clear();
+  state_[1].Clear();
+  Executor& a = TakeOver(0);
+  Executor& b = TakeOver(1);
+  after_.Ready(a, 2, {0});
+  after_.Ready(b, 2, {1});
+  EXPECT_TRUE(a.inbox.empty());
+  after_.Pass(seconds(4));
+  ASSERT_EQ(a.inbox.size(), 2u);
+  EXPECT_TRUE(a.inbox[0].has_recovered());
+  EXPECT_EQ(b.Last().epoch_start().epoch(), 1u);
+}
+
+// The other node is there, so it is not said to be lost.
+TEST_F(RecoveryTest, AStartThatIsHeardOfTooLateEndsByTheNameOfTheLateNode) {
+  state_[1].Clear();
+  Executor& b = TakeOver(1);
+  after_.Pass(seconds(4));
+  EXPECT_TRUE(b.Last().has_recovered());
+  Executor& a = TakeOver(0);
+  ASSERT_EQ(a.ends.size(), 1u);
+  EXPECT_EQ(a.ends[0].message(),
+            "node n0 came back too late after the coordinator had been "
+            "replaced");
+  after_.Ready(a, 2, {0});
+  after_.Ready(b, 2, {1});
+  EXPECT_EQ(b.Last().epoch_start().epoch(), 2u);
+}
+
+// It had been given up, and the others had started anew without it.
+TEST_F(RecoveryTest, ANodeOfAnEarlierEpochIsToldWhyThatIsOver) {
+  proto::EpochStart* start = state_[0].mutable_start();
+  start->set_epoch(2);
+  start->set_size(1);
+  start->mutable_nodes()->DeleteSubrange(1, 1);
+  Executor& b = TakeOver(1);
+  Executor& a = TakeOver(0);
+  EXPECT_TRUE(a.ends.empty());
+  EXPECT_TRUE(a.Last().has_recovered());
+  ASSERT_EQ(b.ends.size(), 1u);
+  EXPECT_EQ(b.ends[0].epoch(), 1u);
+  EXPECT_EQ(b.ends[0].message(),
+            "the job has gone on without this node, in epoch 2");
+}
+
 // Its predecessor was in the epoch, and has died with all that it knew.
 TEST_F(RecoveryTest, ANewExecutorDoesNotGoOnWithTheEpochOfItsPredecessor) {
   state_[1].Clear();

@@ -12,7 +12,7 @@
 //
 // Thread contract: not synchronized; no I/O, no clock.
 //
-// Invariants: numbers ascend. The log is bounded: the coordinator ends the
+// Invariants: numbers ascend within an epoch. The log is bounded: the coordinator ends the
 // session of a node that lacks kMaxUnacknowledged messages.
 #ifndef MAYPOLE_WORKER_CORE_OPERATIONS_DECISIONS_H_
 #define MAYPOLE_WORKER_CORE_OPERATIONS_DECISIONS_H_
@@ -28,8 +28,12 @@ namespace maypole::worker {
 
 class DecisionLog {
  public:
-  // The decisions of the epoch before do not matter any more.
-  void BeginEpoch() { kept_.clear(); }
+  // The decisions of the epoch before do not matter any more; a coordinator
+  // that has not heard of the last ones gives their numbers again.
+  void BeginEpoch() {
+    kept_.clear();
+    last_ = 0;
+  }
   // Adds the message's decisions, and drops what all nodes have.
   void Take(const proto::CoordinatorMessage& message);
   void Write(proto::NodeState* state) const;
