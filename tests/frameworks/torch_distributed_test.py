@@ -18,7 +18,7 @@ DIRECTORY = tempfile.mkdtemp(prefix="mpd", dir="/tmp")
 PROGRAMS = os.path.join(harness.ROOT, "tests", "programs", "torch_distributed")
 LONG = "--long" in sys.argv
 # The least that collectives.py compares.
-OPERATIONS = 600
+OPERATIONS = 1000
 
 
 def setUpModule():

@@ -392,7 +392,7 @@ class Library:
         return handle.value
 
     def process_set_add_by_members(self, ranks: Sequence[int]) -> int:
-        """As process_set_add(), but only these ranks make the request; they get the set that exists, if there is one."""
+        """As process_set_add(), but only these ranks request it; they get the set that exists, if there is one."""
         handle = ctypes.c_int64()
         self._check(self._lib.maypole_process_set_add_by_members(
             (ctypes.c_int32 * len(ranks))(*ranks), len(ranks), handle))

@@ -90,22 +90,22 @@ class ProcessGroup(dist.ProcessGroup):
 
     # --- What torch asks about the group --------------------------------------
 
-    def getBackendName(self) -> str:  # noqa: N802 - torch's name
+    def getBackendName(self) -> str:
         return "maypole"
 
     def name(self) -> str:
         return "maypole"
 
-    def getGroupName(self) -> str:  # noqa: N802
+    def getGroupName(self) -> str:
         return self._name
 
-    def setGroupName(self, name: str) -> None:  # noqa: N802
+    def setGroupName(self, name: str) -> None:
         self._name = name
 
-    def getGroupDesc(self) -> str:  # noqa: N802
+    def getGroupDesc(self) -> str:
         return self._description
 
-    def setGroupDesc(self, description: str) -> None:  # noqa: N802
+    def setGroupDesc(self, description: str) -> None:
         self._description = description
 
     @property
