@@ -27,9 +27,8 @@
  * FORGET_DECISIONS (executors keep no decisions), SETTLE_SENT (what is sent
  * counts as received by all), NO_REISSUE, REISSUE_ALL (also to those that have
  * it), OLD_NUMBERS (decisions count from the coordinator's own first one),
- * STALE_START (the least epoch of all that are told), NO_START (who lacks
- * EpochStart is not told), ANY_EXECUTOR (a new executor goes on with its
- * predecessor's epoch), KEEP_LAST (the number of the last decision outlives an
+ * NO_START (who lacks EpochStart is not told), ANY_EXECUTOR (a new executor goes
+ * on with its predecessor's epoch), KEEP_LAST (the number of the last decision outlives an
  * epoch, and lesser ones are not kept), NO_REPORT (what is open is not reported
  * again), KEEP_COUNTS, RESET_EARLY (a name's count begins anew never, or before
  * what is sent again), OLD_TERM (executors join an earlier coordinator),
@@ -583,12 +582,7 @@ inline LastStart(t) {
   do
   :: i < NODES ->
      if
-#ifdef STALE_START
-     :: c[t].session[i] == TOLD && said[AT(t, i)].epoch > 0 &&
-        (e == 0 || said[AT(t, i)].epoch < e) -> e = said[AT(t, i)].epoch
-#else
      :: c[t].session[i] == TOLD && said[AT(t, i)].epoch > e -> e = said[AT(t, i)].epoch
-#endif
      :: else
      fi;
      i++
