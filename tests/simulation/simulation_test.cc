@@ -134,17 +134,16 @@ TEST(SimulationTest, NoSeedWithManyRestartsBreaksAPromise) {
   }
 }
 
-// Agents die in the middle of starts and runs, and an operator starts and stops
-// timelines at any moment: no job ends by that, and no result changes.
-TEST(SimulationTest, NoSeedWithAgentsAndAnOperatorBreaksAPromise) {
-  const uint64_t seeds = play_all ? 5000 : 40;
+// An operator starts and stops timelines at any moment: no job ends by that, and
+// no result changes.
+TEST(SimulationTest, NoSeedWithAnOperatorBreaksAPromise) {
+  const uint64_t seeds = play_all ? 5000 : 30;
   Report report;
   for (uint64_t seed = 1; seed <= seeds; ++seed) {
-    report.Add(seed, Play({.seed = seed, .agents = true, .timelines = true}));
+    report.Add(seed, Play({.seed = seed, .timelines = true}));
   }
   std::cout << report.Text();
   EXPECT_EQ(report.failures(), 0);
-  EXPECT_GT(report.counts().agents_killed, seeds / 4);
   EXPECT_GT(report.counts().timelines_started, seeds / 4);
   EXPECT_GT(report.counts().timelines_stopped, seeds / 8);
   EXPECT_GT(report.counts().timelines_complete, seeds / 8);
