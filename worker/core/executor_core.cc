@@ -79,7 +79,7 @@ void ExecutorCore::OnTime(int64_t now_ms) {
       gathering_.StartTimeoutMs(options_.start_timeout_ms);
   if (!gathering_.empty() && !gathering_.complete() &&
       now_ms - gathering_since_ms_ >= start_timeout_ms + kStartGraceMs) {
-    SendWaiting(Membership());
+    WithdrawWaiting();
     Refuse(&gathering_, Code::kDeadlineExceeded,
            absl::StrCat("job '", options_.job, "' cannot start: ",
                         gathering_.MissingText(), " on node ", options_.node,

@@ -240,6 +240,7 @@ class ExecutorCore {
   // which of them are waiting.
   void BeginIfComplete();
   void SendWaiting(const Membership& waiting);
+  void WithdrawWaiting();
   void SayReady();
   // Adds the settings of the ranks and of this node.
   void AddFacts(const Membership& membership, proto::RanksReady* ready);

@@ -30,7 +30,13 @@ void ExecutorCore::OnSupervisorGone() {
   }
   const bool elastic = gathering_.elastic();
   gathering_ = Membership();
-  elastic ? SayWaiting() : SendWaiting(gathering_);
+  elastic ? SayWaiting() : WithdrawWaiting();
+}
+
+// Ranks that wait for the end of an epoch were not reported, and an empty list
+// would end that epoch.
+void ExecutorCore::WithdrawWaiting() {
+  if (phase_ == Phase::kIdle) SendWaiting(Membership());
 }
 
 void ExecutorCore::SayReady() {

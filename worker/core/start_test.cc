@@ -105,6 +105,35 @@ TEST_F(ExecutorCoreTest, TheCoordinatorIsToldThatNobodyWaitsWithoutAnAgent) {
   EXPECT_EQ(sent[0].ranks_waiting().ranks_size(), 0);
 }
 
+// Rank 1 has left the epoch, and waits for the next one; rank 0 goes on.
+class NextStartTest : public ExecutorCoreTest {
+ protected:
+  NextStartTest() {
+    StartTwoNodes();
+    core_.OnGoodbye(2, 0);
+    core_.OnClient(3, MakeHello(1, 4, 1, 2), 0);
+    Drop();
+  }
+  void ExpectTheEpochGoesOn() {
+    for (const proto::ExecutorMessage& m : TakeSent()) {
+      EXPECT_FALSE(m.has_ranks_waiting()) << "the coordinator ends the epoch";
+    }
+  }
+};
+
+TEST_F(NextStartTest, TheDeathOfTheAgentDoesNotEndTheEpoch) {
+  core_.OnSupervisorGone();
+  EXPECT_EQ(Take<CloseClient>().at(0).client, 3u);
+  ExpectTheEpochGoesOn();
+}
+
+TEST_F(NextStartTest, AStartThatTakesTooLongDoesNotEndTheEpoch) {
+  core_.OnTime(1);
+  core_.OnTime(200000);
+  EXPECT_EQ(Take<RefuseClient>().at(0).client, 3u);
+  ExpectTheEpochGoesOn();
+}
+
 TEST_F(ExecutorCoreTest, WithoutItsAgentACompleteStartGoesOn) {
   Join(2);
   Drop();
