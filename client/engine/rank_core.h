@@ -263,7 +263,7 @@ class RankCore : private SubmittedOperations {
   const std::shared_ptr<const ProcessSet> global_set_;
   std::map<uint32_t, std::shared_ptr<const ProcessSet>> sets_;  // except set 0
   std::set<uint32_t> removing_;  // sets whose removal is not answered yet
-  uint32_t set_requests_ = 0;     // requests of all ranks made so far
+  uint32_t set_requests_ = 0;    // requests of all ranks made so far
   uint32_t member_requests_ = 0;  // requests of members made so far
 
   bool checksums_ = false;

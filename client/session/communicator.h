@@ -28,7 +28,7 @@ inline constexpr int kWaitInterruptible = -2;
 // when one has passed: so until then the rank is as blocked as without a limit.
 // Returns the limit in milliseconds; -1: none.
 inline constexpr int LimitOfWait(int timeout_ms) {
-  return timeout_ms >= 0 ? timeout_ms
+  return timeout_ms >= 0                   ? timeout_ms
          : timeout_ms < kWaitInterruptible ? kWaitInterruptible - timeout_ms
                                            : -1;
 }
@@ -70,8 +70,8 @@ class Communicator {
   virtual void Progress(const Operation& operation) = 0;
 
   // Waits until operation.done is true, but at most timeout_ms (-1: no limit;
-  // kWaitInterruptible, or less: see LimitOfWait). Returns kOk if it is done, else kDeadlineExceeded
-  // or kCancelled (a signal came).
+  // kWaitInterruptible, or less: see LimitOfWait). Returns kOk if it is done,
+  // else kDeadlineExceeded or kCancelled (a signal came).
   virtual Status Await(const Operation& operation, int timeout_ms) = 0;
 
   // Notes that this rank uses the GPU. Returns the (global) rank of another

@@ -201,8 +201,8 @@ struct SlotReturn {
 
 // Creates or removes a process set. Every rank sends the same requests in the
 // same order: the n-th requests of all ranks belong together. With by_members
-// only the set's members send it, and it is matched by the set's members; `number`
-// then counts the rank's requests of this form.
+// only the set's members send it, and it is matched by the set's members;
+// `number` then counts the rank's requests of this form.
 struct SetRequest {
   static constexpr Type kType = Type::kSetRequest;
   Header header;

@@ -233,7 +233,7 @@ class Job {
   uint64_t said_epoch_ = 0;  // a greater one of a node that came back too late
   uint64_t decisions_ = 0;   // number of the last one, of all epochs before
   std::optional<Recovery> recovery_;
-  bool recovered_ = false;  // there was a recovery_
+  bool recovered_ = false;              // there was a recovery_
   std::optional<std::string> aborted_;  // the message for the ranks
   std::pair<State, uint64_t> seen_;     // the last noted state, and its epoch
   Time seen_since_{};

@@ -134,8 +134,8 @@ TEST(SimulationTest, NoSeedWithManyRestartsBreaksAPromise) {
   }
 }
 
-// An operator starts and stops timelines at any moment: no job ends by that, and
-// no result changes.
+// An operator starts and stops timelines at any moment: no job ends by that,
+// and no result changes.
 TEST(SimulationTest, NoSeedWithAnOperatorBreaksAPromise) {
   const uint64_t seeds = play_all ? 5000 : 30;
   Report report;

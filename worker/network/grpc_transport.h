@@ -10,7 +10,8 @@
 // events of gRPC's completion queue, reads, and acknowledges. Send() writes on
 // its caller's thread, unless a write is outstanding already. No other thread
 // polls for gRPC: events wake all threads that do, so its synchronous API, with
-// a thread for each direction, and its callback threads take twice the CPU time.
+// a thread for each direction, and its callback threads take twice the CPU
+// time.
 //
 // Thread contract: as Transport's.
 #ifndef MAYPOLE_WORKER_NETWORK_GRPC_TRANSPORT_H_

@@ -59,7 +59,8 @@ int FreePort() {
   address.sin_family = AF_INET;
   socklen_t size = sizeof(address);
   auto* const any = reinterpret_cast<sockaddr*>(&address);
-  if (bind(fd.get(), any, size) != 0 || getsockname(fd.get(), any, &size) != 0) {
+  if (bind(fd.get(), any, size) != 0 ||
+      getsockname(fd.get(), any, &size) != 0) {
     return 0;
   }
   return ntohs(address.sin_port);

@@ -40,10 +40,10 @@ proto::SetReply MembersReply(const std::vector<uint32_t>& ranks,
   reply.set_process_set(id);
   reply.set_code(static_cast<int>(status.code()));
   if (!status.ok()) {
-    reply.set_message(Cut(absl::StrCat("process set of ranks ",
-                                       MembersText(ranks), ": ",
-                                       status.message()),
-                          kMaxErrorBytes));
+    reply.set_message(
+        Cut(absl::StrCat("process set of ranks ", MembersText(ranks), ": ",
+                         status.message()),
+            kMaxErrorBytes));
   }
   return reply;
 }
@@ -173,13 +173,14 @@ absl::Status ProcessSets::AskByMembers(Time now, size_t node,
   const std::vector<uint32_t> ranks = RanksOf(message);
   if (const std::string* who = LeftMember(ranks)) {
     replies->emplace_back(
-        node, MembersReply(ranks, absl::AbortedError(absl::StrCat(
-                                      *who, " has shut down")), 0));
+        node, MembersReply(
+                  ranks,
+                  absl::AbortedError(absl::StrCat(*who, " has shut down")), 0));
     return absl::OkStatus();
   }
   if (const auto same = ids_.find(ranks); same != ids_.end()) {
-    replies->emplace_back(
-        node, MembersReply(ranks, absl::OkStatus(), same->second));
+    replies->emplace_back(node,
+                          MembersReply(ranks, absl::OkStatus(), same->second));
     return absl::OkStatus();
   }
   const auto [it, first] = by_members_.try_emplace(ranks);
@@ -233,8 +234,7 @@ proto::SetReply ProcessSets::Decide(uint32_t number, const Request& request,
   return reply;
 }
 
-absl::Status ProcessSets::CheckRanks(
-    const std::vector<uint32_t>& ranks) const {
+absl::Status ProcessSets::CheckRanks(const std::vector<uint32_t>& ranks) const {
   if (ranks.empty()) {
     return absl::InvalidArgumentError(
         "a process set needs at least one rank, this one has none");
@@ -338,8 +338,8 @@ void ProcessSets::OnRankLeft(uint32_t rank, const std::string& who,
     if (!std::binary_search(ranks.begin(), ranks.end(), rank)) return false;
     replies->emplace_back(
         std::nullopt,
-        MembersReply(ranks, absl::AbortedError(
-                                absl::StrCat(who, " has shut down")), 0));
+        MembersReply(
+            ranks, absl::AbortedError(absl::StrCat(who, " has shut down")), 0));
     return true;
   });
 }

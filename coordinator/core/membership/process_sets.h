@@ -128,8 +128,7 @@ class ProcessSets {
 
   absl::Status Check(size_t node, const proto::SetRequest& message) const;
   absl::Status AskByMembers(Time now, size_t node,
-                            const proto::SetRequest& message,
-                            Replies* replies);
+                            const proto::SetRequest& message, Replies* replies);
   proto::SetReply Decide(uint32_t number, const Request& request,
                          const Busy& busy);
   absl::Status CheckRanks(const std::vector<uint32_t>& ranks) const;

@@ -15,8 +15,8 @@
 //
 // Thread contract: not synchronized; pure.
 //
-// Invariants: a node has at most one session here. All states of one epoch agree
-// about its members.
+// Invariants: a node has at most one session here. All states of one epoch
+// agree about its members.
 #ifndef MAYPOLE_COORDINATOR_CORE_RECOVERY_RECOVERY_H_
 #define MAYPOLE_COORDINATOR_CORE_RECOVERY_RECOVERY_H_
 

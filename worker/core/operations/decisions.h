@@ -13,7 +13,8 @@
 // Thread contract: not synchronized; no I/O, no clock.
 //
 // Invariants: numbers ascend within an epoch. The log is bounded: the
-// coordinator ends the session of a node that lacks kMaxUnacknowledged messages.
+// coordinator ends the session of a node that lacks kMaxUnacknowledged
+// messages.
 #ifndef MAYPOLE_WORKER_CORE_OPERATIONS_DECISIONS_H_
 #define MAYPOLE_WORKER_CORE_OPERATIONS_DECISIONS_H_
 

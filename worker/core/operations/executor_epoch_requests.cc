@@ -53,10 +53,9 @@ absl::Status ExecutorEpoch::OnSetRequest(const LocalMember& member,
 absl::Status ExecutorEpoch::OnSetReply(const proto::SetReply& r) {
   const std::vector<int> ranks(r.ranks().begin(), r.ranks().end());
   // The answer to members may name a set that exists.
-  const bool creates =
-      r.code() == 0 && !r.remove() &&
-      (r.by_members() ? sets_.Find(r.process_set()) == nullptr
-                      : r.number() > sets_answered_);
+  const bool creates = r.code() == 0 && !r.remove() &&
+                       (r.by_members() ? sets_.Find(r.process_set()) == nullptr
+                                       : r.number() > sets_answered_);
   if (creates) {
     if (absl::Status s = sets_.Add(r.process_set(), ranks); !s.ok()) return s;
   }

@@ -1,9 +1,9 @@
 // MemberRequests: local ranks' requests for process sets of which they are
 // members, and for which only the members ask (proto::SetRequest.by_members).
 //
-// Purpose: unlike Requests, these are matched by the set's ranks, not by number.
-// This class tracks which rank waits for which set. Several requests of a rank
-// for one set are one request to the coordinator.
+// Purpose: unlike Requests, these are matched by the set's ranks, not by
+// number. This class tracks which rank waits for which set. Several requests of
+// a rank for one set are one request to the coordinator.
 //
 // Thread contract: not synchronized; no I/O, no clock.
 //
