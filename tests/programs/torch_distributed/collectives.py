@@ -159,6 +159,47 @@ def objects(group, rank, size):
     assert sent == ["from the last", {"rank": size - 1}], sent
 
 
+def point_to_point(rank, size):
+    """Matched by sender, receiver and tag, each in its own order."""
+    following, before = (rank + 1) % size, (rank - 1) % size
+
+    def sent(source, number, shape=(5,)):
+        return torch.full(shape, 100.0 * source + number)
+
+    received = [torch.zeros(5) for _ in range(4)]
+    # All send first: a rank that waited in its send would wait for ever.
+    works = [dist.isend(sent(rank, n), following, tag=n % 2) for n in range(4)]
+    works += [dist.irecv(received[n], before, tag=n % 2) for n in (1, 3, 0, 2)]
+    for work in reversed(works):
+        work.wait()
+    same("isend and irecv in a ring", received, [sent(before, n) for n in range(4)])
+    big, part = torch.zeros(300_000), torch.zeros(4, 6).t()
+    operations = [dist.P2POp(dist.isend, sent(rank, 7, (300_000,)), following),
+                  dist.P2POp(dist.irecv, big, before),
+                  dist.P2POp(dist.isend, sent(rank, 8, (6, 4)), before),
+                  dist.P2POp(dist.irecv, part, following)]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    same("batch_isend_irecv", [big, part], [sent(before, 7, (300_000,)), sent(following, 8, (6, 4))])
+    if rank == 0:
+        dist.send(torch.tensor([True, False]), size - 1)
+        future = dist.isend(sent(0, 9), size - 1).get_future()
+        future.wait()
+    elif rank == size - 1:
+        flags = torch.zeros(2, dtype=torch.bool)
+        assert dist.recv(flags, 0) == 0
+        late = torch.zeros(5)
+        dist.irecv(late, 0).get_future().wait()
+        same("recv", [flags, late], [torch.tensor([True, False]), sent(0, 9)])
+    if rank == 0:
+        dist.send_object_list([{"rank": rank}], following)
+    elif before == 0:
+        objects = [None]
+        dist.recv_object_list(objects, 0)
+        assert objects == [{"rank": 0}], objects
+    dist.barrier()
+
+
 def subgroups(rank, size):
     """Groups of some ranks; two of the same ranks; each with its own order."""
     # new_group() is called by all, but only members make the group.
@@ -191,6 +232,7 @@ def main():
     moves(dist.group.WORLD, rank, size)
     only_ours(dist.group.WORLD, rank, size)
     objects(None, rank, size)
+    point_to_point(rank, size)
     subgroups(rank, size)
     if rank == 0:
         print(f"equal: {compared} operations", flush=True)

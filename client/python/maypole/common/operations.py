@@ -259,6 +259,11 @@ def request(native_submit: Callable[[Any], int]) -> int:
     native_submit returns a native handle; the answer is the first dimension of
     its result. Raises the same as start() and wait().
     """
+    return start_request(native_submit).wait()
+
+
+def start_request(native_submit: Callable[[Any], int]) -> Pending:
+    """As request(), but does not wait: the result of the Pending is the answer."""
     library = _native.library()
     pending = Pending(None, None, None,
                       lambda native: library.result(native)[2], False)
@@ -266,7 +271,7 @@ def request(native_submit: Callable[[Any], int]) -> int:
         pending.native = native_submit(library)
     except _native.StatusError as error:
         raise _refused([pending], error) from None
-    return pending.wait()
+    return pending
 
 
 def start_group(members: Sequence[Pending]) -> "PendingGroup":

@@ -185,8 +185,7 @@ def of_members(ranks: Sequence[int]) -> ProcessSet:
         HorovodInternalError: one of the ranks has left.
     """
     process_set = ProcessSet(ranks)
-    members = process_set.ranks or []
-    number = operations.request(lambda lib: lib.process_set_add_by_members(members))
+    number = start_of_members(ranks).wait()
     if number == 0:
         return global_process_set
     known = _registered.get(number)
@@ -194,6 +193,12 @@ def of_members(ranks: Sequence[int]) -> ProcessSet:
         return known[0]
     _register(process_set, number)
     return process_set
+
+
+def start_of_members(ranks: Sequence[int]) -> operations.Pending:
+    """As of_members(), but does not wait; the result of the operation is the set's id."""
+    members = sorted(ranks)
+    return operations.start_request(lambda lib: lib.process_set_add_by_members(members))
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:

@@ -20,6 +20,7 @@ from maypole.common.constants import Average, Max, Min, Product, Sum
 from maypole.common.operations import Pending
 from maypole.common.process_sets import ProcessSet, id_of
 from maypole.torch import _submissions
+from maypole.torch.distributed._point_to_point import PointToPoint
 from maypole.torch.distributed._work import Finish, Work
 
 # Names are used again, so that the executors know them.
@@ -33,8 +34,6 @@ _REDUCTIONS = {
     ReduceOp.PRODUCT: Product,
     ReduceOp.PREMUL_SUM: Sum,
 }
-_NO_POINT_TO_POINT = ("the backend 'maypole' has no send and recv yet; make a group of another backend for them: "
-                      "new_group(backend='gloo')")
 # Not Maypole's: from all ranks' inputs, on each rank.
 _BITWISE = {
     ReduceOp.BAND: torch.bitwise_and,
@@ -87,6 +86,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._store = store
         self._numbers = itertools.count()
         self._coalesced: Optional[list[Work]] = None
+        self._point_to_point = PointToPoint(self._shown, ranks, self.rank())
 
     # --- What torch asks about the group --------------------------------------
 
@@ -243,13 +243,24 @@ class ProcessGroup(dist.ProcessGroup):
         return self._start("all_to_all_single", [part], [output], opts)
 
     def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> Work:
-        raise NotImplementedError(_NO_POINT_TO_POINT)
+        (tensor,) = tensors
+        return Work(f"send to rank {dst} of group '{self._shown}'",
+                    [self._point_to_point.send(tensor.contiguous(), dst, tag)], tensors, None, self._timeout)
 
     def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> Work:
-        raise NotImplementedError(_NO_POINT_TO_POINT)
+        (tensor,) = tensors
+        buffer = tensor if tensor.is_contiguous() else torch.empty_like(tensor, memory_format=torch.contiguous_format)
+
+        def finish(results: list[Any]) -> None:
+            if buffer is not tensor:
+                tensor.copy_(buffer)
+
+        return Work(f"recv from rank {src} of group '{self._shown}'",
+                    [self._point_to_point.receive(buffer, src, tag)], tensors, finish, self._timeout)
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> Work:
-        raise NotImplementedError(_NO_POINT_TO_POINT)
+        raise NotImplementedError("the backend 'maypole' has no recv() from any rank yet; name the sender, or make a "
+                                  "group of another backend for it: new_group(backend='gloo')")
 
     # --- Synchronization ------------------------------------------------------
 

@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 
 from maypole.common.exceptions import HorovodInternalError
-from maypole.common.operations import Pending
 
 # What copies the results (in the order of the operations) to the caller's tensors.
 Finish = Callable[[list[Any]], None]
@@ -25,7 +24,7 @@ class Work(dist._Work):
 
     Args:
         what: how errors name it: "all_reduce number 5 of group 'default'".
-        pendings: the operations, submitted.
+        pendings: the operations (common.operations.Pending, _point_to_point.Deferred).
         tensors: the value of the future.
         finish: see Finish; None: the operations write to `tensors` themselves.
         timeout: how long wait() waits if its caller does not say.
@@ -33,7 +32,7 @@ class Work(dist._Work):
     Thread contract: any thread.
     """
 
-    def __init__(self, what: str, pendings: Sequence[Pending], tensors: list[torch.Tensor],
+    def __init__(self, what: str, pendings: Sequence[Any], tensors: list[torch.Tensor],
                  finish: Optional[Finish], timeout: datetime.timedelta):
         super().__init__()
         self._what = what
