@@ -122,6 +122,13 @@ class ProcessGroup(dist.ProcessGroup):
         made = self in dist.distributed_c10d._world.pg_map
         return [torch.device("cpu"), torch.device("cuda")] if made else []
 
+    # Of a backend in C++, which this group has none of.
+    supports_coalescing = False
+    supports_splitting = False
+
+    def _get_backend(self, device: torch.device) -> "ProcessGroup":
+        return self
+
     def _set_group_name(self, name: str) -> None:
         self._name = name
 
