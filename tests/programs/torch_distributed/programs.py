@@ -99,8 +99,10 @@ def main():
     for name, program in PROGRAMS.items():
         ours, theirs = program(dist.group.WORLD, rank), program(gloo, rank)
         assert len(ours) == len(theirs) > 1, name
+        # fp16 sums of three have an error of 2^-11 at each step.
+        limit = 1e-4 if "fp16" in name else 1e-6
         for a, b in zip(ours, theirs):
-            if not (torch.equal(a, b) if size == 2 else torch.allclose(a, b, rtol=1e-5, atol=1e-6)):
+            if not (torch.equal(a, b) if size == 2 else torch.allclose(a, b, rtol=1e-5, atol=limit)):
                 raise AssertionError(f"{name}: rank {rank} has {a}, with Gloo {b}")
     if rank == 0:
         print("equal: " + "; ".join(PROGRAMS), flush=True)
