@@ -77,7 +77,9 @@ bool IsFloat(DType d) {
 }  // namespace
 
 Bytes OnCpu(const Case& c, const std::vector<std::vector<Bytes>>& inputs) {
-  const Epilogue finish = {.divisor = c.divisor, .scale = c.postscale};
+  // Factors of integers are for the host (client/gpu/staging.cc).
+  const Epilogue finish = {.divisor = c.divisor,
+                           .scale = IsFloat(c.dtype) ? c.postscale : 1.0};
   std::vector<Bytes> of_gpus;
   for (std::vector<Bytes> of_gpu : inputs) {
     for (Bytes& input : of_gpu) {
