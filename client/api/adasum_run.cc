@@ -121,7 +121,8 @@ void AdasumRun::PackInputs() {
   }
 }
 
-void AdasumRun::Follow(const std::shared_ptr<Operation>& part) {
+// The completion thread may start the next part, and replace part_, at once.
+void AdasumRun::Follow(std::shared_ptr<Operation> part) {
   auto completion = std::make_unique<Completion>(
       part, [run = shared_from_this()](const Operation& p) { run->OnPart(p); });
   (void)part->WhenDone(completions_, std::move(completion));

@@ -77,7 +77,7 @@ class AdasumRun : public std::enable_shared_from_this<AdasumRun> {
   std::shared_ptr<Operation> MakePart(Kind kind, DType dtype,
                                       std::vector<int64_t> shape) const;
   void PackInputs();
-  void Follow(const std::shared_ptr<Operation>& part);
+  void Follow(std::shared_ptr<Operation> part);
   void StartPart(const std::shared_ptr<Operation>& part);
   void OnPart(const Operation& part);
   void SumProducts(const Operation& exchange);
