@@ -134,7 +134,7 @@ TEST_F(RequestsTest, MembersAreAnsweredByTheRanksOfTheirSet) {
   AnswerMembers(2, {0, 2});
   EXPECT_EQ(Replies<session::SetReply>().at(0).second.process_set, 2u);
   AskSet(1, 1, 0b0011);
-  MakeSet(3, 1, {0, 1});
+  MakeSet(1, 3, {0, 1});
   EXPECT_EQ(Replies<session::SetReply>().at(0).second.process_set, 3u);
   EXPECT_EQ(Slot("x", Kind::kAllreduce, 2).negotiated, 1u);
 }
