@@ -231,8 +231,10 @@ void AcceptLoop::Decide(Callers::Iterator it) {
   options_.refusals->Report(caller.peer, status.error_message());
   caller.refused = true;
   caller.deadline = In(kRefusalTime);
-  if (!SendAll(caller.fd.fd(), caller.first.Refusal(status)) ||
-      shutdown(caller.fd.fd(), SHUT_WR) != 0) {
+  // The caller closes the connection, as the refusal's GOAWAY asks it to. The end
+  // of ours, if it came with the refusal, would replace its status in gRPC by
+  // "Socket closed".
+  if (!SendAll(caller.fd.fd(), caller.first.Refusal(status))) {
     callers_.Erase(it);
   }
 }
