@@ -1,6 +1,6 @@
 """torch.distributed on Maypole: every operation, programs, errors and launchers, with the newest torch of PyPI.
 
-With --all of its arguments also on three ranks and two nodes, and the wheel, whose backend torch finds itself.
+With --long also by torchrun, on three ranks and two nodes, more errors, and the wheel, whose backend torch finds itself.
 """
 
 import os
@@ -28,9 +28,9 @@ def setUpModule():
 
 
 class TorchDistributedTest(unittest.TestCase):
-    def run_program(self, np, nodes, program, seconds=300):
-        with harness.Job(np=np, nodes=nodes, program="torch_distributed/" + program) as job:
-            job.check_ok(seconds)
+    def run_program(self, np, nodes, program, args=()):
+        with harness.Job(np=np, nodes=nodes, program="torch_distributed/" + program, args=args) as job:
+            job.check_ok(300)
             return job.stdout()
 
     def check_collectives(self, out):
@@ -46,8 +46,10 @@ class TorchDistributedTest(unittest.TestCase):
         self.check_collectives(self.run_program(2, 1, "collectives.py"))
 
     def test_programs_have_gloos_losses_and_weights(self):
-        self.check_programs(self.run_program(2, 1, "programs.py"))
+        out = self.run_program(2, 1, "programs.py", [] if LONG else ["DDP", "FSDP2"])
+        self.assertIn("DDP; FSDP2" if not LONG else "DDP, fp16 hook", out)
 
+    @unittest.skipUnless(LONG, "with --all")
     def test_started_by_torchrun(self):
         env = harness.environment({"MAYPOLE_RUNTIME_DIR": DIRECTORY, "TMPDIR": DIRECTORY})
         done = subprocess.run([harness.PYTHON, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port",
@@ -94,12 +96,14 @@ class TorchDistributedTest(unittest.TestCase):
             self.assertIn("allreduce 'world#1'", record["text"])
             self.assertIn("broadcast 'world#1'", record["text"])
 
+    @unittest.skipUnless(LONG, "with --all")
     def test_shapes_that_differ_are_named(self):
         for record in self.errors("shapes"):
             self.assertEqual(record["type"], "DistBackendError")
             self.assertIn("all_reduce, call 1 of group 'world'", record["text"])
             self.assertRegex(record["text"], r"\[4\].*\[5\]|\[5\].*\[4\]")
 
+    @unittest.skipUnless(LONG, "with --all")
     def test_a_timeout_says_who_has_not_come(self):
         first, second, last = self.errors("timeout")
         for record in (first, second):
@@ -109,6 +113,7 @@ class TorchDistributedTest(unittest.TestCase):
             self.assertGreaterEqual(record["seconds"], 2)
         self.assertEqual(last["type"], "")
 
+    @unittest.skipUnless(LONG, "with --all")
     def test_a_death_is_named_at_once(self):
         for record in self.errors("death"):
             self.assertEqual(record["type"], "DistBackendError")
