@@ -318,11 +318,13 @@ TEST_F(ClientTest, ARankWhoseCallbackRunsIsNotBlockedForCertain) {
 // nothing but Leave() orders the two.
 TEST_F(ClientTest, AThreadMaySendWhileAnotherLeaves) {
   FakeExecutor executor("agent.sock", 2);
-  Run(2, [](int rank, Client& client) {
+  std::barrier submitted(2);
+  Run(2, [&](int rank, Client& client) {
     std::vector<float> x(2, 1);
     int64_t handle;
     const std::string name = "only on rank " + std::to_string(rank);
-    ASSERT_TRUE(client.Allreduce(name, Floats(x), {}, &handle).ok());
+    EXPECT_TRUE(client.Allreduce(name, Floats(x), {}, &handle).ok());
+    submitted.arrive_and_wait();
     if (rank == 1) {
       EXPECT_EQ(client.Wait(handle, -1).code(), Code::kAborted);
       return;
@@ -521,7 +523,8 @@ TEST_F(ClientTest, AdasumThatCannotBeIsAnErrorOfAllRanks) {
 
 TEST_F(ClientTest, LeavingEndsAnAdasumAndItsCallback) {
   FakeExecutor executor("agent.sock", 2);
-  Run(2, [](int rank, Client& client) {
+  std::barrier waited(2);
+  Run(2, [&](int rank, Client& client) {
     std::vector<float> x(2, 1.f);
     Calls calls;
     int64_t handle;
@@ -531,6 +534,7 @@ TEST_F(ClientTest, LeavingEndsAnAdasumAndItsCallback) {
                     .ok());
     ASSERT_TRUE(client.OnDone(handle, calls.Add()).ok());
     EXPECT_EQ(client.Wait(handle, 1).code(), Code::kDeadlineExceeded);
+    waited.arrive_and_wait();
     client.Leave();
     EXPECT_EQ(calls.threads().size(), 1u);
     EXPECT_EQ(calls.Await(1), std::vector<Code>{Code::kAborted});

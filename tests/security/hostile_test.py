@@ -30,17 +30,17 @@ class Agents(daemons.Daemons):
     def __init__(self, nodes):
         super().__init__(nodes)
         os.chmod(self.dir, 0o755)
-        self.metrics = []
+        self.agent_metrics = []
 
     def start_worker(self, node, flags):
         flags = [f for f in flags if not f.startswith("--metrics=")]
-        self.metrics.append(self.daemon(
+        self.agent_metrics.append(self.daemon(
             "worker/maypole-worker",
             flags + ["--network=127.0.0.1", "--metrics=127.0.0.1:0", "--log_level=info"])["metrics"])
 
     def sample(self, node, name):
         """The sum of a metric over its labels; also shows that the agent answers."""
-        with urllib.request.urlopen("http://%s/metrics" % self.metrics[node], timeout=10) as reply:
+        with urllib.request.urlopen("http://%s/metrics" % self.agent_metrics[node], timeout=10) as reply:
             text = reply.read().decode()
         found = re.findall(r"^%s(?:{[^}]*})? (\S+)$" % name, text, re.MULTILINE)
         return sum(float(x) for x in found)
