@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <barrier>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
