@@ -38,6 +38,7 @@ from maypole.torch.async_ops import (
 )
 from maypole.torch.compression import Compression, Compressor
 from maypole.torch.functions import allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters
+from maypole.torch.local_sgd import DiLoCo, LocalSGD
 from maypole.torch.ops import (
                                      allgather,
                                      allreduce,
@@ -56,13 +57,13 @@ from maypole.torch.sparse import sparse_allreduce_async
 from maypole.torch.sync_batch_norm import SyncBatchNorm
 
 __all__ = [
-    "Compression", "Compressor", "DistributedOptimizer", "SyncBatchNorm", "allgather", "allgather_async",
-    "allgather_object", "allreduce", "allreduce_", "allreduce_async", "allreduce_async_", "alltoall", "alltoall_async",
-    "arena_statistics", "barrier", "broadcast", "broadcast_", "broadcast_async", "broadcast_async_", "broadcast_object",
-    "broadcast_optimizer_state", "broadcast_parameters", "elastic", "empty", "empty_like", "grouped_allgather",
-    "grouped_allgather_async", "grouped_allreduce", "grouped_allreduce_", "grouped_allreduce_async",
-    "grouped_allreduce_async_", "grouped_reducescatter", "grouped_reducescatter_async", "join", "poll", "reducescatter",
-    "reducescatter_async", "sparse_allreduce_async", "synchronize",
+    "Compression", "Compressor", "DiLoCo", "DistributedOptimizer", "LocalSGD", "SyncBatchNorm", "allgather",
+    "allgather_async", "allgather_object", "allreduce", "allreduce_", "allreduce_async", "allreduce_async_",
+    "alltoall", "alltoall_async", "arena_statistics", "barrier", "broadcast", "broadcast_", "broadcast_async",
+    "broadcast_async_", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters", "elastic", "empty",
+    "empty_like", "grouped_allgather", "grouped_allgather_async", "grouped_allreduce", "grouped_allreduce_",
+    "grouped_allreduce_async", "grouped_allreduce_async_", "grouped_reducescatter", "grouped_reducescatter_async",
+    "join", "poll", "reducescatter", "reducescatter_async", "sparse_allreduce_async", "synchronize",
 ]
 __all__ += _common.__all__
 

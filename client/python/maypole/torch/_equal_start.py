@@ -56,12 +56,14 @@ class EqualStart:
     """See the head of this file.
 
     has_own_state: whether each rank may have its own state. zeros: makes a
-    gradient of zeros for a parameter.
+    gradient of zeros for a parameter. who: begins the error's text.
     """
 
     def __init__(self, process_set: Any, has_own_state: bool = False,
-                 zeros: Callable[[torch.Tensor], torch.Tensor] = torch.zeros_like):
+                 zeros: Callable[[torch.Tensor], torch.Tensor] = torch.zeros_like,
+                 who: str = "DistributedOptimizer"):
         self._process_set = process_set
+        self._who = who
         self._has_own_state = has_own_state
         self._zeros = zeros
         self._checked: Any = None
@@ -115,7 +117,7 @@ class EqualStart:
         values = " and ".join(f"{theirs.get(key, 'missing')} on rank {rank}"
                               for rank, theirs in (compared[0], compared[at]))
         return ValueError(
-            f"DistributedOptimizer: the ranks begin with different {_KINDS[kind]} "
+            f"{self._who}: the ranks begin with different {_KINDS[kind]} "
             f"of parameter {name!r}: {key} is {values}. They would train different "
             f"models; before the first step, and after join(), {_REMEDIES[kind]}")
 
