@@ -11,7 +11,7 @@ class TrainingPageTest(unittest.TestCase):
         page = os.path.join(harness.ROOT, "docs", "torch_training.md")
         with harness.Job(np=2, program="training_page.py", args=[page]) as job:
             job.check_ok(280)
-            self.assertEqual([record["examples"] for record in job.records()], [8, 8])
+            self.assertEqual([record["examples"] for record in job.records()], [9, 9])
 
     def test_what_the_page_on_the_interface_shows(self):
         page = os.path.join(harness.ROOT, "docs", "python.md")
