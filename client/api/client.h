@@ -256,8 +256,7 @@ class Client {
   std::mutex open_mutex_;             // held while the driver is opened
   std::shared_ptr<Staging> staging_;  // null: no CUDA tensor was submitted
   std::shared_ptr<CompletionThread> completions_;  // null: none was needed
-  const std::shared_ptr<std::atomic<int>> callbacks_ =
-      std::make_shared<std::atomic<int>>(0);  // unfinished
+  const std::shared_ptr<Callbacks> callbacks_ = std::make_shared<Callbacks>();
   Counters counters_;
 };
 

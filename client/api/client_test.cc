@@ -315,6 +315,44 @@ TEST_F(ClientTest, ARankWhoseCallbackRunsIsNotBlockedForCertain) {
   EXPECT_FALSE(said_blocked);
 }
 
+// A callback, and an Adasum, submit on a thread of the client's own. It is no
+// second user, because of which the rank would never count as blocked again.
+TEST_F(ClientTest, ARankWhoseCallbackHasRunIsBlockedForCertain) {
+  FakeExecutor executor("agent.sock", 2);
+  std::atomic<int> waiting{0};
+  std::atomic<bool> both_blocked{false};
+  std::thread watcher([&] {
+    const auto end = Clock::now() + std::chrono::seconds(20);
+    while (!both_blocked && Clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      if (waiting.load() < 2) continue;
+      both_blocked = executor.board().rank(0).blocked_count.load() % 2 != 0 &&
+                     executor.board().rank(1).blocked_count.load() % 2 != 0;
+    }
+    executor.Die();
+  });
+  Run(2, [&](int rank, Client& client) {
+    std::vector<float> first(2, 1), next(2, 1), own(2, 1);
+    Calls calls;
+    int64_t handle;
+    ASSERT_TRUE(client.Allreduce("first", Floats(first), {}, &handle).ok());
+    const auto callback = [&](const Status&) {
+      int64_t second;
+      ASSERT_TRUE(client.Allreduce("next", Floats(next), {}, &second).ok());
+      ASSERT_TRUE(client.OnDone(second, calls.Add()).ok());
+    };
+    ASSERT_TRUE(client.OnDone(handle, callback).ok());
+    EXPECT_TRUE(client.Wait(handle, -1).ok());
+    EXPECT_EQ(calls.Await(1), std::vector<Code>{Code::kOk});
+    const std::string names[] = {"rank 0 waits", "rank 1 waits"};
+    ASSERT_TRUE(client.Allreduce(names[rank], Floats(own), {}, &handle).ok());
+    waiting.fetch_add(1);
+    EXPECT_FALSE(client.Wait(handle, -1).ok());
+  });
+  watcher.join();
+  EXPECT_TRUE(both_blocked);
+}
+
 // ThreadSanitizer sees if one uses the descriptor that the other has closed:
 // nothing but Leave() orders the two.
 TEST_F(ClientTest, AThreadMaySendWhileAnotherLeaves) {

@@ -11,7 +11,7 @@
 namespace maypole {
 
 struct CompletionThread::Queue {
-  std::shared_ptr<std::atomic<int>> unfinished;
+  std::shared_ptr<Callbacks> callbacks;
   std::mutex mutex;
   std::condition_variable pushed;
   std::condition_variable ran;
@@ -21,15 +21,15 @@ struct CompletionThread::Queue {
   bool stopped = false;
 };
 
-CompletionThread::CompletionThread(std::shared_ptr<std::atomic<int>> unfinished)
+CompletionThread::CompletionThread(std::shared_ptr<Callbacks> callbacks)
     : queue_(std::make_shared<Queue>()) {
-  queue_->unfinished = std::move(unfinished);
+  queue_->callbacks = std::move(callbacks);
 }
 
-Status CompletionThread::Start(std::shared_ptr<std::atomic<int>> unfinished,
+Status CompletionThread::Start(std::shared_ptr<Callbacks> callbacks,
                                std::shared_ptr<CompletionThread>* out) {
   std::shared_ptr<CompletionThread> self(
-      new CompletionThread(std::move(unfinished)));
+      new CompletionThread(std::move(callbacks)));
   Status s =
       StartThread([queue = self->queue_] { Run(queue.get()); }, &self->thread_);
   if (s.ok()) *out = std::move(self);
@@ -51,7 +51,7 @@ CompletionThread::~CompletionThread() {
 }
 
 void CompletionThread::Push(std::unique_ptr<Completion> completion) {
-  queue_->unfinished->fetch_add(1);
+  queue_->callbacks->unfinished.fetch_add(1);
   std::lock_guard lock(queue_->mutex);
   queue_->waiting.push_back(std::move(completion));
   ++queue_->pushes;
@@ -65,6 +65,7 @@ void CompletionThread::Drain() {
 }
 
 void CompletionThread::Run(Queue* queue) {
+  queue->callbacks->thread = std::this_thread::get_id();
   std::unique_lock lock(queue->mutex);
   while (true) {
     queue->pushed.wait(
@@ -75,7 +76,7 @@ void CompletionThread::Run(Queue* queue) {
     for (std::unique_ptr<Completion>& completion : batch) {
       completion->call(*completion->operation);
       completion.reset();
-      queue->unfinished->fetch_sub(1);
+      queue->callbacks->unfinished.fetch_sub(1);
     }
     lock.lock();
     queue->runs += batch.size();

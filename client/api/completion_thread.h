@@ -12,20 +12,20 @@
 #ifndef MAYPOLE_CLIENT_API_COMPLETION_THREAD_H_
 #define MAYPOLE_CLIENT_API_COMPLETION_THREAD_H_
 
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <thread>
 
 #include "client/engine/operation.h"
+#include "client/session/communicator.h"
 #include "common/status.h"
 
 namespace maypole {
 
 class CompletionThread : public CompletionQueue {
  public:
-  // *unfinished: how many callbacks were pushed and have not returned.
-  static Status Start(std::shared_ptr<std::atomic<int>> unfinished,
+  // Keeps *callbacks true.
+  static Status Start(std::shared_ptr<Callbacks> callbacks,
                       std::shared_ptr<CompletionThread>* out);
   ~CompletionThread() override;
 
@@ -36,7 +36,7 @@ class CompletionThread : public CompletionQueue {
 
  private:
   struct Queue;  // outlives this object while the thread runs
-  explicit CompletionThread(std::shared_ptr<std::atomic<int>> unfinished);
+  explicit CompletionThread(std::shared_ptr<Callbacks> callbacks);
   static void Run(Queue* queue);
   bool OnThread() const {
     return std::this_thread::get_id() == thread_.get_id();

@@ -68,8 +68,7 @@ class BoardCommunicator : public Communicator, private RankShell {
     return core_.FindSet(id);
   }
   void Want(const Operation& operation) override;
-  void WatchCallbacks(
-      std::shared_ptr<const std::atomic<int>> callbacks) override {
+  void WatchCallbacks(std::shared_ptr<const Callbacks> callbacks) override {
     callbacks_ = std::move(callbacks);
   }
   void Progress(const Operation& operation) override;
@@ -225,10 +224,11 @@ class BoardCommunicator : public Communicator, private RankShell {
   std::function<void()> on_epoch_over_;
 
   std::atomic<uint32_t> waiters_{0};  // threads in Await()
-  // The thread that uses this object; whether several threads use it.
+  // The thread that uses this object; whether several threads use it, besides
+  // that of callbacks_.
   std::atomic<const void*> user_{nullptr};
   std::atomic<bool> several_users_{false};
-  std::shared_ptr<const std::atomic<int>> callbacks_;  // null: there are none
+  std::shared_ptr<const Callbacks> callbacks_;  // null: there are none
 
   std::atomic<bool> stop_{false};
   std::thread progress_;

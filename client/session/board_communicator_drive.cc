@@ -327,6 +327,11 @@ void BoardCommunicator::NoteUser() {
   static thread_local char self;
   const void* user = user_.load(std::memory_order_relaxed);
   if (user == &self) return;
+  // What a callback starts is foreseen by IsCertainlyBlocked().
+  if (callbacks_ != nullptr &&
+      callbacks_->thread.load() == std::this_thread::get_id()) {
+    return;
+  }
   if (user != nullptr || !user_.compare_exchange_strong(user, &self)) {
     // A waiter may have published that it is certainly blocked, which is no
     // longer certain: wake it.
@@ -339,7 +344,7 @@ void BoardCommunicator::NoteUser() {
 // runs that may do so.
 bool BoardCommunicator::IsCertainlyBlocked(const Operation& op) {
   return options_.deadlock_check && !several_users_.load() &&
-         (callbacks_ == nullptr || callbacks_->load() == 0) &&
+         (callbacks_ == nullptr || callbacks_->unfinished.load() == 0) &&
          core_.SetBlocked(op);
 }
 

@@ -5,12 +5,14 @@
 #ifndef MAYPOLE_CLIENT_SESSION_COMMUNICATOR_H_
 #define MAYPOLE_CLIENT_SESSION_COMMUNICATOR_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 
 #include "client/engine/operation.h"
 #include "client/memory/arena.h"
@@ -32,6 +34,12 @@ inline constexpr int LimitOfWait(int timeout_ms) {
          : timeout_ms < kWaitInterruptible ? kWaitInterruptible - timeout_ms
                                            : -1;
 }
+
+// What a communicator has to know of callbacks for operations that have ended.
+struct Callbacks {
+  std::atomic<int> unfinished{0};       // to be called, or running
+  std::atomic<std::thread::id> thread;  // that calls them; none: not yet
+};
 
 class Communicator {
  public:
@@ -59,10 +67,9 @@ class Communicator {
     static_cast<void>(operation);
   }
 
-  // So many callbacks for operations that have ended are still to be called, or
-  // run: each may start an operation. Called once, before any operation.
-  virtual void WatchCallbacks(
-      std::shared_ptr<const std::atomic<int>> callbacks) {
+  // Each unfinished callback may start an operation. Called once, before any
+  // operation.
+  virtual void WatchCallbacks(std::shared_ptr<const Callbacks> callbacks) {
     static_cast<void>(callbacks);
   }
 

@@ -183,9 +183,9 @@ class Lone:
     def __exit__(self, *_):
         self._players.close()
 
-    def play(self, recipe, members, sizes=None):
-        """sizes: the number of ranks in each step of an elastic job."""
-        order = {"play": recipe.differences(), "members": members, "sizes": sizes}
+    def play(self, recipe, members, sizes=None, nudged=False):
+        """sizes: the number of ranks in each step of an elastic job. nudged: weights begin with other last bits."""
+        order = {"play": recipe.differences(), "members": members, "sizes": sizes, "nudged": nudged}
         end = self._players.ask(order, HANG_SECONDS)[-1]
         if end is None:
             raise AssertionError(f"no reference of {recipe.differences()}: {self._players.log()}")

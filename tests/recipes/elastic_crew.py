@@ -49,7 +49,8 @@ def _play(recipe, nodes, each, mutant, directory):
             with open(path, encoding="utf-8") as f:
                 ends.append(json.load(f))
         failed = any(end["error"] for end in ends)
-        if status != 0 and not failed or not ends or not os.path.exists(os.path.join(directory, "died")):
+        # Errors are for judge(), also those that come before anybody would have died.
+        if not ends or not failed and (status != 0 or not os.path.exists(os.path.join(directory, "died"))):
             log.seek(0)
             sys.stderr.write(f"status {status}, {len(ends)} ends; the job's output: {log.read()[-3000:]}\n")
             return {0: None}, []

@@ -77,6 +77,17 @@ class JudgeTest(unittest.TestCase):
         self.assertIn("w[0] is 2.1, in one process 2.0", self.judge(self.RIGHT, bad, bad))
         self.assertIn("nan", self.judge(self.RIGHT, *[end(("start", float("nan"), "a"))] * 2))
 
+    def test_as_far_from_one_process_as_rounding_goes(self):
+        ends = [end(("start", 1.0, "a"), ("0.0", 2.00001, "b"))] * 2
+        reference = end(("start", 1.0, ""), ("0.0", 2.0, ""))
+
+        def verdict(nudged):
+            return judge(self.RIGHT, dict(enumerate(ends)), dict.fromkeys(range(2), reference),
+                         dict.fromkeys(range(2), end(("start", 1.0, ""), ("0.0", nudged, ""))))
+
+        self.assertIsNone(verdict(2.0000002))
+        self.assertIn("w[0] is 2.00001, in one process 2.0", verdict(2.00000001))
+
     def test_a_rank_that_does_not_answer(self):
         self.assertIn("ranks [1] hang or have died", self.judge(self.RIGHT, end(("start", 1.0, "a")), None))
 

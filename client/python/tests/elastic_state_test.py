@@ -290,6 +290,8 @@ class StateTest(unittest.TestCase):
         schedulers = torch.optim.lr_scheduler
         for schedule in (lambda o: schedulers.StepLR(o, 1, 0.5),
                          lambda o: schedulers.OneCycleLR(o, 1.0, total_steps=9),
+                         # torch 1.13: its state has a weak reference to a method, which cannot be copied.
+                         lambda o: schedulers.CyclicLR(o, 0.1, 0.5, 2, cycle_momentum=False),
                          lambda o: schedulers.LambdaLR(o, lambda n: 1 / (n + 1))):
             zero, one = self.both(lambda r: rank(r, schedule))
             self.assertEqual(zero, one)

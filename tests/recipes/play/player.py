@@ -116,6 +116,7 @@ def main():
                 say(rank.reset())
                 continue
             recipe = Recipe.of(order["play"])
+            Alone.nudged = order.get("nudged", False)
             say(rank.play(recipe, order["mutant"]) if is_rank else alone(
                 recipe, order["members"], order["sizes"]))
     if is_rank:

@@ -423,6 +423,13 @@ def elastic_moments(recipe, sizes):
     yield end_moment(training, sizes)
 
 
+@torch.no_grad()
+def nudge(parameters):
+    for p in parameters:
+        if p.dtype in (torch.float32, torch.float64):  # bfloat16 has a wide tolerance
+            p.mul_(1 + 4 * torch.finfo(p.dtype).eps)
+
+
 class Training:
     def __init__(self, recipe, world):
         self.recipe, self.world = recipe, world
@@ -431,6 +438,8 @@ class Training:
     def begin(self):
         """Makes the first trainee, and returns it."""
         self.trainees = [Trainee(self.recipe, self.world, 0)]
+        if not self.world.distributed and self.world.nudged:
+            nudge(self.trainees[0].parameters())
         return self.trainees[0]
 
     def moments(self):
@@ -438,6 +447,9 @@ class Training:
         recipe, world = self.recipe, self.world
         self.trainees = [Trainee(recipe, world, n) for n in range(1 if recipe.second == "none" else 2)]
         yield self.moment("start")
+        if not world.distributed and world.nudged:
+            for trainee in self.trainees:
+                nudge(trainee.parameters())
         count = 0
         for epoch in range(EPOCHS):
             turns = max(len(batches(recipe, epoch, world.members.index(r), len(world.members))) for r in world.own)

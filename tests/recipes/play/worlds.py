@@ -52,6 +52,7 @@ class Alone:
 
     distributed = False
     batch_norm = torch.nn.BatchNorm1d
+    nudged = False  # whether weights begin with other last bits: what becomes of that is what rounding can do
 
     def __init__(self, members, own=None):
         self.members = members

@@ -151,9 +151,13 @@ class SamplerStateHandler(StateHandler):
         self._synced_saves: Any = None  # rank 0's, between sync() and save()
         self._previous = self._saved = sampler.state_dict()
 
+    def contents(self) -> Any:
+        """What load_state_dict() takes."""
+        return self.value.state_dict()
+
     def save(self) -> None:
         """Keeps a copy of the sampler's state."""
-        now = self.value.state_dict()
+        now = self.contents()
         if self._synced_saves is None:
             self._previous = self._saved
         else:
@@ -194,9 +198,19 @@ class StateDictHandler(StateHandler):
         self._references = references
         self.save()
 
+    def contents(self) -> Any:
+        """What load_state_dict() takes, without weak references.
+
+        Those are to the value itself: CyclicLR's to a method of its own (torch 1.13). They cannot be copied, and stay.
+        """
+        state = self.value.state_dict()
+        if not isinstance(state, dict):
+            return state
+        return {key: item for key, item in state.items() if not isinstance(item, weakref.ref)}
+
     def save(self) -> None:
         """Keeps a copy of the value's state."""
-        self._saved = self._references().copy(self.value.state_dict())
+        self._saved = self._references().copy(self.contents())
 
     def restore(self) -> None:
         """Loads the copy into the value."""
@@ -217,7 +231,7 @@ class StateDictHandler(StateHandler):
         tensors: list[torch.Tensor] = []
         data = None
         if is_root:
-            data = references.dumps(take_out(self.value.state_dict(), tensors))
+            data = references.dumps(take_out(self.contents(), tensors))
         skeleton = references.loads(broadcast_object(data, root_rank))
         if not is_root:
             tensors = [torch.empty(at.shape, dtype=at.dtype, device=at.device)
@@ -408,8 +422,7 @@ class TorchState(ObjectState):
 
     def _rest(self) -> Any:
         """What a new process needs besides the tensors, as bytes."""
-        states = {name: handler.value.state_dict()
-                  for kind in (SamplerStateHandler, StateDictHandler)
+        states = {name: handler.contents() for kind in (SamplerStateHandler, StateDictHandler)
                   for name, handler in self._of_kind(kind)}
         return bytes(self._references().dumps((self._objects(), states)))
 
