@@ -19,24 +19,26 @@ _SHARES = {"model": 0.8, "dtype": 0.2, "optimizer": 0.8, "scheduler": 0.6, "star
 # Dimensions whose other values torch 1.13 does not have; besides them kernel=fused.
 NEEDS_NEW_TORCH = ("compiled", "grad_dtype")
 _REFUSED = 0.2  # of the programs
+# What a program with a refusable value must have for it to matter; normal() would take the value out.
+_WITH = {("joined", "bare"): {"uneven": "join"}, ("declared", False): {"passes": "two"}}
 
 
 def draw(seed: int, modern: bool = False, elastic: bool = False) -> Recipe:
     """modern: torch is new. elastic: all recipes are elastic, else none."""
     source = random.Random(seed)
-    may_be_refused = source.random() < _REFUSED
+    refusable = [choice for choice in sorted(REFUSABLE, key=str) if modern or choice[0] not in NEEDS_NEW_TORCH]
+    refused = source.choice(refusable) if source.random() < _REFUSED else None
     values = {"data": seed % 1000}
     for name, choices in DIMENSIONS.items():
         if name == "elastic":
             continue
-        others = [value for value in choices[1:] if may_be_refused or (name, value) not in REFUSABLE]
+        others = [value for value in choices[1:] if (name, value) not in REFUSABLE]
         if not modern:
             others = [value for value in others if value != "fused" and name not in NEEDS_NEW_TORCH]
         if others and source.random() < _SHARES.get(name, 0.5):
-            value = source.choice(others)
-            if (name, value) in REFUSABLE:
-                may_be_refused = False
-            values[name] = value
+            values[name] = source.choice(others)
+    if refused:
+        values.update([refused], **_WITH.get(refused, {}))
     if elastic:
         values["elastic"] = source.choice(DIMENSIONS["elastic"][1:])
     return Recipe.of(values).normal()
