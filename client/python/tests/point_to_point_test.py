@@ -5,6 +5,7 @@ name that it has pending.
 """
 
 import collections
+import contextlib
 import importlib.util
 import os
 import queue
@@ -148,9 +149,12 @@ class Sides:
 class _Tensor:
     """A tensor, and which side's it is."""
 
-    def __init__(self, tensor, sends):
+    device = "cuda:0"
+
+    def __init__(self, tensor, sends, is_cuda=False):
         self.tensor = tensor
         self.sends = sends
+        self.is_cuda = is_cuda
 
     def detach(self):
         return self
@@ -218,6 +222,37 @@ class PointToPointTest(unittest.TestCase):
         self.assertEqual(first.wait_until(0), "it is pending")
         self.assertEqual(second.wait_until(0),
                          "the operation before it with this tag, 'world.0>1.1000', has not ended")
+
+    def test_another_thread_submits_in_the_order_of_the_callers_stream(self):
+        sides = Sides(self, there=False)
+        of_thread, used = threading.local(), []
+
+        def current(device=None):
+            return getattr(of_thread, "stream", "default")
+
+        @contextlib.contextmanager
+        def stream(new):
+            of_thread.stream, before = new, current()
+            yield
+            of_thread.stream = before
+
+        def broadcast(tensor, root, name, *rest):
+            used.append(current())
+            return tensor, root, name, rest
+
+        for target, name, new in ((torch.cuda, "stream", stream), (torch.cuda, "current_stream", current),
+                                  (_submissions, "broadcast", broadcast)):
+            patch = mock.patch.object(target, name, new)
+            patch.start()
+            self.addCleanup(patch.stop)
+        with stream("mine"):
+            for tag in (3, 1000, 1000):
+                sides.sender.send(_Tensor(torch.tensor([1]), True, is_cuda=True), 1, tag)
+        sides.ranks.requests[0].end()
+        sides.ranks.settle()
+        sides.ranks.pending.pop("world.0>1.1000")[0].end()
+        sides.ranks.settle()
+        self.assertEqual(used, ["mine"] * 3)
 
     def test_what_cannot_be_submitted_fails_and_so_does_what_is_behind_it(self):
         sides = Sides(self)

@@ -4,16 +4,17 @@ Only the two ranks make that set, at their first operation; its request does not
 keep others from making theirs). What is sent until the set is there waits for it, in order.
 
 As torch.distributed has it, operations match by sender, receiver and tag, each in its own order. So their names have
-all three. The two sides can agree on nothing else: one may send with tags 1 and 2 while the other receives with 2 and 1.
+all three. The two sides agree on nothing else: one may send with tags 1 and 2 while the other receives with 2 and 1.
 
 Several operations of a tag may be under way, but not several of one name. For the tags below _NUMBERED_TAGS, the names
-have numbers, which both sides count. A program may use any number of other tags, each perhaps once, and a count could be
-forgotten only when both sides have no operation of the tag under way, which neither knows of the other. So these have no
-count: an operation is submitted when the one before it, of the same name, has ended, and of a tag without operations
+have numbers, which both sides count. A program may use any number of other tags, each perhaps once, and a side could
+forget a count only when both have no operation of the tag under way, which neither knows of the other. So these have
+no count: an operation is submitted when the one before it, of the same name, has ended; of a tag without operations
 nothing is kept.
 """
 
 import collections
+import contextlib
 import threading
 import time
 from typing import Any, Callable, Optional
@@ -23,7 +24,6 @@ import torch
 from maypole.common import operations, process_sets
 from maypole.common.operations import Pending
 from maypole.torch import _submissions
-
 
 _NUMBERED_TAGS = 256
 _NUMBERS = 1024
@@ -37,7 +37,14 @@ class Deferred:
 
     def __init__(self, pair: "_Pair", tensor: torch.Tensor, root: int, name: str):
         self._pair = pair
-        self._describe = lambda process_set: _submissions.broadcast(tensor, root, name, process_set, True)
+        # Another thread may submit it, whose stream is another one.
+        stream = torch.cuda.current_stream(tensor.device) if tensor.is_cuda else None
+
+        def describe(process_set: int) -> Pending:
+            with contextlib.nullcontext() if stream is None else torch.cuda.stream(stream):
+                return _submissions.broadcast(tensor, root, name, process_set, True)
+
+        self._describe = describe
         self._pending: Optional[Pending] = None
         self._error: Optional[Exception] = None
         self._calls: list[Callable[[], None]] = []
