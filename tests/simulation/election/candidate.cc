@@ -37,16 +37,16 @@ Candidate::Candidate(ElectionStage* stage, int number, double clock_rate,
       }) {
   stage_->etcd.Watch([this] {
     if (std::exchange(look_planned_, true)) return;
-    stage_->scheduler.After(
-        stage_->random.Magnitude(kMillisecond, kSecond), process_, [this] {
-          look_planned_ = false;
-          if (cut_from_store_ || !stage_->etcd_up) return;
-          Do([this] {
-            coordinator::ElectionActions actions;
-            election_->Changed(Clock(), &actions);
-            Carry(actions);
-          });
-        });
+    stage_->scheduler.After(stage_->random.Magnitude(kMillisecond, kSecond),
+                            process_, [this] {
+                              look_planned_ = false;
+                              if (cut_from_store_ || !stage_->etcd_up) return;
+                              Do([this] {
+                                coordinator::ElectionActions actions;
+                                election_->Changed(Clock(), &actions);
+                                Carry(actions);
+                              });
+                            });
   });
   Start();
 }
@@ -157,8 +157,8 @@ void Candidate::Pause(int64_t time) {
 void Candidate::AskForElectionTime() {
   const auto deadline = election_->Deadline();
   if (!deadline) return;
-  const auto at = static_cast<int64_t>(
-      static_cast<double>(deadline->count()) / clock_rate_);
+  const auto at = static_cast<int64_t>(static_cast<double>(deadline->count()) /
+                                       clock_rate_);
   election_timer_.Ask(std::max<int64_t>(0, at - stage_->scheduler.now()) +
                           stage_->random.Between(1000, kMillisecond),
                       process_);
@@ -192,10 +192,9 @@ void Candidate::Carry(const coordinator::ElectionActions& actions) {
       alarm_ = on->until + ttl_ / kAlarmPart;
     } else if (const auto* down = std::get_if<coordinator::Follow>(&action)) {
       leadership_->Follow(
-          down->holder
-              ? coordinator::Leadership::Leader{down->holder->value,
-                                                down->holder->term}
-              : coordinator::Leadership::Leader{});
+          down->holder ? coordinator::Leadership::Leader{down->holder->value,
+                                                         down->holder->term}
+                       : coordinator::Leadership::Leader{});
     } else if (std::get_if<coordinator::StepDown>(&action) != nullptr) {
       if (stage_->ignore_loss) continue;
       leadership_->End();
@@ -234,11 +233,11 @@ void Candidate::Call(const coordinator::StoreCall& call) {
         if (cut_from_store_ || !stage_->etcd_up) return;
         const auto result = stage_->etcd.Handle(call, value, ttl_);
         if (lost) return;
-        stage_->scheduler.After(stage_->random.Magnitude(
-                                    kMillisecond, 100 * kMillisecond),
-                                process, [this, answer, result] {
-                                  if (!cut_from_store_) answer(result);
-                                });
+        stage_->scheduler.After(
+            stage_->random.Magnitude(kMillisecond, 100 * kMillisecond), process,
+            [this, answer, result] {
+              if (!cut_from_store_) answer(result);
+            });
       });
 }
 
@@ -259,18 +258,17 @@ void Candidate::Write(const std::shared_ptr<ElectionStream>& stream,
   stage_->scheduler.At(stream->last_up, process_, [this, stream, message] {
     Do([this, stream, message] {
       if (stream->broken) return;
-      auto it = std::find_if(
-          streams_.begin(), streams_.end(),
-          [&](const auto& s) { return s.second == stream; });
+      auto it = std::find_if(streams_.begin(), streams_.end(),
+                             [&](const auto& s) { return s.second == stream; });
       // As services.cc.
       if (it == streams_.end() && message.has_hello()) {
         if (!MayAct()) {
           stream->broken = true;
-          stage_->scheduler.After(stage_->Delay(), stream,
-                                  [s = stream.get(),
-                                   status = leadership_->NotLeader()] {
-                                    s->OnEnded(status);
-                                  });
+          stage_->scheduler.After(
+              stage_->Delay(), stream,
+              [s = stream.get(), status = leadership_->NotLeader()] {
+                s->OnEnded(status);
+              });
           return;
         }
         it = streams_.emplace(++last_stream_, stream).first;
@@ -346,11 +344,10 @@ void Candidate::Send(const coordinator::Send& send) {
            : stage_->Delay();
   stream->last_down =
       std::max(stream->last_down, stage_->scheduler.now() + delay);
-  stage_->scheduler.At(stream->last_down, stream,
-                       [s = stream.get(), message] {
-                         if (!s->user_open) return;
-                         s->OnMessage(message);
-                       });
+  stage_->scheduler.At(stream->last_down, stream, [s = stream.get(), message] {
+    if (!s->user_open) return;
+    s->OnMessage(message);
+  });
 }
 
 void Candidate::Close(coordinator::StreamId id, const absl::Status& status) {
@@ -359,9 +356,9 @@ void Candidate::Close(coordinator::StreamId id, const absl::Status& status) {
   const std::shared_ptr<ElectionStream> stream = it->second;
   streams_.erase(it);
   stream->broken = true;
-  stage_->scheduler.At(
-      std::max(stream->last_down, stage_->scheduler.now()) + 1, stream,
-      [s = stream.get(), status] { s->OnEnded(status); });
+  stage_->scheduler.At(std::max(stream->last_down, stage_->scheduler.now()) + 1,
+                       stream,
+                       [s = stream.get(), status] { s->OnEnded(status); });
 }
 
 void Candidate::AskForTime() {

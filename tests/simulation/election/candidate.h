@@ -88,7 +88,6 @@ class Candidate {
   void Resign();
   void CutFromStore(bool cut) { cut_from_store_ = cut; }
 
-  bool paused() const { return paused_; }
   bool alive() const { return process_ != nullptr; }
   bool Leads();
   uint64_t terms_led() const { return terms_led_; }

@@ -4,8 +4,8 @@
 #include <utility>
 #include <variant>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/wire/versions.h"
 
@@ -129,7 +129,8 @@ void ElectionNode::Act() {
                                     if (epoch == epoch_) StartStep();
                                   });
         }
-      } else if (const auto* reply = std::get_if<worker::ReplyClient>(&action)) {
+      } else if (const auto* reply =
+                     std::get_if<worker::ReplyClient>(&action)) {
         const auto* slot = std::get_if<session::SlotReply>(&reply->reply);
         if (slot == nullptr) continue;
         for (int i = 0; i < kElectionNames; ++i) {
@@ -173,15 +174,17 @@ void ElectionNode::StartStep() {
   }
   ++step_;
   std::vector<std::string> names;
-  for (int i = 0; i < kElectionNames; ++i) names.push_back(absl::StrCat("x", i));
+  for (int i = 0; i < kElectionNames; ++i)
+    names.push_back(absl::StrCat("x", i));
   stage_->random.Shuffle(&names);
   for (const std::string& name : names) {
     pending_.insert(name);
-    stage_->scheduler.After(
-        stage_->random.Magnitude(kMillisecond, kSecond / 2), life_,
-        [this, name, epoch = epoch_, client = client_] {
-          if (epoch == epoch_ && client == client_) Submit(name);
-        });
+    stage_->scheduler.After(stage_->random.Magnitude(kMillisecond, kSecond / 2),
+                            life_,
+                            [this, name, epoch = epoch_, client = client_] {
+                              if (epoch == epoch_ && client == client_)
+                                Submit(name);
+                            });
   }
 }
 
@@ -212,14 +215,13 @@ void ElectionNode::OnRun(const worker::RunSpec& run) {
     const auto slot =
         std::find_if(slots_.begin(), slots_.end(),
                      [&](const auto& s) { return s.second == op.slot; });
-    const std::string name =
-        absl::StrCat(slot == slots_.end() ? "?" : slot->first, " ",
-                     op.generation);
+    const std::string name = absl::StrCat(
+        slot == slots_.end() ? "?" : slot->first, " ", op.generation);
     if (slot == slots_.end() || op.generation != generations_[slot->first] ||
         !pending_.contains(slot->first)) {
-      stage_->found.push_back(absl::StrCat(
-          "n", number_, " executes ", name, " in epoch ", epoch_,
-          ", which it has not submitted, or for the second time"));
+      stage_->found.push_back(
+          absl::StrCat("n", number_, " executes ", name, " in epoch ", epoch_,
+                       ", which it has not submitted, or for the second time"));
       return;
     }
     if (executed_ == runs.size()) runs.push_back(name);
@@ -249,12 +251,11 @@ void ElectionNode::LeaveEpoch(const std::string& why) {
   const worker::ClientId gone = client_++;
   epoch_ = 0;
   pending_.clear();
-  stage_->scheduler.After(
-      stage_->random.Magnitude(kMillisecond, kSecond / 2), life_,
-      [this, gone] {
-        Event([&] { core_.OnGoodbye(gone, 0); });
-        Enter();
-      });
+  stage_->scheduler.After(stage_->random.Magnitude(kMillisecond, kSecond / 2),
+                          life_, [this, gone] {
+                            Event([&] { core_.OnGoodbye(gone, 0); });
+                            Enter();
+                          });
 }
 
 // --- The transport (worker/network/grpc_transport.cc) ------------------------
@@ -352,9 +353,8 @@ void ElectionNode::OnWelcome(const proto::CoordinatorMessage& message) {
   const auto welcome = session_->OnWelcome(message, choice_->address());
   if (!welcome.ok()) return Lose(welcome.status());
   up_ = true;
-  session_->Resend([this](const proto::ExecutorMessage& m) {
-    called()->Write(stream_, m);
-  });
+  session_->Resend(
+      [this](const proto::ExecutorMessage& m) { called()->Write(stream_, m); });
   if (*welcome == Welcome::kReplaced) {
     presence_ = 0;
     ++ledger_->taken_over;

@@ -128,16 +128,12 @@ class ElectionWorld {
         Disturb(3 * kSecond);
         return c.Kill();
       case 1:
-        // An executor that is away is given up as soon as the leader goes on:
-        // the time for which that was stopped counts.
-        if (!stage_.skewed && stage_.scheduler.now() < cut_at_ + 4 * kSecond) {
-          return;
-        }
         Trace(c.address(), " is stopped for ", time / kMillisecond, " ms");
         Disturb(time + kSecond);
         return c.Pause(time);
       case 2:
-        Trace(c.address(), " cannot reach etcd for ", time / kMillisecond, " ms");
+        Trace(c.address(), " cannot reach etcd for ", time / kMillisecond,
+              " ms");
         Disturb(time + kSecond);
         c.CutFromStore(true);
         return After(time, [&c] { c.CutFromStore(false); });
@@ -153,14 +149,7 @@ class ElectionWorld {
         return c.Resign();
       default: {
         const size_t node = random_.Below(nodes_.size());
-        // A round of the coordinators must take less than the resume timeout.
-        if (!stage_.skewed &&
-            std::any_of(candidates_.begin(), candidates_.end(),
-                        [](const auto& other) { return other->paused(); })) {
-          return;
-        }
         const int64_t cut = random_.Magnitude(kMillisecond, kSecond / 2);
-        cut_at_ = stage_.scheduler.now();
         Trace("n", node, " cannot reach ", c.address(), " for ",
               cut / kMillisecond, " ms");
         return nodes_[node]->CutFrom(i, cut);
@@ -194,7 +183,6 @@ class ElectionWorld {
   int64_t faults_left_ = 0;
   int etcd_away_ = 0;
   int64_t disturbed_until_ = 0;
-  int64_t cut_at_ = -4 * kSecond;  // a node from a coordinator
   int64_t without_since_ = kSecond;
   int64_t longest_ = 0;
   uint64_t two_led_ = 0;  // looks

@@ -24,10 +24,10 @@ struct ElectionOptions {
 };
 
 struct ElectionResult {
-  uint64_t leaders = 0;      // terms
-  uint64_t taken_over = 0;   // sessions
-  uint64_t refused = 0;      // welcomes of a deposed leader
-  uint64_t executed = 0;     // operations, by node
+  uint64_t leaders = 0;     // terms
+  uint64_t taken_over = 0;  // sessions
+  uint64_t refused = 0;     // welcomes of a deposed leader
+  uint64_t executed = 0;    // operations, by node
   uint64_t epochs_ended = 0;
   uint64_t two_led = 0;  // tenths of a second, with clocks that allow it
   int64_t longest_without_leader = 0;  // ns, while nothing was wrong
