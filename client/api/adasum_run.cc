@@ -32,6 +32,15 @@ void Copy(std::byte* to, const std::byte* from, int64_t bytes) {
   if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
 }
 
+// The timeout, which is a limit, for what is left of it.
+int Remaining(int timeout_ms, Clock::time_point deadline) {
+  const auto left = static_cast<int>(
+      std::chrono::ceil<milliseconds>(deadline - Clock::now()).count());
+  // A limit of 0 would be none.
+  return timeout_ms >= 0 ? std::max(left, 0)
+                         : kWaitInterruptible - std::max(left, 1);
+}
+
 }  // namespace
 
 AdasumRun::AdasumRun(std::shared_ptr<Communicator> communicator,
@@ -295,36 +304,29 @@ void AdasumRun::Progress() {
 }
 
 Status AdasumRun::Await(int timeout_ms) {
-  const auto begin = Clock::now();
-  const auto left = [&] {
-    return std::chrono::ceil<milliseconds>(begin + milliseconds(timeout_ms) -
-                                           Clock::now());
-  };
+  const int limit = LimitOfWait(timeout_ms);
+  const auto deadline =
+      limit < 0 ? Clock::time_point::max() : Clock::now() + milliseconds(limit);
   std::shared_ptr<Operation> part;
   for (;;) {
     {
       // The completion thread may be between two operations.
       std::unique_lock lock(mutex_);
-      const auto most =
-          timeout_ms < 0 ? kLongestSleep
-                         : std::clamp(left(), milliseconds(0), kLongestSleep);
-      changed_.wait_for(lock, most, [&] {
-        return over_ || !part_->done.load(std::memory_order_acquire);
-      });
+      changed_.wait_until(
+          lock, std::min(deadline, Clock::now() + kLongestSleep), [&] {
+            return over_ || !part_->done.load(std::memory_order_acquire);
+          });
       if (over_) return Status();
       part = part_;
     }
     if (!part->done.load(std::memory_order_acquire)) {
-      const int ms =
-          timeout_ms < 0
-              ? timeout_ms
-              : static_cast<int>(std::max<int64_t>(left().count(), 0));
+      const int ms = limit < 0 ? timeout_ms : Remaining(timeout_ms, deadline);
       if (Status s = communicator_->Await(*part, ms); !s.ok()) return s;
-    } else if (timeout_ms == kWaitInterruptible) {
-      return Status(Code::kCancelled, "the wait returns while Adasum computes");
-    } else if (timeout_ms >= 0 && left() <= milliseconds(0)) {
+    } else if (Clock::now() >= deadline) {
       return Status(Code::kDeadlineExceeded,
                     part->Title() + " is still pending");
+    } else if (timeout_ms <= kWaitInterruptible) {
+      return Status(Code::kCancelled, "the wait returns while Adasum computes");
     }
   }
 }

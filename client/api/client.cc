@@ -1,9 +1,6 @@
 #include "client/api/client.h"
 
 #include <algorithm>
-#include <bit>
-#include <map>
-#include <tuple>
 
 #include "client/session/board_communicator.h"
 #include "client/session/local_communicator.h"
@@ -53,7 +50,9 @@ Status Describe(const Tensor& tensor, Kind kind, Signature* s) {
 
 Client::Client(const RankOptions& options,
                std::unique_ptr<Communicator> communicator)
-    : options_(options), communicator_(std::move(communicator)) {
+    : options_(options),
+      communicator_(std::move(communicator)),
+      adasums_(communicator_, options_.rank) {
   communicator_->WatchCallbacks(callbacks_);
 }
 
@@ -444,9 +443,16 @@ Status Client::StartAll(std::span<const std::shared_ptr<Operation>> operations,
     }
   }
   const bool adasums = IsAdasum(operations[0]->signature);
-  if (Status s =
-          adasums ? StartAdasums(operations) : communicator_->Start(operations);
-      !s.ok()) {
+  std::shared_ptr<CompletionThread> completions;
+  Status s = adasums ? OpenCompletions(&completions) : Status();
+  if (s.ok()) {
+    s = adasums ? adasums_.Start(operations, completions,
+                                 [this](const auto& op, auto on_input) {
+                                   staging_->Watch(op, std::move(on_input));
+                                 })
+                : communicator_->Start(operations);
+  }
+  if (!s.ok()) {
     std::lock_guard lock(mutex_);
     for (const auto& op : operations) handles_.erase(op->handle);
     return s;
@@ -462,63 +468,10 @@ Status Client::StartAll(std::span<const std::shared_ptr<Operation>> operations,
   return Status();
 }
 
-// Those of one dtype, process set and pair of factors are one run.
-Status Client::StartAdasums(
-    std::span<const std::shared_ptr<Operation>> operations) {
-  std::shared_ptr<CompletionThread> completions;
-  if (Status s = OpenCompletions(&completions); !s.ok()) return s;
-  std::map<std::tuple<DType, uint32_t, uint64_t, uint64_t>,
-           AdasumRun::Operations>
-      groups;
-  for (const auto& op : operations) {
-    const Signature& s = op->signature;
-    groups[{s.dtype, s.process_set, std::bit_cast<uint64_t>(s.prescale),
-            std::bit_cast<uint64_t>(s.postscale)}]
-        .push_back(op);
-  }
-  std::vector<std::shared_ptr<AdasumRun>> runs;
-  std::vector<std::shared_ptr<Operation>> firsts;
-  for (const auto& [_, members] : groups) {
-    Operation& op = *members[0];
-    if (op.name.empty()) {
-      std::lock_guard lock(mutex_);
-      op.name = "unnamed." + std::to_string(unnamed_adasums_[op.set->id]++);
-    }
-    runs.push_back(std::make_shared<AdasumRun>(
-        communicator_, completions, op.set->PositionOf(options_.rank),
-        members));
-    Status s = runs.back()->Prepare(&firsts.emplace_back());
-    if (!s.ok()) return op.Explain(s);
-  }
-  if (Status s = communicator_->Start(firsts); !s.ok()) return s;
-  auto run = runs.begin();
-  for (const auto& [_, members] : groups) {
-    {
-      std::lock_guard lock(mutex_);
-      for (const auto& op : members) adasums_[op->handle] = *run;
-    }
-    (*run)->Begin();
-    for (const auto& op : members) {
-      if (op->staged == nullptr) continue;
-      staging_->Watch(op, [weak = std::weak_ptr(*run)](const Status& error) {
-        if (const auto run = weak.lock()) run->InputSettled(error);
-      });
-    }
-    ++run;
-  }
-  return Status();
-}
-
 std::shared_ptr<Operation> Client::Find(int64_t handle) const {
   std::lock_guard lock(mutex_);
   const auto it = handles_.find(handle);
   return it == handles_.end() ? nullptr : it->second;
-}
-
-std::shared_ptr<AdasumRun> Client::FindAdasum(int64_t handle) const {
-  std::lock_guard lock(mutex_);
-  const auto it = adasums_.find(handle);
-  return it == adasums_.end() ? nullptr : it->second;
 }
 
 Status Client::Poll(int64_t handle, bool* done) {
@@ -528,7 +481,7 @@ Status Client::Poll(int64_t handle, bool* done) {
     if (op->staged != nullptr) staging_->Look();
     if (!IsAdasum(op->signature)) {
       communicator_->Progress(*op);
-    } else if (const auto run = FindAdasum(handle)) {
+    } else if (const auto run = adasums_.Find(handle)) {
       run->Progress();
     }
   }
@@ -540,7 +493,7 @@ Status Client::Wait(int64_t handle, int timeout_ms) {
   const auto op = Find(handle);
   if (op == nullptr) return UnknownHandle(handle);
   if (op->staged != nullptr) staging_->SpinForInput(*op);
-  const auto run = IsAdasum(op->signature) ? FindAdasum(handle) : nullptr;
+  const auto run = IsAdasum(op->signature) ? adasums_.Find(handle) : nullptr;
   const Status s = run != nullptr ? run->Await(timeout_ms)
                                   : communicator_->Await(*op, timeout_ms);
   return s.ok() ? op->status : s;
@@ -609,17 +562,14 @@ Status Client::GetResult(int64_t handle, Result* out) {
 
 Status Client::Release(int64_t handle) {
   std::shared_ptr<Operation> op;  // destroyed after the lock
-  std::shared_ptr<AdasumRun> run;
   {
     std::lock_guard lock(mutex_);
     const auto it = handles_.find(handle);
     if (it == handles_.end()) return UnknownHandle(handle);
     op = std::move(it->second);
     handles_.erase(it);
-    if (IsAdasum(op->signature)) {
-      run = std::move(adasums_.extract(handle).mapped());
-    }
   }
+  if (IsAdasum(op->signature)) adasums_.Release(handle);
   Count(*op);
   return Status();
 }

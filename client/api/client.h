@@ -30,7 +30,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "client/api/adasum_run.h"
+#include "client/api/adasums.h"
 #include "client/api/completion_thread.h"
 #include "client/bootstrap/rank_options.h"
 #include "client/gpu/staging.h"
@@ -240,19 +240,14 @@ class Client {
   Status OpenStaging(std::shared_ptr<Staging>* out);
   Status StartAll(std::span<const std::shared_ptr<Operation>> operations,
                   int64_t* handles);
-  Status StartAdasums(std::span<const std::shared_ptr<Operation>> operations);
   std::shared_ptr<Operation> Find(int64_t handle) const;
-  std::shared_ptr<AdasumRun> FindAdasum(int64_t handle) const;
   void Count(const Operation& operation);
 
   const RankOptions options_;
   const std::shared_ptr<Communicator> communicator_;
   mutable std::mutex mutex_;
   std::unordered_map<int64_t, std::shared_ptr<Operation>> handles_;
-  // Of the handles of Adasums.
-  std::unordered_map<int64_t, std::shared_ptr<AdasumRun>> adasums_;
-  // Of each process set, the unnamed Adasums so far.
-  std::unordered_map<uint32_t, uint64_t> unnamed_adasums_;
+  Adasums adasums_;
   std::mutex open_mutex_;             // held while the driver is opened
   std::shared_ptr<Staging> staging_;  // null: no CUDA tensor was submitted
   std::shared_ptr<CompletionThread> completions_;  // null: none was needed

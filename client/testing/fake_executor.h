@@ -10,6 +10,7 @@
 
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -48,8 +49,11 @@ class FakeExecutor {
   // Once a client has joined.
   const Board& board() const { return *board_; }
 
-  // Reads nothing until Hold(false).
-  void Hold(bool hold) { holds_.store(hold); }
+  // Once this has returned, reads nothing until Hold(false).
+  void Hold(bool hold) {
+    holds_.store(hold);
+    std::lock_guard lock(serving_);
+  }
 
  private:
   void Run() {
@@ -64,7 +68,7 @@ class FakeExecutor {
     }
     (void)Board::Create(config, &board_);
     Welcome();
-    while (!stop_.load()) Serve();
+    for (; !stop_.load(); std::this_thread::yield()) Serve();
     clients_.clear();
   }
 
@@ -93,10 +97,8 @@ class FakeExecutor {
   }
 
   void Serve() {
-    if (holds_.load()) {
-      std::this_thread::yield();
-      return;
-    }
+    std::lock_guard lock(serving_);
+    if (holds_.load()) return;
     std::vector<pollfd> p;
     for (Fd& c : clients_) p.push_back({c.get(), POLLIN, 0});
     poll(p.data(), p.size(), 5);
@@ -160,6 +162,7 @@ class FakeExecutor {
   std::atomic<bool> mixes_names_{false};
   std::atomic<bool> answers_gpu_memory_{false};
   std::atomic<bool> holds_{false};
+  std::mutex serving_;
   std::thread thread_;
 };
 

@@ -220,6 +220,21 @@ TEST(CoordinatorCoreTest, ResumeIsRefusedAfterTheTimeout) {
   EXPECT_THAT(a.refused->message(), HasSubstr("within 3 s"));
 }
 
+TEST(CoordinatorCoreTest, WhoIsAwayHasItsTimeAfterACoordinatorThatWasStopped) {
+  CoordinatorCore core(Config(), "incarnation");
+  const auto nothing = [](Actions*) {};
+  proto::ExecutorMessage hello;
+  *hello.mutable_hello() = GoodHello();
+  core.Received(seconds(1), 1, hello, nothing);
+  core.Ended(seconds(1), 1, StreamEnd::kBroken, nothing);
+  ASSERT_EQ(core.Deadline(), Time(seconds(4)));
+  core.Passed(seconds(7), nothing);
+  EXPECT_EQ(core.totals().jobs, 1u);
+  ASSERT_EQ(core.Deadline(), Time(seconds(10)));
+  core.Passed(seconds(10), nothing);
+  EXPECT_EQ(core.totals().jobs, 0u);
+}
+
 TEST(CoordinatorCoreTest, NobodyResumesAnothersSession) {
   TestBed bed;
   Executor& a = bed.Connect("j", "n0", "mine");

@@ -135,18 +135,19 @@ TEST(SimulationTest, NoSeedWithManyRestartsBreaksAPromise) {
 }
 
 // An operator starts and stops timelines at any moment: no job ends by that,
-// and no result changes.
+// and no result changes. Agents die and come back, which ends no epoch, either.
 TEST(SimulationTest, NoSeedWithAnOperatorBreaksAPromise) {
   const uint64_t seeds = play_all ? 5000 : 30;
   Report report;
   for (uint64_t seed = 1; seed <= seeds; ++seed) {
-    report.Add(seed, Play({.seed = seed, .timelines = true}));
+    report.Add(seed, Play({.seed = seed, .agents = true, .timelines = true}));
   }
   std::cout << report.Text();
   EXPECT_EQ(report.failures(), 0);
   EXPECT_GT(report.counts().timelines_started, seeds / 4);
   EXPECT_GT(report.counts().timelines_stopped, seeds / 8);
   EXPECT_GT(report.counts().timelines_complete, seeds / 8);
+  EXPECT_GT(report.counts().agents_killed, seeds / 4);
 }
 
 // A rank leaves early; the names of what fails for want of it are given back.

@@ -16,6 +16,8 @@ namespace maypole::worker {
 namespace {
 
 constexpr int kKeepaliveMs = 2000;
+// Of three coordinators, each gets this part of the default --resume_timeout.
+constexpr std::chrono::milliseconds kLaterShare(1000);
 // How long the destructor waits for the coordinator to end the stream.
 constexpr auto kLeaveTime = std::chrono::milliseconds(1000);
 
@@ -40,11 +42,16 @@ std::shared_ptr<grpc::Channel> MakeChannel(
 }
 
 // Of several coordinators, one that does not answer must leave time for the
-// others.
-std::chrono::milliseconds Share(const GrpcTransportOptions& options) {
-  return std::max(
+// others: a part of the time for the first contact, and later so much that the
+// executor finds the leader again while that waits for it (its own
+// --resume_timeout, which the executor does not know).
+std::chrono::milliseconds Share(const GrpcTransportOptions& options,
+                                bool reached) {
+  const auto share = std::max(
       options.connect_timeout / static_cast<int64_t>(options.addresses.size()),
       std::chrono::milliseconds(1));
+  const bool others = options.addresses.size() > 1;
+  return reached && others ? std::min(share, kLaterShare) : share;
 }
 
 // A random part of the pause, so that the executors of a cluster do not all
@@ -159,16 +166,17 @@ void GrpcTransport::Main() {
   // Why it was not reached: the last that was heard, not that the last try was
   // short.
   absl::Status unreachable;
+  bool reached = false;
   for (;;) {
     const End end =
-        OneStream(std::min(deadline, Clock::now() + Share(options_)));
+        OneStream(std::min(deadline, Clock::now() + Share(options_, reached)));
     if (!end.timed_out || unreachable.ok()) unreachable = end.status;
     if (end.welcomed) pause = std::chrono::milliseconds(kReconnectFirstMs);
     std::unique_lock lock(mutex_);
     if (closing_) break;
     lost = Fault();
     if (!lost.ok()) break;
-    const bool reached = session_.reached();
+    reached = session_.reached();
     // The executor that has this node's place may be about to end: that of an
     // agent that was killed serves the ranks that it has.
     const bool taken = !reached && absl::IsAlreadyExists(end.status);
@@ -210,16 +218,18 @@ bool GrpcTransport::Pause(std::chrono::milliseconds time) {
 GrpcTransport::End GrpcTransport::OneStream(Clock::time_point deadline) {
   Call call;
   call.context.AddMetadata(kSecretMetadata, options_.credential);
-  // A channel of its own: one whose connection was refused waits for seconds
-  // before it tries again, whatever its arguments say.
-  call.stub = proto::Coordinator::NewStub(
-      MakeChannel(choice_.address(), options_.tls, Share(options_)));
+  bool reached = false;
   {
     std::lock_guard lock(mutex_);
     if (closing_) return {};
+    reached = session_.reached();
     context_ = &call.context;
     writing_ = half_closed_ = false;
   }
+  // A channel of its own: one whose connection was refused waits for seconds
+  // before it tries again, whatever its arguments say.
+  call.stub = proto::Coordinator::NewStub(
+      MakeChannel(choice_.address(), options_.tls, Share(options_, reached)));
   call.stream = call.stub->PrepareAsyncSession(&call.context, &call.queue);
   call.stream->StartCall(Call::Tag(Event::kStarted));
   End end;

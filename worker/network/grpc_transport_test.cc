@@ -436,5 +436,28 @@ TEST(GrpcTransport, TriesTheOtherCoordinatorsUntilOneWelcomes) {
   EXPECT_FALSE(heard.lost.has_value());
 }
 
+// The leader waits for an executor that is away, but not for ever.
+TEST(GrpcTransport, AnotherThatDoesNotAnswerIsLeftSoon) {
+  std::atomic<bool> called = false;
+  FakeListener silent([&](FakeListener::Caller& c) {
+    called = true;
+    c.Wait();
+  });
+  auto leader = std::make_unique<FakeCoordinator>();
+  Echo(*leader);
+  Heard heard;
+  GrpcTransportOptions options = Options(leader->address());
+  options.addresses.push_back(silent.address());
+  options.connect_timeout = std::chrono::seconds(200);
+  GrpcTransport transport(options, heard.callbacks());
+  transport.Send(Ready(1));
+  ASSERT_TRUE(heard.Await([&] { return heard.messages.size() == 1; }));
+  const int port = leader->port();
+  leader.reset();
+  while (!called) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  leader = std::make_unique<FakeCoordinator>(port, "another");
+  EXPECT_TRUE(heard.Await([&] { return heard.replaced == 1; }));
+}
+
 }  // namespace
 }  // namespace maypole::worker

@@ -3,11 +3,20 @@
 Only the two ranks make that set, at their first operation; its request does not block (a rank that waited for it could
 keep others from making theirs). What is sent until the set is there waits for it, in order.
 
-As torch.distributed has it, operations match by sender, receiver and tag, each in its own order.
+As torch.distributed has it, operations match by sender, receiver and tag, each in its own order. So their names have
+all three. The two sides agree on nothing else: one may send with tags 1 and 2 while the other receives with 2 and 1.
+
+Several operations of a tag may be under way, but not several of one name. For the tags below _NUMBERED_TAGS, the names
+have numbers, which both sides count. A program may use any number of other tags, each perhaps once, and a side could
+forget a count only when both have no operation of the tag under way, which neither knows of the other. So these have
+no count: an operation is submitted when the one before it, of the same name, has ended; of a tag without operations
+nothing is kept.
 """
 
 import collections
+import contextlib
 import threading
+import time
 from typing import Any, Callable, Optional
 
 import torch
@@ -15,6 +24,9 @@ import torch
 from maypole.common import operations, process_sets
 from maypole.common.operations import Pending
 from maypole.torch import _submissions
+
+_NUMBERED_TAGS = 256
+_NUMBERS = 1024
 
 
 class Deferred:
@@ -25,7 +37,14 @@ class Deferred:
 
     def __init__(self, pair: "_Pair", tensor: torch.Tensor, root: int, name: str):
         self._pair = pair
-        self._describe = lambda process_set: _submissions.broadcast(tensor, root, name, process_set, True)
+        # Another thread may submit it, whose stream is another one.
+        stream = torch.cuda.current_stream(tensor.device) if tensor.is_cuda else None
+
+        def describe(process_set: int) -> Pending:
+            with contextlib.nullcontext() if stream is None else torch.cuda.stream(stream):
+                return _submissions.broadcast(tensor, root, name, process_set, True)
+
+        self._describe = describe
         self._pending: Optional[Pending] = None
         self._error: Optional[Exception] = None
         self._calls: list[Callable[[], None]] = []
@@ -79,6 +98,74 @@ class Deferred:
             function()
 
 
+class _InTurn(Deferred):
+    """One of several operations of a name: it is submitted when the one before it has ended, too.
+
+    Args:
+        next_one: called when it has ended.
+    """
+
+    def __init__(self, pair: "_Pair", tensor: torch.Tensor, root: int, name: str, next_one: Callable[[], None]):
+        super().__init__(pair, tensor, root, name)
+        self._name = name
+        self._next_one = next_one
+        self._submitted = threading.Event()
+        self._over = False
+
+    def submit(self, process_set: Optional[int], error: Optional[Exception]) -> None:
+        """As Deferred.submit()."""
+        super().submit(process_set, error)
+        if self._pending is not None:
+            self._pending.call_when_done(self._end)  # before another thread can release it
+        self._submitted.set()
+
+    def attach_calls(self) -> None:
+        """As Deferred.attach_calls()."""
+        if self._error is not None:
+            self._end()
+
+    def fails(self) -> bool:
+        """Whether submit() has failed; then calls those who wait for its end."""
+        if self._error is None:
+            return False
+        self._call()
+        return True
+
+    def done(self) -> bool:
+        """As Pending.done()."""
+        return self._submitted.is_set() and super().done()
+
+    def wait_until(self, deadline: float) -> Optional[str]:
+        """As Pending.wait_until()."""
+        if not self._submitted.wait(max(0.0, deadline - time.monotonic())):
+            return f"the operation before it with this tag, '{self._name}', has not ended"
+        return super().wait_until(deadline)
+
+    def wait(self) -> Any:
+        """As Pending.wait()."""
+        self._submitted.wait()
+        return super().wait()
+
+    def call_when_done(self, function: Callable[[], None]) -> None:
+        """As Pending.call_when_done()."""
+        with self._pair.lock:
+            if not self._over:
+                self._calls.append(function)
+                return
+        function()
+
+    def _end(self) -> None:
+        self._call()
+        self._next_one()
+
+    def _call(self) -> None:
+        with self._pair.lock:
+            self._over = True
+            calls, self._calls = self._calls, []
+        for function in calls:
+            function()
+
+
 class _Pair:
     """Two ranks of the job, and their process set as soon as it is there."""
 
@@ -90,14 +177,15 @@ class _Pair:
         self._request = process_sets.start_of_members(ranks)
         self._request.call_when_done(self.wait)
 
-    def start(self, tensor: torch.Tensor, root: int, name: str) -> Deferred:
-        deferred = Deferred(self, tensor, root, name)
+    def start(self, deferred: Deferred) -> bool:
+        """Submits it now (True), or when the set is there."""
         with self.lock:
-            if self._there():
+            there = self._there()
+            if there:
                 deferred.submit(self._process_set, self._error)
             else:
                 self._waiting.append(deferred)
-        return deferred
+        return there
 
     def open(self) -> bool:
         """Whether what was started has been submitted, or has failed."""
@@ -152,6 +240,9 @@ class PointToPoint:
         self._rank = rank
         self._pairs: dict[int, _Pair] = {}
         self._counts: collections.Counter = collections.Counter()
+        self._lock = threading.Lock()
+        # By name, of tags without numbers: those that have not ended. The first is, or soon will be, submitted.
+        self._turns: dict[str, collections.deque[_InTurn]] = {}
 
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> Deferred:
         """Starts sending a contiguous tensor."""
@@ -166,7 +257,35 @@ class PointToPoint:
             raise ValueError(f"rank {peer} of group '{self._group}' cannot send to itself")
         if peer not in self._pairs:
             self._pairs[peer] = _Pair([self._ranks[peer], self._ranks[self._rank]])
-        what = f"{self._group}.{source}>{target}.{tag}"
+        pair, root = self._pairs[peer], self._ranks[source]
+        tensor, what = tensor.detach().view(-1), f"{self._group}.{source}>{target}.{tag}"
+        if not 0 <= tag < _NUMBERED_TAGS:
+            return self._start_in_turn(pair, tensor, root, what)
         number = self._counts[what]
         self._counts[what] += 1
-        return self._pairs[peer].start(tensor.detach().view(-1), self._ranks[source], f"{what}#{number % 1024}")
+        deferred = Deferred(pair, tensor, root, f"{what}#{number % _NUMBERS}")
+        pair.start(deferred)
+        return deferred
+
+    def _start_in_turn(self, pair: _Pair, tensor: torch.Tensor, root: int, name: str) -> Deferred:
+        deferred = _InTurn(pair, tensor, root, name, lambda: self._next_one(pair, name))
+        with self._lock:
+            turns = self._turns.setdefault(name, collections.deque())
+            turns.append(deferred)
+            first = len(turns) == 1
+        if first and pair.start(deferred) and deferred.fails():
+            self._next_one(pair, name)
+        return deferred
+
+    def _next_one(self, pair: _Pair, name: str) -> None:
+        """The first operation of this name has ended: submits the next, and so on while they fail at once."""
+        failed = True
+        while failed:
+            with self._lock:
+                turns = self._turns[name]
+                turns.popleft()
+                if not turns:
+                    del self._turns[name]
+                    return
+                following = turns[0]
+            failed = pair.start(following) and following.fails()
