@@ -5,8 +5,6 @@ import os
 import statistics
 from typing import Callable, Dict, Iterable, List, Optional
 
-# A hand-written part for the end of the page.
-NOTES = "scale.notes.md"
 TARGET_MS = 5  # of the negotiation, at 1,024 nodes
 HOPS = 2  # from the first of 34 to 1,057 nodes, with 32 children each
 ESTIMATED = 4096
@@ -66,9 +64,6 @@ def write(results: Results, path: str, picture: str, raw: str) -> None:
         "## Another job on the same coordinator\n", _beside(results),
         f"## {ESTIMATED:,} nodes: an estimate on paper\n", _estimate(results),
     ]
-    notes = os.path.join(here, NOTES)
-    with open(notes, encoding="utf-8") as f:
-        parts.append(f.read())
     with open(path, "w", encoding="utf-8") as f:
         f.write("\n".join(parts).rstrip("\n") + "\n")
 
@@ -87,7 +82,8 @@ def _head(results: Results, picture: str) -> str:
         "Both run on the same two cores, so **times are those of both programs together**; "
         "the CPU time of the coordinator is measured separately, and is what counts for a coordinator with cores of its own. "
         "Of more than 64 nodes, the executors pass on what is sent to all of them ([relays.md](relays.md)): here a message has come when the first node has it, "
-        "and what the further hops take is measured by itself ([below](#sent-to-each-node-or-passed-on)).\n\n"
+        "and what the further hops take is measured by itself ([below](#sent-to-each-node-or-passed-on)). "
+        "How it is measured, and what is simulated: [scale.notes.md](scale.notes.md).\n\n"
         f"![Negotiation, CPU time, start and memory over the number of nodes]({picture})\n")
 
 
@@ -128,7 +124,7 @@ def _passed_on(results: Results) -> str:
             ["nodes", "each: ms", "coordinator's CPU, ms", "messages", "first: ms", "coordinator's CPU, ms", "messages", "a hop, ms",
              f"first + {HOPS} hops, ms"], rows) +
         f"\nThe target, a p50 of less than {TARGET_MS} ms at {most:,} nodes, is **{'met' if whole < TARGET_MS else 'not met'}**: {number(whole)} ms, "
-        "of which the hops are measured one by one, not as a tree of so many machines.\n")
+        "of which the hops are measured one by one, not as a tree of that many machines.\n")
 
 
 def _cost(results: Results) -> str:
@@ -191,7 +187,7 @@ def _beside(results: Results) -> str:
     rows = [[f"{n:,}" if n else "none"] + [
         number(results.median(lambda r: r["together"][key], kind="beside", nodes=n)) for key in ("step_p50_ms", "step_p99_ms")]
             for n in results.nodes(kind="beside")]
-    return ("A job of two nodes, one tensor after the other, from the last report to the last Execute, while a job of so many nodes does one step "
+    return ("A job of two nodes, one tensor after the other, from the last report to the last Execute, while a job of as many nodes as the first column says does one step "
             "after the other without a pause. Jobs have a lock each, and what one decides is written without it. The load program of the large job runs at a lower "
             "priority (nice 10), because it stands for other machines; what is left of the difference is the wait for one of two cores.\n\n"
             + table(["nodes of the large job", "p50, ms", "p99, ms"], rows))
