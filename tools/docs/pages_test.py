@@ -12,10 +12,11 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path.insert(0, HERE)
 
 import messages  # noqa: E402
+import troubleshooting  # noqa: E402
 
 _GROUPS = ("Use", "Operate", "Understand", "Develop")
 _MOST_LINES = 300
-_GENERATED = ("troubleshooting.md",)  # every message of the sources, to be searched, not read
+_MOST_LINES_OF_MESSAGES = 400  # of docs/troubleshooting/: to be searched, not read
 _SOURCES = ("client", "common", "coordinator", "examples", "tests", "tools", "worker")
 _FENCE = re.compile(r"^( *)(```|~~~).*?^\1\2[^\n]*$", re.M | re.S)
 _CODE = re.compile(r"(`+)[^`].*?\1", re.S)
@@ -36,7 +37,7 @@ def prose():
     """The paths of all that users and developers read."""
     sources = os.listdir(os.path.join(ROOT, "docs", "troubleshooting.src"))
     return (["README.md", "CHANGELOG.md", "docs/README.md"] +
-            ["docs/" + name for name in pages() if name not in _GENERATED + ("vocabulary.md",)] +
+            ["docs/" + name for name in pages() if name not in ("troubleshooting.md", "vocabulary.md")] +
             ["docs/troubleshooting.src/" + name for name in sorted(sources) if name.endswith(".md")])
 
 
@@ -62,8 +63,7 @@ def anchors(page):
     """The anchors of a page's headings, as GitHub makes them."""
     found = set()
     for heading in re.findall(r"(?m)^#+ +(.*?)\s*$", _FENCE.sub("", page)):
-        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")
-        name = anchor = re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
+        name = anchor = troubleshooting.slug(re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading))
         count = 0
         while anchor in found:
             count += 1
@@ -108,24 +108,23 @@ class IndexTest(unittest.TestCase):
 
     def test_no_page_is_long(self):
         for name in pages():
-            if name not in _GENERATED:
-                self.assertLessEqual(read("docs", name).count("\n"), _MOST_LINES, "docs/%s: cut it, or split it" % name)
+            self.assertLessEqual(read("docs", name).count("\n"), _MOST_LINES, "docs/%s: cut it, or split it" % name)
+        for name in os.listdir(os.path.join(ROOT, "docs", "troubleshooting")):
+            self.assertLessEqual(read("docs", "troubleshooting", name).count("\n"), _MOST_LINES_OF_MESSAGES,
+                                 "docs/troubleshooting/%s: split its source" % name)
 
 
 class LinksTest(unittest.TestCase):
     def test_each_link_leads_somewhere(self):
         known, broken = {}, []
         count = 0
-        for page in prose() + ["docs/vocabulary.md", "docs/troubleshooting.md"]:
+        made = ["docs/troubleshooting/" + name for name in os.listdir(os.path.join(ROOT, "docs", "troubleshooting"))]
+        for page in ["README.md", "CHANGELOG.md", "docs/README.md"] + ["docs/" + name for name in pages()] + made:
             for target in _LINK.findall(_CODE.sub("", _FENCE.sub("", read(page)))):
                 if re.match(r"\w+:", target):
                     continue
                 path, _, anchor = target.partition("#")
-                # troubleshooting.src becomes a page of docs/.
-                folder = "docs" if page.startswith("docs/") else os.path.dirname(page)
-                path = os.path.normpath(os.path.join(folder, path)) if path else page
-                if path.startswith("docs/troubleshooting.src/"):
-                    path = "docs/troubleshooting.md"
+                path = os.path.normpath(os.path.join(os.path.dirname(page), path)) if path else page
                 count += 1
                 if not os.path.exists(os.path.join(ROOT, path)):
                     broken.append("%s: no file %s" % (page, target))
