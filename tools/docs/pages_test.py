@@ -20,6 +20,9 @@ _MOST_LINES_OF_MESSAGES = 400  # of docs/troubleshooting/: to be searched, not r
 _SOURCES = ("client", "common", "coordinator", "examples", "tests", "tools", "worker")
 _FENCE = re.compile(r"^( *)(```|~~~).*?^\1\2[^\n]*$", re.M | re.S)
 _CODE = re.compile(r"(`+)[^`].*?\1", re.S)
+# Of a job's life, not of the training.
+_EPOCH = re.compile(r"(?<!membership )\bepochs? (ends?|is over|was aborted|has ended|starts?|begins?|continues)\b|"
+                    r"\b(ends?|aborts?|starts?) (the|an) epoch\b|\bjob's (next |last )?epoch\b|\bnext epoch\b")
 _LINK = re.compile(r"\]\(([^)\s]*)\)")
 
 
@@ -154,6 +157,16 @@ class VocabularyTest(unittest.TestCase):
                 if r.in_prose:
                     found += ["%s:%d: %r is retired, write %s: %s" % (page, n, r.word, r.write, line.strip()[:120])
                               for n, line in enumerate(lines, 1) if r.pattern.search(line)]
+        self.assertEqual(found, [], "\n" + "\n".join(found))
+
+    def test_users_read_of_membership_epochs(self):
+        """Else they take Maypole's epoch for the training's."""
+        index = read("docs", "README.md")
+        names = [name for group in ("Use", "Operate") for name in re.findall(r"\]\(([\w.-]+\.md)\)", section(index, group))]
+        self.assertGreater(len(names), 25)
+        paths = ["docs/" + name for name in names] + [path for path in prose() if "troubleshooting.src" in path]
+        found = ["%s:%d: %s" % (path, n, line.strip()[:120]) for path in paths
+                 for n, line in enumerate(without_code(read(path)).split("\n"), 1) if _EPOCH.search(line)]
         self.assertEqual(found, [], "\n" + "\n".join(found))
 
     def check_ratchet(self, what, limits, texts):
