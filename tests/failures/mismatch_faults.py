@@ -89,6 +89,6 @@ FAULTS = [
              "allreduce 'grad.w': mismatched shapes: ranks 0,2 submitted [3], rank 1 submitted [4], rank 3 submitted [5]; "
              "every rank must submit the same shape"),
     Fault(name="duplicate-name", topic="mismatches", what="a rank submits a name that is pending already",
-          sees="that rank: an error of the call; the first operation and all other ranks go on",
+          sees="that rank: an error of the call; the first operation and all other ranks continue",
           layouts=("1x4", "2x2"), run=duplicate, bound=0.2),
 ]

@@ -14,14 +14,16 @@ HEAD = """# What each rank sees when something fails
 
 Made by `tests/failures/measure.py` from [failures.jsonl](failures.jsonl); do not edit. %(where)s
 
-Every fault is injected into a real job while **a second job runs on the same coordinator and the same agents**. The second job must continue
-without an error; *other job* is the longest time between two of its steps during the fault (it pauses for 5 ms after each step;
-on a machine with busy cores a job pauses for some tens of milliseconds even without a fault).
+The tests inject every fault into a real job while **a second job runs on the same coordinator and the same agents**. The second job must continue
+without an error. *Other job* is the longest time between two of its steps during the fault. (It pauses for 5 ms after each step;
+on busy cores a job pauses for some tens of milliseconds even without a fault.)
 
-*After* is the time from the fault until the slowest of the named ranks got its error, median / 99th percentile (with fewer than 100 runs, the slowest run).
-Layouts are nodes x ranks per node; the nodes of one layout are agents on one machine, except in "The network", where they are network
-namespaces connected by a wire. Texts are those of one run; `N` stands for process ids and ports.
-The command below a table runs its first fault. Give it another fault's name to run that fault, or leave out `--test_arg` to run all but the long ones.
+*After* is the time from the fault until the slowest of the named ranks got its error: median / 99th percentile (with fewer than 100 runs, the slowest run).
+Layouts are nodes x ranks per node. The nodes of a layout are agents on one machine; in "The network" they are network
+namespaces connected by a wire. `N` in an error stands for process ids and ports. A fault without a line under *Errors* gives ranks no error.
+To run one fault: `bazel test -c opt //tests/failures:ranks_test --test_output=all --test_arg=rank-exit0-wait`, with the test below its table. Without `--test_arg` all but the long ones run.
+
+What a user does about an error: [troubleshooting.md](troubleshooting.md).
 """
 
 TITLES = {
@@ -62,15 +64,20 @@ def read(path):
     return lines[0], lines[1:]
 
 
-def row(fault, layout, runs):
-    seconds = {}
-    for run in runs:
-        for who, value in run["seconds"].items():
-            seconds.setdefault(who, []).append(value)
-    after = "<br>".join("%s: %s" % (who, both(values)) for who, values in seconds.items()) or "-"
-    pauses = [run["pause"] for run in runs if run["pause"] is not None]
-    return "| `%s` | %s | %s | %s | %s | %s | %d |" % (
-        fault.name, fault.what, layout, fault.sees, after, both(pauses) if pauses else "-", len(runs))
+def row(fault, by_layout):
+    """by_layout: [(layout, its runs)]. A line of a cell for each layout."""
+    after, pauses = [], []
+    for layout, runs in by_layout:
+        seconds = {}
+        for run in runs:
+            for who, value in run["seconds"].items():
+                seconds.setdefault(who, []).append(value)
+        after.append("; ".join("%s: %s" % (who, both(values)) for who, values in seconds.items()) or "-")
+        pause = [run["pause"] for run in runs if run["pause"] is not None]
+        pauses.append(both(pause) if pause else "-")
+    cells = [[layout for layout, _ in by_layout], after, pauses, [str(len(runs)) for _, runs in by_layout]]
+    layouts, after, pauses, counts = ("<br>".join(lines) for lines in cells)
+    return "| `%s` | %s | %s | %s | %s | %s | %s |" % (fault.name, fault.what, fault.sees, layouts, after, pauses, counts)
 
 
 def told(fault, runs):
@@ -78,10 +85,10 @@ def told(fault, runs):
     lines = []
     for run in runs:
         for who, text in run.get("texts", {}).items():
-            line = "    %s: %s" % (who, normal(text) if text is not None else "(no error)")
-            if line not in lines:
+            line = "%s, %s: %s" % (fault.name, who, normal(text or ""))
+            if text is not None and line not in lines:
                 lines.append(line)
-    return ["", "`%s`" % fault.name, ""] + lines if lines else []
+    return lines
 
 
 def section(topic, faults, runs):
@@ -89,17 +96,15 @@ def section(topic, faults, runs):
     if not here:
         return []
     out = ["", "## " + TITLES[topic], "",
-           "| fault | what happens | layout | what ranks see | after | other job | runs |", "|---|---|---|---|---|---|---|"]
+           "| fault | what happens | what ranks see | layout | after | other job | runs |", "|---|---|---|---|---|---|---|"]
+    errors = []
     for fault in here:
-        for layout in fault.layouts:
-            of = [run for run in runs if run["fault"] == fault.name and run["layout"] == layout]
-            if of:
-                out.append(row(fault, layout, of))
-    out += ["", "```", "bazel test -c opt //tests/failures:%s_test --test_output=all --test_arg=%s" % (
-        topic, here[0].name), "```", "", "Errors:"]
-    for fault in here:
-        out += told(fault, [run for run in runs if run["fault"] == fault.name])
-    return out
+        of = [run for run in runs if run["fault"] == fault.name]
+        out.append(row(fault, [(layout, [run for run in of if run["layout"] == layout]) for layout in fault.layouts
+                               if any(run["layout"] == layout for run in of)]))
+        errors += told(fault, of)
+    out += ["", "Test: `//tests/failures:%s_test`.%s" % (topic, " Errors:" if errors else "")]
+    return out + ["", "```text"] + errors + ["```"] if errors else out
 
 
 def render(where, runs):

@@ -117,7 +117,7 @@ FAULTS = [
 ] + [
     Fault(name="rank-sigstop-%s" % place, topic="ranks",
           what="a rank is stopped (SIGSTOP) for 1.5 s %s, then continued" % PLACES[place],
-          sees="no error: the others wait, then all go on", layouts=("1x4", "2x2"), run=stop, bound=2.0,
+          sees="no error: the others wait, then all continue", layouts=("1x4", "2x2"), run=stop, bound=2.0,
           long_layouts=("1x4",), args=(place, victim, 1.5))
     for victim, place in enumerate(PLACES)
 ]

@@ -20,8 +20,7 @@ class ScalePageTest(unittest.TestCase):
         os.environ["MPLCONFIGDIR"] = directory
         docs = os.path.join(directory, "docs")
         os.mkdir(docs)
-        for name in ("scale.jsonl", scale_page.NOTES):
-            shutil.copy(os.path.join(DOCS, name), docs)
+        shutil.copy(os.path.join(DOCS, "scale.jsonl"), docs)
         self.assertLess(os.path.getsize(os.path.join(docs, "scale.jsonl")), 1 << 20)
         page, picture = os.path.join(docs, "scale.md"), os.path.join(docs, "scale.png")
         self.assertEqual(scale.main(["render", "--raw", os.path.join(docs, "scale.jsonl"),

@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md has every message of the sources: how they are found, and that none is missing."""
+"""docs/troubleshooting has every message of the sources: how they are found, and that none is missing."""
 import os
 import re
 import sys
@@ -104,19 +104,26 @@ class PageTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.texts = [text for _, _, texts in FILES for text in texts if is_prose(text.text)]
-        cls.page, cls.problems = troubleshooting.make(ROOT, cls.texts)
+        cls.pages, cls.problems = troubleshooting.make(ROOT, cls.texts)
 
     def test_every_message_has_an_entry_and_every_rule_a_message(self):
         self.assertEqual(self.problems, [])
 
-    def test_the_page_is_up_to_date(self):
-        with open(os.path.join(ROOT, "docs", "troubleshooting.md"), encoding="utf-8") as f:
-            self.assertEqual(f.read(), self.page, "run tools/docs/troubleshooting.py")
+    def test_the_pages_are_up_to_date(self):
+        self.assertEqual(troubleshooting.stale(ROOT, self.pages), [], "run tools/docs/troubleshooting.py")
+
+    def test_links_lead_to_the_page_that_has_the_heading(self):
+        homes = {"a": ("docs/t/a.md", ""), "b": ("docs/t/a.md", "#b")}
+        for path, links in (("docs/t/a.md", "](a.md) ](#b)"), ("docs/t/c.md", "](a.md) ](a.md#b)"),
+                            ("docs/t.md", "](t/a.md) ](t/a.md#b)")):
+            self.assertEqual(troubleshooting._linked(path, "](#a) ](#b)", homes), links)
+        self.assertEqual(troubleshooting._linked("docs/t/a.md", "](x.md#y) ](../z) ](https://w)", homes),
+                         "](../x.md#y) ](../../z) ](https://w)")
 
     def test_messages_of_each_kind_are_there(self):
         for text in ("has shut down; operations that need it cannot run", "libmaypole.so not found",
                      "every rank must submit it equally often", "setup.sh first"):
-            self.assertIn(text, self.page)
+            self.assertIn(text, "".join(self.pages.values()))
         self.assertGreater(len(self.texts), 1500)
 
     def test_a_new_message_is_noticed(self):

@@ -1,4 +1,4 @@
-"""Makes the tables of docs/gpu.md and docs/gpu-facts.md from the results of days on real GPUs.
+"""Makes the tables of docs/gpu-measured.md and docs/gpu-facts.md from the results of days on real GPUs.
 
     tests/gpu/day/tables.py [results.jsonl ...]     appends these to docs/gpu-day.jsonl, and writes the tables
 
@@ -17,7 +17,7 @@ sys.path.insert(0, _HERE)
 import results  # noqa: E402
 
 DOCS = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(_HERE))), "docs")
-PAGES = ("gpu.md", "gpu-facts.md")
+PAGES = ("gpu-measured.md", "gpu-facts.md")
 KEPT = "gpu-day.jsonl"
 NOT_MEASURED = "not measured"
 _BLOCK = re.compile(r"(<!-- day: (\w+) -->\n).*?(<!-- end of day -->\n)", re.S)

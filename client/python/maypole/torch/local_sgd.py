@@ -292,7 +292,7 @@ class _Fragment:
     def end(self) -> None:
         """Waits for the result and has the outer optimizer step by it."""
         self.wait()
-        assert self._mean is not None, "begin() first"
+        assert self._mean is not None
         for (_, agreed), mean in zip(self._pairs, self._mean):
             agreed.grad = mean
         self._mean = None
