@@ -42,7 +42,7 @@ struct AdasumsTest : ::testing::Test {
     return adasums.Start(operations, std::make_shared<DirectQueue>(),
                          [this](const auto& op, auto on_input) {
                            watched.push_back(op);
-                           settle = on_input;
+                           input_done = on_input;
                          });
   }
 
@@ -52,7 +52,7 @@ struct AdasumsTest : ::testing::Test {
       std::make_shared<LocalCommunicator>();
   Adasums adasums{communicator, 0};
   std::vector<std::shared_ptr<Operation>> watched;
-  Staging::OnInput settle;
+  Staging::OnInput input_done;
 };
 
 TEST_F(AdasumsTest, OneRunForThoseThatTravelTogether) {
@@ -99,7 +99,7 @@ TEST_F(AdasumsTest, AStagedInputIsAwaited) {
   ASSERT_TRUE(Start({a, b}).ok());
   EXPECT_EQ(watched, std::vector{a});
   EXPECT_FALSE(a->done);
-  settle(Status());
+  input_done(Status());
   EXPECT_TRUE(a->done);
   EXPECT_TRUE(b->done);
 }

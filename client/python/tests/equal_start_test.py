@@ -197,6 +197,21 @@ class EqualStartTest(fake_library.TwoRanks):
         one, two = self.both(rank)
         self.assertEqual(one, two)
 
+    def test_a_setting_that_only_a_group_that_was_loaded_has(self):
+        """As Adadelta's `differentiable` in torch 1.13, after broadcast_optimizer_state()."""
+
+        def change(r, _, optimizer):
+            if r == 1:
+                optimizer.param_groups[0]["new_in_this_version"] = False
+
+        self.assertIsNone(self.errors(change))
+
+        def differ(r, _, optimizer):
+            if r == 1:
+                optimizer.param_groups[0]["maximize"] = True
+
+        self.assertRegex(self.errors(differ), "maximize is False on rank 0 and True on rank 1")
+
     def test_a_gradient_of_zeros_of_a_frozen_parameter(self):
         # Momentum moves it on where it has one; a rank that has missed those steps has none.
 

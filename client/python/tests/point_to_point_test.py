@@ -86,7 +86,7 @@ class Ranks:
         while True:
             self.calls.get()()
 
-    def settle(self):
+    def run_all(self):
         """Returns when there is nothing left to call."""
         done = threading.Event()
         self.calls.put(done.set)
@@ -135,7 +135,7 @@ class Sides:
         self.send(0, 3).done(), self.receive(3)[1].done()
         for request in self.ranks.requests:
             request.end()
-        self.ranks.settle()
+        self.ranks.run_all()
 
     def send(self, value, tag):
         tensor = _Tensor(torch.tensor([value]), True)
@@ -174,7 +174,7 @@ class PointToPointTest(unittest.TestCase):
             sent, (got, received) = sides.send(tag, tag), sides.receive(tag)
             sent.wait(), received.wait()
             self.assertEqual(got.tensor.item(), tag)
-        sides.ranks.settle()
+        sides.ranks.run_all()
         for side in (sides.sender, sides.receiver):
             kept = sum(len(value) for value in vars(side).values() if isinstance(value, dict))
             self.assertLess(kept, 300)
@@ -211,7 +211,7 @@ class PointToPointTest(unittest.TestCase):
                 self.assertIsNone(work.wait_until(time.monotonic() + 30))
                 work.wait()
                 self.assertTrue(work.done())
-            sides.ranks.settle()
+            sides.ranks.run_all()
             self.assertEqual(len(ended), len(works))
             self.assertEqual({tag: [t.tensor.item() for t in tensors] for tag, tensors in got.items()}, values)
 
@@ -249,9 +249,9 @@ class PointToPointTest(unittest.TestCase):
             for tag in (3, 1000, 1000):
                 sides.sender.send(_Tensor(torch.tensor([1]), True, is_cuda=True), 1, tag)
         sides.ranks.requests[0].end()
-        sides.ranks.settle()
+        sides.ranks.run_all()
         sides.ranks.pending.pop("world.0>1.1000")[0].end()
-        sides.ranks.settle()
+        sides.ranks.run_all()
         self.assertEqual(used, ["mine"] * 3)
 
     def test_what_cannot_be_submitted_fails_and_so_does_what_is_behind_it(self):
@@ -265,7 +265,7 @@ class PointToPointTest(unittest.TestCase):
         for work in works[1:]:
             with self.assertRaisesRegex(ValueError, "has left"):
                 work.wait()
-        sides.ranks.settle()
+        sides.ranks.run_all()
         self.assertEqual(ended, [True])
         with self.assertRaisesRegex(ValueError, "has left"):
             sides.send(0, 1000).wait()

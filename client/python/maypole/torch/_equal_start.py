@@ -113,7 +113,7 @@ class EqualStart:
         first = compared[0][1]
         key, at = next(((key, at) for at, (_, theirs) in enumerate(compared)
                         for key in sorted({*first, *theirs})
-                        if first.get(key) != theirs.get(key)), ("", 0))
+                        if first.get(key, "False") != theirs.get(key, "False")), ("", 0))
         values = " and ".join(f"{theirs.get(key, 'missing')} on rank {rank}"
                               for rank, theirs in (compared[0], compared[at]))
         return ValueError(
@@ -181,9 +181,10 @@ def _digests(values: list[Any]) -> list[int]:
 def _plain(value: Any) -> Any:
     """`value` in a form in which repr() is equal on ranks with equal values."""
     if isinstance(value, dict):
-        # torch's state of a parameter may have None, or nothing.
+        # torch's state of a parameter may have None, or nothing; a group that
+        # was loaded has False for settings that others lack.
         return sorted((str(key), _plain(item)) for key, item in value.items()
-                      if item is not None)
+                      if item is not None and item is not False)
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     if isinstance(value, _PLAIN):
