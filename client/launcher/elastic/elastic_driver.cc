@@ -70,7 +70,10 @@ ElasticDriver::Actions ElasticDriver::OnNodeLost(int node,
     return true;
   });
   host->node = -1;
-  if (finishing()) {
+  if (settings_.fixed) {
+    actions_.emplace_back(Tell{name + ": " + why});
+    if (!begun_) End("the job was not started");
+  } else if (finishing()) {
     if (unfinished) {
       End("host " + name + ": " + why + "; its processes had not finished");
     }
@@ -92,7 +95,9 @@ ElasticDriver::Actions ElasticDriver::OnProcessEnd(int number, const Exit& exit,
   const Process process = it->second;
   processes_.erase(it);
   if (process.asked_to_leave) return Decide(now);
-  if (finishing()) {
+  if (settings_.fixed) {
+    *failed = !exit.clean();
+  } else if (finishing()) {
     *failed = !exit.clean() && !(told_to_finish_ && exit.by_sigterm());
   } else if (exit.clean() || exit.finished) {
     finished_at_ = now;
@@ -278,6 +283,7 @@ void ElasticDriver::FillHost(const std::string& name, HostState* host,
 }
 
 void ElasticDriver::CheckSize(Time now) {
+  if (settings_.fixed) return;  // the caller limits the start
   const int least = begun_ ? settings_.min_size : settings_.first_size;
   if (Slots() >= least) {
     too_few_since_.reset();
@@ -317,7 +323,7 @@ void ElasticDriver::FinishOthers(Time now) {
 }
 
 ElasticDriver::Actions ElasticDriver::Decide(Time now) {
-  if (over_) return std::exchange(actions_, {});
+  if (over_ || filled()) return std::exchange(actions_, {});
   KillLate(now);
   if (finishing()) {
     FinishOthers(now);

@@ -139,6 +139,11 @@ void HostDiscovery::TakeHosts(Time now) {
   if (status.ok()) status = CheckSlots(hosts);
   if (!status.ok()) return Complain(status.message());
   complained_ = false;
+  for (Host& host : hosts) {  // by whatever name: it is listed at most once
+    if (!host.here) continue;
+    if (own_name_.empty()) own_name_ = host.name;
+    host.name = own_name_;
+  }
   settings_.on_hosts(hosts);
 }
 

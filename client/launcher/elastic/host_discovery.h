@@ -77,6 +77,7 @@ class HostDiscovery {
   bool killed_ = false;       // process_ took too long
   std::string output_, errors_;
   std::map<std::string, bool> here_;  // by name
+  std::string own_name_;  // the first name of this machine that was listed
   std::optional<std::future<std::map<std::string, bool>>> asked_;
   Time next_{};  // start, or the end of process_'s time
   bool complained_ = false;

@@ -74,44 +74,7 @@ Status CheckJob(const NodeJob& job) {
 NodeRunner::NodeRunner(const Supervised& where)
     : directory_(where.directory),
       head_(kMaxPendingOutput),
-      node_(&loop_, {.directory = directory_, .events = EventsToHead()}) {}
-
-NodeEvents NodeRunner::EventsToHead() {
-  return {.on_rank_started =
-              [this](int rank, pid_t pid) {
-                FromNode m;
-                m.mutable_rank_started()->set_rank(rank);
-                m.mutable_rank_started()->set_pid(pid);
-                head_.Send(m);
-              },
-          .on_rank_output =
-              [this](int rank, int stream, std::string_view bytes) {
-                SendOutput(
-                    rank, stream == 0 ? RankOutput::STDOUT : RankOutput::STDERR,
-                    bytes);
-              },
-          .on_rank_joined =
-              [this](int rank) {
-                FromNode m;
-                m.mutable_rank_joined()->set_rank(rank);
-                head_.Send(m);
-              },
-          .on_rank_result =
-              [this](int rank, std::string_view bytes) {
-                SendOutput(rank, RankOutput::RESULT, bytes);
-              },
-          .on_rank_ended = [this](int rank, Exit exit) { SendEnd(rank, exit); },
-          .on_daemon_log =
-              [this](const std::string&, std::string_view bytes) {
-                SendOutput(0, RankOutput::AGENT_LOG, bytes);
-              },
-          .on_daemon_lost =
-              [this](const std::string& what, bool) {
-                FromNode m;
-                m.mutable_daemon_lost()->set_what(what);
-                head_.Send(m);
-              }};
-}
+      node_(&loop_, {.directory = directory_, .listener = this}) {}
 
 int NodeRunner::Run() {
   Status status = Prepare();
@@ -177,9 +140,6 @@ void NodeRunner::OnMessage(ToNode* message) {
   } else if (message->has_job() && state_ == kNoJob) {
     state_ = kJob;
     status = TakeJob(std::move(*message->mutable_job()));
-  } else if (message->has_start_ranks() && state_ == kReady) {
-    state_ = kRanks;
-    status = node_.StartRanks();
   } else if (message->has_start_rank() && state_ == kReady) {
     StartProcess(message->start_rank());
   } else if (message->has_signal_ranks()) {
@@ -196,7 +156,7 @@ void NodeRunner::StartProcess(const StartRank& start) {
       node_.StartProcess(node_number_, start.rank(), start.slot());
   if (status.ok()) return;
   SendOutput(start.rank(), RankOutput::STDERR, status.message() + "\n");
-  SendEnd(start.rank(), kNotStarted);
+  OnRankEnded(start.rank(), kNotStarted);
 }
 
 void NodeRunner::Signal(const SignalRanks& m) {
@@ -248,12 +208,44 @@ void NodeRunner::SendOutput(int rank, RankOutput::Stream stream,
   }
 }
 
-void NodeRunner::SendEnd(int rank, const Exit& exit) {
+void NodeRunner::OnRankStarted(int rank, pid_t pid) {
+  FromNode m;
+  m.mutable_rank_started()->set_rank(rank);
+  m.mutable_rank_started()->set_pid(pid);
+  head_.Send(m);
+}
+
+void NodeRunner::OnRankOutput(int rank, int stream, std::string_view bytes) {
+  SendOutput(rank, stream == 0 ? RankOutput::STDOUT : RankOutput::STDERR,
+             bytes);
+}
+
+void NodeRunner::OnRankJoined(int rank) {
+  FromNode m;
+  m.mutable_rank_joined()->set_rank(rank);
+  head_.Send(m);
+}
+
+void NodeRunner::OnRankResult(int rank, std::string_view bytes) {
+  SendOutput(rank, RankOutput::RESULT, bytes);
+}
+
+void NodeRunner::OnRankEnded(int rank, Exit exit) {
   FromNode m;
   m.mutable_rank_ended()->set_rank(rank);
   m.mutable_rank_ended()->set_signaled(exit.signaled);
   m.mutable_rank_ended()->set_value(exit.value);
   m.mutable_rank_ended()->set_finished(exit.finished);
+  head_.Send(m);
+}
+
+void NodeRunner::OnDaemonLog(const std::string&, std::string_view bytes) {
+  SendOutput(0, RankOutput::AGENT_LOG, bytes);
+}
+
+void NodeRunner::OnDaemonLost(const std::string& what, bool) {
+  FromNode m;
+  m.mutable_daemon_lost()->set_what(what);
   head_.Send(m);
 }
 

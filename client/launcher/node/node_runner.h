@@ -27,7 +27,7 @@
 
 namespace maypole::launcher {
 
-class NodeRunner {
+class NodeRunner : private NodeListener {
  public:
   explicit NodeRunner(const Supervised& where);
 
@@ -35,7 +35,13 @@ class NodeRunner {
   int Run();
 
  private:
-  NodeEvents EventsToHead();
+  void OnRankStarted(int rank, pid_t pid) override;
+  void OnRankOutput(int rank, int stream, std::string_view bytes) override;
+  void OnRankJoined(int rank) override;
+  void OnRankResult(int rank, std::string_view bytes) override;
+  void OnRankEnded(int rank, Exit exit) override;
+  void OnDaemonLog(const std::string& daemon, std::string_view bytes) override;
+  void OnDaemonLost(const std::string& what, bool returns) override;
   Status Prepare();
   void Round();
   void OnInput();
@@ -44,7 +50,6 @@ class NodeRunner {
   void Signal(const SignalRanks& m);
   void OnSignal(const signalfd_siginfo& info);
   Status TakeJob(NodeJob job);
-  void SendEnd(int rank, const Exit& exit);
   void SendOutput(int rank, RankOutput::Stream stream, std::string_view bytes);
   void Refuse(const std::string& why);
 
@@ -55,7 +60,7 @@ class NodeRunner {
   FrameReader frames_{kMaxJobFrameBytes};
   NodeSupervisor node_;
   int node_number_ = 0;
-  enum { kNoJob, kJob, kReady, kRanks } state_ = kNoJob;
+  enum { kNoJob, kJob, kReady } state_ = kNoJob;
   bool ending_ = false;  // Run() must end all processes and return
   bool refused_ = false;
 };

@@ -89,7 +89,7 @@ Status NodeSupervisor::StartDaemon(const std::string& name,
       .out =
           [this, name](std::string_view bytes) {
             core_.OnLog(name);
-            settings_.events.on_daemon_log(name, bytes);
+            settings_.listener->OnDaemonLog(name, bytes);
           },
       .announce = [this,
                    name](std::string_view bytes) { OnAnnounce(name, bytes); },
@@ -98,7 +98,7 @@ Status NodeSupervisor::StartDaemon(const std::string& name,
             const std::string lost = core_.OnDaemonEnd(name, exit);
             if (lost.empty()) return;
             const bool returns = StartsAgain(name, exit);
-            settings_.events.on_daemon_lost(
+            settings_.listener->OnDaemonLost(
                 lost + (returns ? "; another one is started" : ""), returns);
           }};
   if (name == kCoordinatorName && coordinator_arguments_.empty()) {
@@ -128,9 +128,7 @@ void NodeSupervisor::OnAnnounce(const std::string& daemon,
     if (joined.rank < first || joined.rank >= first + it->job.local_size()) {
       continue;
     }
-    if (settings_.events.on_rank_joined) {
-      settings_.events.on_rank_joined(joined.rank);
-    }
+    settings_.listener->OnRankJoined(joined.rank);
   }
 }
 
@@ -250,8 +248,8 @@ void NodeSupervisor::RestartAgents(Time now) {
         StartDaemon(node.worker.node, WorkerArguments(node.worker));
     if (s.ok()) continue;
     node.lives.PlanRestart(false);
-    settings_.events.on_daemon_lost(s.message(),
-                                    node.lives.restart_at.has_value());
+    settings_.listener->OnDaemonLost(s.message(),
+                                     node.lives.restart_at.has_value());
   }
 }
 
@@ -268,118 +266,83 @@ void NodeSupervisor::RestartCoordinator(Time now) {
   const Status s = StartDaemon(kCoordinatorName, arguments);
   if (s.ok()) return;
   coordinator_.PlanRestart(false);
-  settings_.events.on_daemon_lost(s.message(),
-                                  coordinator_.restart_at.has_value());
+  settings_.listener->OnDaemonLost(s.message(),
+                                   coordinator_.restart_at.has_value());
 }
 
-Status NodeSupervisor::StartRanks() {
-  int ranks_here = 0;
-  for (const Node& node : nodes_) ranks_here += node.job.local_size();
-  for (const Node& node : nodes_) {
-    Status status = StartRanks(node, ranks_here);
+Status NodeSupervisor::EnvironmentOf(const Node& node, int rank, int slot,
+                                     std::vector<std::string>* out) const {
+  const char* const python_path = getenv("PYTHONPATH");
+  RankSurroundings around = {.usable_cores = static_cast<int>(UsableCores()),
+                             .agent = node.agent,
+                             .python_path = python_path ? python_path : "",
+                             .directory = settings_.directory};
+  if (node.job.elastic()) {
+    around.ranks_here = node.job.local_size();  // earlier nodes have ended
+  } else {
+    around.ranks_here = 0;
+    for (const Node& n : nodes_) around.ranks_here += n.job.local_size();
+  }
+  if (node.job.bind_gpus()) {
+    Status status =
+        FindGpus(getenv("CUDA_VISIBLE_DEVICES"), kDriverGpus, &around.gpus);
     if (!status.ok()) return status;
   }
+  *out = EnvironmentWith(RankVariables(
+      node.job, around, rank, slot,
+      [](const std::string& name) { return getenv(name.c_str()); }));
   return Status();
 }
 
-Status NodeSupervisor::EnvironmentOf(const Node& node, int ranks_here,
-                                     JobEnvironment* out) const {
-  const NodeJob& job = node.job;
-  const char* python_path = getenv("PYTHONPATH");
-  *out = {.ranks = job.ranks(),
-          .nodes = job.nodes(),
-          .job = job.job(),
-          .token = job.token(),
-          .start_timeout_s = job.start_timeout_s(),
-          .usable_cores = static_cast<int>(UsableCores()),
-          .ranks_here = ranks_here,
-          .gpus = {},
-          .agent = node.agent,
-          .horovod_shim = job.horovod_shim(),
-          .python_path = python_path == nullptr ? "" : python_path,
-          .host = job.host().empty() ? "localhost" : job.host(),
-          .elastic = job.elastic(),
-          .min_size = job.min_size(),
-          .max_size = job.max_size(),
-          .directory = settings_.directory,
-          .function = job.function(),
-          .torch_store = job.torch_store()};
-  if (!job.bind_gpus()) return Status();
-  return FindGpus(getenv("CUDA_VISIBLE_DEVICES"), kDriverGpus, &out->gpus);
-}
-
-Status NodeSupervisor::StartRanks(const Node& node, int ranks_here) {
-  const NodeJob& job = node.job;
-  JobEnvironment environment;
-  Status status = EnvironmentOf(node, ranks_here, &environment);
-  for (int local = 0; status.ok() && local < job.local_size(); ++local) {
-    status = StartRank(node, environment,
-                       {.rank = job.first_rank() + local,
-                        .node = job.node(),
-                        .local_rank = local,
-                        .local_size = job.local_size()});
-  }
-  return status;
-}
-
-Status NodeSupervisor::StartProcess(int number_of_node, int number, int slot) {
-  const Node* const node = Find(number_of_node);
+Status NodeSupervisor::StartProcess(int number, int rank, int slot) {
+  const Node* const node = Find(number);
   if (node == nullptr) {
     return Status(Code::kNotFound, "it is not a node of this machine");
   }
   // Those that have ended are not needed any more, once their output is read.
-  std::erase_if(ranks_, [](const auto& rank) {
-    return !rank->process.running() && rank->process.output_ended();
+  std::erase_if(ranks_, [](const auto& r) {
+    return !r->process.running() && r->process.output_ended();
   });
-  JobEnvironment environment;
-  Status status = EnvironmentOf(*node, node->job.local_size(), &environment);
-  if (!status.ok()) return status;
-  return StartRank(*node, environment,
-                   {.rank = number,
-                    .node = number_of_node,
-                    .local_rank = slot,
-                    .local_size = node->job.local_size()});
-}
-
-Status NodeSupervisor::StartRank(const Node& node, const JobEnvironment& job,
-                                 const Place& place) {
-  const bool takes_stdin = settings_.gives_stdin && place.rank == 0;
+  const bool takes_stdin = settings_.gives_stdin && rank == 0;
   // Only the terminal's foreground group may read from it.
   const bool foreground = takes_stdin && isatty(0) != 0;
+  NodeListener* const listener = settings_.listener;
   ChildProcess::Settings settings = {
-      .spawn = {.arguments = {node.job.command().begin(),
-                              node.job.command().end()},
-                .environment = RankEnvironment(job, place),
+      .spawn = {.arguments = {node->job.command().begin(),
+                              node->job.command().end()},
+                .environment = std::vector<std::string>(),
                 .process_group =
                     foreground ? ProcessGroup::kJoin : ProcessGroup::kNew,
                 .group = settings_.terminal_group,
                 .death_signal = SIGKILL,
                 .open_files = files_},
       .owns_group = !foreground,
-      .on_end = [this, rank = place.rank, elastic = job.elastic](Exit exit) {
+      .on_end = [this, rank, elastic = node->job.elastic()](Exit exit) {
         if (elastic) exit.finished = HasFinished(rank);
-        settings_.events.on_rank_ended(rank, exit);
+        settings_.listener->OnRankEnded(rank, exit);
       }};
-  if (settings_.events.on_rank_output) {
-    auto take = [this, rank = place.rank](int stream) {
-      return [this, rank, stream](std::string_view bytes) {
-        settings_.events.on_rank_output(rank, stream, bytes);
-      };
-    };
-    settings.out = take(0);
-    settings.err = take(1);
-  }
-  if (!node.job.function().empty()) {
-    settings.announce = [this, rank = place.rank](std::string_view bytes) {
-      settings_.events.on_rank_result(rank, bytes);
-    };
-  }
-  auto rank = std::unique_ptr<Rank>(new Rank{
-      place.rank, foreground, ChildProcess(loop_, std::move(settings))});
-  Status status = rank->process.Start(node.program, takes_stdin ? 0 : kDevNull);
+  Status status =
+      EnvironmentOf(*node, rank, slot, &*settings.spawn.environment);
   if (!status.ok()) return status;
-  ranks_.push_back(std::move(rank));
-  settings_.events.on_rank_started(place.rank, ranks_.back()->process.pid());
+  if (!settings_.raw_output) {
+    settings.out = [listener, rank](std::string_view bytes) {
+      listener->OnRankOutput(rank, 0, bytes);
+    };
+    settings.err = [listener, rank](std::string_view bytes) {
+      listener->OnRankOutput(rank, 1, bytes);
+    };
+  }
+  if (!node->job.function().empty()) {
+    settings.announce = [listener, rank](std::string_view bytes) {
+      listener->OnRankResult(rank, bytes);
+    };
+  }
+  auto started = std::unique_ptr<Rank>(
+      new Rank{rank, foreground, ChildProcess(loop_, std::move(settings))});
+  status = started->process.Start(node->program, takes_stdin ? 0 : kDevNull);
+  if (!status.ok()) return status;
+  ranks_.push_back(std::move(started));
+  listener->OnRankStarted(rank, ranks_.back()->process.pid());
   return Status();
 }
 

@@ -7,18 +7,15 @@
 #include <csignal>
 #include <utility>
 
-#include "client/launcher/command/options.h"
+#include "client/launcher/process/function_files.h"
 #include "client/launcher/process/process.h"
 #include "common/version.h"
 
 namespace maypole::launcher {
 
-RemoteNode::RemoteNode(OutputLoop* loop, Settings settings, NodeEvents events,
-                       OnLost on_lost)
+RemoteNode::RemoteNode(OutputLoop* loop, Settings settings)
     : loop_(loop),
       settings_(std::move(settings)),
-      events_(std::move(events)),
-      on_lost_(std::move(on_lost)),
       ssh_(loop,
            {.spawn = {.arguments =
                           SshArguments(settings_.host.name, settings_.ssh),
@@ -27,11 +24,7 @@ RemoteNode::RemoteNode(OutputLoop* loop, Settings settings, NodeEvents events,
                       .open_files = settings_.files},
             .out = [this](std::string_view bytes) { OnBytes(bytes); },
             .err = [this](std::string_view bytes) { ssh_errors_.Take(bytes); },
-            .on_end = [this](Exit exit) { OnSshEnd(exit); }}) {
-  for (int i = 0; i < settings_.host.ranks; ++i) {
-    ranks_.insert(settings_.first_rank + i);
-  }
-}
+            .on_end = [this](Exit exit) { OnSshEnd(exit); }}) {}
 
 Status RemoteNode::Start() {
   std::string program;
@@ -52,7 +45,22 @@ Status RemoteNode::Start() {
   if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
   const Fd reader(ends[0]);
   status = input_.Open(loop_, Fd(ends[1]));
-  return status.ok() ? ssh_.Start(program, reader.get()) : status;
+  if (status.ok()) status = ssh_.Start(program, reader.get());
+  if (!status.ok() || settings_.function.empty()) return status;
+  return ReadInParts(settings_.function, [this](std::string_view part) {
+    ToNode message;
+    message.mutable_function_part()->set_bytes(std::string(part));
+    Send(message);
+  });
+}
+
+bool RemoteNode::Ready() {
+  if (greeted() && !std::exchange(described_, true)) {
+    ToNode message;
+    *message.mutable_job() = settings_.describe(*this);
+    Send(message);
+  }
+  return ready();
 }
 
 void RemoteNode::OnBytes(std::string_view bytes) {
@@ -89,6 +97,7 @@ void RemoteNode::OnBytes(std::string_view bytes) {
 }
 
 void RemoteNode::OnMessage(const FromNode& message) {
+  NodeListener* const listener = settings_.listener;
   switch (message.kind_case()) {
     case FromNode::kHello:
       head_address_ = message.hello().head_address();
@@ -104,36 +113,38 @@ void RemoteNode::OnMessage(const FromNode& message) {
       if (!finishing_) {
         // Only agents are there. Those of elastic jobs are started again, which
         // only the text says: the job is the same.
-        events_.on_daemon_lost(message.daemon_lost().what(), false);
+        listener->OnDaemonLost(
+            host().name + ": " + message.daemon_lost().what(), false);
       }
       return;
     case FromNode::kRankStarted: {
       const RankStarted& started = message.rank_started();
-      if (!MaySpeakOf(started.rank())) return;
-      return events_.on_rank_started(started.rank(), started.pid());
+      if (!MayReport(started.rank())) return;
+      return listener->OnRankStarted(started.rank(), started.pid());
     }
     case FromNode::kRankJoined: {
       const int rank = message.rank_joined().rank();
-      if (MaySpeakOf(rank)) events_.on_rank_joined(rank);
+      if (MayReport(rank)) listener->OnRankJoined(rank);
       return;
     }
     case FromNode::kRankOutput: {
       const RankOutput& output = message.rank_output();
       if (output.stream() == RankOutput::AGENT_LOG) {
-        return events_.on_daemon_log(NodeName(node()), output.bytes());
+        return listener->OnDaemonLog(settings_.name, output.bytes());
       }
-      if (!MaySpeakOf(output.rank())) return;
+      if (!MayReport(output.rank())) return;
       if (output.stream() == RankOutput::RESULT) {
-        return events_.on_rank_result(output.rank(), output.bytes());
+        return listener->OnRankResult(output.rank(), output.bytes());
       }
-      return events_.on_rank_output(
+      return listener->OnRankOutput(
           output.rank(), output.stream() == RankOutput::STDOUT ? 0 : 1,
           output.bytes());
     }
     case FromNode::kRankEnded: {
       const RankEnded& ended = message.rank_ended();
-      if (!MaySpeakOf(ended.rank())) return;
-      return events_.on_rank_ended(ended.rank(),
+      if (!MayReport(ended.rank())) return;
+      running_.erase(ended.rank());
+      return listener->OnRankEnded(ended.rank(),
                                    {.signaled = ended.signaled(),
                                     .value = ended.value(),
                                     .finished = ended.finished()});
@@ -144,13 +155,10 @@ void RemoteNode::OnMessage(const FromNode& message) {
   }
 }
 
-bool RemoteNode::MaySpeakOf(int rank) {
-  if (!Owns(rank)) {
-    Lose(Garbled("a message about a rank of another node").message());
-  } else if (!ranks_started_) {
-    Lose("it reports ranks that were not started");
-  }
-  return !lost();
+bool RemoteNode::MayReport(int rank) {
+  if (ranks_.contains(rank)) return true;
+  Lose(Garbled("a message about a rank of another node").message());
+  return false;
 }
 
 void RemoteNode::OnSshEnd(Exit exit) {
@@ -167,21 +175,41 @@ void RemoteNode::OnSshEnd(Exit exit) {
 void RemoteNode::Lose(const std::string& why) {
   if (lost()) return;
   state_ = State::kLost;
+  running_.clear();
   bool expected = finishing_;
-  Finish();
-  if (!expected) on_lost_(why);
+  Stop();
+  if (!expected) settings_.on_lost(why);
 }
 
 void RemoteNode::Send(const ToNode& message) {
-  if (message.has_start_ranks()) ranks_started_ = true;
-  if (message.has_start_rank()) {
-    ranks_started_ = true;
-    ranks_.insert(message.start_rank().rank());
-  }
   if (!finishing_) input_.Send(message);
 }
 
-void RemoteNode::Finish() {
+Status RemoteNode::StartProcess(int process, int slot) {
+  ranks_.insert(process);
+  running_.insert(process);
+  ToNode message;
+  message.mutable_start_rank()->set_rank(process);
+  message.mutable_start_rank()->set_slot(slot);
+  Send(message);
+  return Status();
+}
+
+void RemoteNode::SignalProcess(int process, int signal) {
+  ToNode message;
+  message.mutable_signal_ranks()->set_signal(signal);
+  message.mutable_signal_ranks()->set_only(process);
+  Send(message);
+}
+
+void RemoteNode::SignalAll(int signal, bool hurry) {
+  ToNode message;
+  message.mutable_signal_ranks()->set_signal(signal);
+  message.mutable_signal_ranks()->set_hurry(hurry);
+  Send(message);
+}
+
+void RemoteNode::Stop() {
   finishing_ = true;
   input_.Close();
 }
