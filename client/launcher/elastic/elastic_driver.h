@@ -169,7 +169,7 @@ class ElasticDriver {
     std::string host;
     int slot = 0;
     Time started{};
-    std::optional<Time> asked_to_leave;  // when
+    std::optional<Time> leave_requested;  // when
   };
 
   HostState* HostOf(int node, std::string* name);
@@ -178,8 +178,8 @@ class ElasticDriver {
             const std::string& what, Time now);
   static State WithoutNode(const HostState& host, Time now);
   void Leave(const std::string& name, HostState* host, Time now);
-  // Asks the host's processes in slots from `slot` on to leave.
-  void AskToLeave(const std::string& name, int slot, Time now);
+  // Requests the processes in the slots of the host from `slot` on to leave.
+  void RequestLeave(const std::string& name, int slot, Time now);
   void KillLate(Time now);
   void CountChange(const std::string& what);
   void CheckHope(const std::string& what);
@@ -202,7 +202,7 @@ class ElasticDriver {
   int changes_ = 0;
   bool begun_ = false;               // the first processes were started
   std::optional<Time> finished_at_;  // when the first process ended so
-  bool told_to_finish_ = false;
+  bool finish_requested_ = false;
   bool over_ = false;
   std::optional<Time> too_few_since_;
   Actions actions_;

@@ -52,8 +52,7 @@ std::optional<Time> ElasticJob::deadline() const {
   if (stopped_) return std::nullopt;
   std::optional<Time> first = driver_.deadline();
   for (const auto& [number, node] : nodes_) {
-    if (node.ready) continue;
-    first = first ? std::min(*first, node.ready_by) : node.ready_by;
+    if (!node.ready) first = Earlier(first, node.ready_by);
   }
   return first;
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "client/launcher/hosts/own_addresses.h"
+#include "client/launcher/node/node_protocol.h"
 #include "client/launcher/process/function_files.h"
 #include "client/launcher/process/process.h"
 
@@ -210,8 +211,8 @@ Status JobLauncher::AddRank(int rank, const Host& host, int node) {
   return rank == 0 ? BeginRanks() : Status();
 }
 
-// All nodes are ready. None of the ranks is started if there is no place for the
-// output of one.
+// All nodes are ready. None of the ranks is started if there is no place for
+// the output of one.
 Status JobLauncher::BeginRanks() {
   output_.PrintProgress(progress_.End(""));
   if (options_.verbose) {
@@ -304,18 +305,31 @@ void JobLauncher::OnSignal(const signalfd_siginfo& info) {
   nodes_.SignalRanks(signal, info.ssi_int == 1);
 }
 
-void JobLauncher::OnRankStarted(int rank, pid_t pid) {
-  ranks_.OnStart(rank, pid);
-  if (options_.verbose) output_.Print(ranks_.Who(rank) + " started");
-}
-
-void JobLauncher::OnRankOutput(int rank, int stream, std::string_view bytes) {
-  output_.Take(rank, stream, bytes);
+void JobLauncher::OnRank(const FromNode& message) {
+  switch (message.kind_case()) {
+    case FromNode::kRankStarted: {
+      const RankStarted& started = message.rank_started();
+      ranks_.OnStart(started.rank(), started.pid());
+      if (!options_.verbose) return;
+      return output_.Print(ranks_.Who(started.rank()) + " started");
+    }
+    case FromNode::kRankJoined:
+      return OnJoined(message.rank_joined().rank());
+    case FromNode::kRankOutput:
+      return OnOutput(message.rank_output());
+    case FromNode::kRankEnded: {
+      const int rank = message.rank_ended().rank();
+      const Exit exit = ExitOf(message.rank_ended());
+      return EndRank(rank, exit, job_->OnProcessEnd(rank, exit, Now()));
+    }
+    default:
+      return;  // not about a rank
+  }
 }
 
 // The first rank that has called init() waits for the others from now on. (If
 // none does, they need not be programs that use Maypole.)
-void JobLauncher::OnRankJoined(int rank) {
+void JobLauncher::OnJoined(int rank) {
   if (!ranks_.OnJoin(rank) || !awaits_ranks_) return;
   progress_.Begin(Now());
   if (ranks_.awaited() > 0) return;
@@ -324,15 +338,15 @@ void JobLauncher::OnRankJoined(int rank) {
                                       " ranks have called init()"));
 }
 
-void JobLauncher::OnRankResult(int rank, std::string_view bytes) {
+void JobLauncher::OnOutput(const RankOutput& output) {
+  if (output.stream() != RankOutput::RESULT) {
+    return output_.Take(output.rank(), output.stream() == RankOutput::STDERR,
+                        output.bytes());
+  }
   if (options_.function_directory.empty()) return;  // another host is wrong
-  const Status status =
-      AppendPrivately(ResultFile(options_.function_directory, rank), bytes);
+  const Status status = AppendPrivately(
+      ResultFile(options_.function_directory, output.rank()), output.bytes());
   if (!status.ok()) output_.Print(status.message());
-}
-
-void JobLauncher::OnRankEnded(int rank, Exit exit) {
-  EndRank(rank, exit, job_->OnProcessEnd(rank, exit, Now()));
 }
 
 void JobLauncher::EndRank(int rank, Exit exit, bool failed) {

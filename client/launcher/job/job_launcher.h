@@ -54,11 +54,7 @@ class JobLauncher : private NodeListener {
   int Run();
 
  private:
-  void OnRankStarted(int rank, pid_t pid) override;
-  void OnRankOutput(int rank, int stream, std::string_view bytes) override;
-  void OnRankJoined(int rank) override;
-  void OnRankResult(int rank, std::string_view bytes) override;
-  void OnRankEnded(int rank, Exit exit) override;
+  void OnRank(const FromNode& message) override;
   void OnDaemonLog(const std::string& daemon, std::string_view bytes) override;
   void OnDaemonLost(const std::string& what, bool returns) override;
 
@@ -67,6 +63,8 @@ class JobLauncher : private NodeListener {
   ElasticJob::Launcher Hands();
   Status AddRank(int rank, const Host& host, int node);
   Status BeginRanks();
+  void OnJoined(int rank);
+  void OnOutput(const RankOutput& output);
   // failed: this is an end of the job, too.
   void EndRank(int rank, Exit exit, bool failed);
   Status WaitFor(const std::function<bool()>& done, Time deadline);

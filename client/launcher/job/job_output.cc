@@ -75,10 +75,10 @@ Status JobOutput::AddRank(int rank, bool here) {
   return Status();
 }
 
-void JobOutput::Take(int rank, int stream, std::string_view bytes) {
+void JobOutput::Take(int rank, bool is_err, std::string_view bytes) {
   const auto it = ranks_.find(rank);
   if (it == ranks_.end()) return;
-  (stream == 0 ? it->second.out : it->second.err).Take(bytes);
+  (is_err ? it->second.err : it->second.out).Take(bytes);
 }
 
 Clues JobOutput::EndRank(int rank) {

@@ -9,7 +9,7 @@
 //   JobOutput output(&loop, options);
 //   Status s = output.Open();
 //   if (s.ok()) s = output.AddRank(0, true);
-//   output.Take(0, 1, "loss 0.5\n");
+//   output.Take(0, false, "loss 0.5\n");
 //   ... in each round: output.OnTime(now), not later than output.deadline()
 //   output.Flush();                   // unfinished lines
 //   while (!output.WriteRest()) ...   // the reader may be slow
@@ -47,8 +47,7 @@ class JobOutput {
 
   // Creates the rank's files, if there are any. here: on this machine.
   Status AddRank(int rank, bool here);
-  // stream: 0 is stdout, 1 is stderr.
-  void Take(int rank, int stream, std::string_view bytes);
+  void Take(int rank, bool is_err, std::string_view bytes);
   // The rank has ended: shows its unfinished lines, and returns what its last
   // lines say about its end.
   Clues EndRank(int rank);

@@ -76,7 +76,7 @@ std::string RankTable::DescribeFailure(const Supervision& supervision,
   if (!first.maypole_error) {
     // Ranks for which the failed one may have waited.
     const std::string left =
-        List(leavers.told(), "; long before, ", ", ", " more",
+        List(leavers.named(), "; long before, ", ", ", " more",
              [this](int rank) { return Who(rank); });
     return text + left + (left.empty() ? "" : " had exited with code 0");
   }

@@ -25,7 +25,6 @@ constexpr int kWrongUsage = 2;
 constexpr EndLimit kFinishLimit{std::chrono::milliseconds(2000),
                                 std::chrono::milliseconds(50)};
 constexpr size_t kReadBytes = 64 * 1024;
-constexpr size_t kMaxOutputBytes = 64 * 1024;  // in one frame
 
 // The client's address in SSH_CONNECTION: "10.0.0.1 50000 10.0.0.2 22" has the
 // client's address and port, then the server's.
@@ -155,8 +154,8 @@ void NodeRunner::StartProcess(const StartRank& start) {
   const Status status =
       node_.StartProcess(node_number_, start.rank(), start.slot());
   if (status.ok()) return;
-  SendOutput(start.rank(), RankOutput::STDERR, status.message() + "\n");
-  OnRankEnded(start.rank(), kNotStarted);
+  OnRank(OutputOf(start.rank(), RankOutput::STDERR, status.message() + "\n"));
+  OnRank(EndOf(start.rank(), kNotStarted));
 }
 
 void NodeRunner::Signal(const SignalRanks& m) {
@@ -195,52 +194,8 @@ Status NodeRunner::TakeJob(NodeJob job) {
   return status.ok() ? node_.AddNode(std::move(job), secret) : status;
 }
 
-void NodeRunner::SendOutput(int rank, RankOutput::Stream stream,
-                            std::string_view bytes) {
-  while (!bytes.empty()) {
-    const std::string_view part = bytes.substr(0, kMaxOutputBytes);
-    bytes.remove_prefix(part.size());
-    FromNode m;
-    m.mutable_rank_output()->set_rank(rank);
-    m.mutable_rank_output()->set_stream(stream);
-    m.mutable_rank_output()->set_bytes(std::string(part));
-    head_.Send(m);
-  }
-}
-
-void NodeRunner::OnRankStarted(int rank, pid_t pid) {
-  FromNode m;
-  m.mutable_rank_started()->set_rank(rank);
-  m.mutable_rank_started()->set_pid(pid);
-  head_.Send(m);
-}
-
-void NodeRunner::OnRankOutput(int rank, int stream, std::string_view bytes) {
-  SendOutput(rank, stream == 0 ? RankOutput::STDOUT : RankOutput::STDERR,
-             bytes);
-}
-
-void NodeRunner::OnRankJoined(int rank) {
-  FromNode m;
-  m.mutable_rank_joined()->set_rank(rank);
-  head_.Send(m);
-}
-
-void NodeRunner::OnRankResult(int rank, std::string_view bytes) {
-  SendOutput(rank, RankOutput::RESULT, bytes);
-}
-
-void NodeRunner::OnRankEnded(int rank, Exit exit) {
-  FromNode m;
-  m.mutable_rank_ended()->set_rank(rank);
-  m.mutable_rank_ended()->set_signaled(exit.signaled);
-  m.mutable_rank_ended()->set_value(exit.value);
-  m.mutable_rank_ended()->set_finished(exit.finished);
-  head_.Send(m);
-}
-
 void NodeRunner::OnDaemonLog(const std::string&, std::string_view bytes) {
-  SendOutput(0, RankOutput::AGENT_LOG, bytes);
+  head_.Send(OutputOf(0, RankOutput::AGENT_LOG, bytes));
 }
 
 void NodeRunner::OnDaemonLost(const std::string& what, bool) {

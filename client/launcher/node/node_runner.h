@@ -35,11 +35,7 @@ class NodeRunner : private NodeListener {
   int Run();
 
  private:
-  void OnRankStarted(int rank, pid_t pid) override;
-  void OnRankOutput(int rank, int stream, std::string_view bytes) override;
-  void OnRankJoined(int rank) override;
-  void OnRankResult(int rank, std::string_view bytes) override;
-  void OnRankEnded(int rank, Exit exit) override;
+  void OnRank(const FromNode& message) override { head_.Send(message); }
   void OnDaemonLog(const std::string& daemon, std::string_view bytes) override;
   void OnDaemonLost(const std::string& what, bool returns) override;
   Status Prepare();
@@ -50,7 +46,6 @@ class NodeRunner : private NodeListener {
   void Signal(const SignalRanks& m);
   void OnSignal(const signalfd_siginfo& info);
   Status TakeJob(NodeJob job);
-  void SendOutput(int rank, RankOutput::Stream stream, std::string_view bytes);
   void Refuse(const std::string& why);
 
   const std::string directory_;

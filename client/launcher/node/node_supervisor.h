@@ -104,10 +104,10 @@ class NodeSupervisor {
   Status StartProcess(int node, int number, int slot);
   // The node's agent, which is started again if it ends in an elastic job;
   // null: it has none of its own.
-  const NodeCore::Daemon* AgentOf(int node) const;
+  const NodeCore::Daemon* AgentOf(int node);
   // The node's agent has ended, and is not started again: no process there can
   // join an elastic job any more.
-  bool AgentIsLost(int node) const;
+  bool AgentIsLost(int node);
   void StopAgent(int node);
   // from_terminal: the terminal has sent the signal to its foreground group;
   // ranks in that group do not get it again.
@@ -159,13 +159,16 @@ class NodeSupervisor {
 
   void OnSignals();
   void OnAnnounce(const std::string& daemon, std::string_view bytes);
-  const Node* Find(int node) const;
+  // Null: there is none.
+  Node* Find(int node);
+  Node* NodeOf(const std::string& agent);
   Status StartAgent(Node* node, const std::string& secret_file);
   // A daemon has died. Plans its restart if it is the coordinator, or the agent
   // of an elastic job; returns whether it is started again.
   bool StartsAgain(const std::string& name, const Exit& exit);
-  void RestartAgents(Time now);
-  void RestartCoordinator(Time now);
+  void Restart(const std::string& name,
+               const std::vector<std::string>& arguments, Lives* lives);
+  void RestartDaemons(Time now);
   Status EnvironmentOf(const Node& node, int rank, int slot,
                        std::vector<std::string>* out) const;
   // Whether the process, which has ended, had trained to the end.

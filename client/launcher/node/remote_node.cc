@@ -117,48 +117,29 @@ void RemoteNode::OnMessage(const FromNode& message) {
             host().name + ": " + message.daemon_lost().what(), false);
       }
       return;
-    case FromNode::kRankStarted: {
-      const RankStarted& started = message.rank_started();
-      if (!MayReport(started.rank())) return;
-      return listener->OnRankStarted(started.rank(), started.pid());
-    }
-    case FromNode::kRankJoined: {
-      const int rank = message.rank_joined().rank();
-      if (MayReport(rank)) listener->OnRankJoined(rank);
-      return;
-    }
+    case FromNode::kRankStarted:
+      return OnRank(message.rank_started().rank(), message);
+    case FromNode::kRankJoined:
+      return OnRank(message.rank_joined().rank(), message);
     case FromNode::kRankOutput: {
       const RankOutput& output = message.rank_output();
-      if (output.stream() == RankOutput::AGENT_LOG) {
-        return listener->OnDaemonLog(settings_.name, output.bytes());
+      if (output.stream() != RankOutput::AGENT_LOG) {
+        return OnRank(output.rank(), message);
       }
-      if (!MayReport(output.rank())) return;
-      if (output.stream() == RankOutput::RESULT) {
-        return listener->OnRankResult(output.rank(), output.bytes());
-      }
-      return listener->OnRankOutput(
-          output.rank(), output.stream() == RankOutput::STDOUT ? 0 : 1,
-          output.bytes());
+      return listener->OnDaemonLog(settings_.name, output.bytes());
     }
-    case FromNode::kRankEnded: {
-      const RankEnded& ended = message.rank_ended();
-      if (!MayReport(ended.rank())) return;
-      running_.erase(ended.rank());
-      return listener->OnRankEnded(ended.rank(),
-                                   {.signaled = ended.signaled(),
-                                    .value = ended.value(),
-                                    .finished = ended.finished()});
-    }
+    case FromNode::kRankEnded:
+      running_.erase(message.rank_ended().rank());
+      return OnRank(message.rank_ended().rank(), message);
     case FromNode::KIND_NOT_SET:
       return Lose(
           Garbled("a message that this version does not know").message());
   }
 }
 
-bool RemoteNode::MayReport(int rank) {
-  if (ranks_.contains(rank)) return true;
+void RemoteNode::OnRank(int rank, const FromNode& message) {
+  if (ranks_.contains(rank)) return settings_.listener->OnRank(message);
   Lose(Garbled("a message about a rank of another node").message());
-  return false;
 }
 
 void RemoteNode::OnSshEnd(Exit exit) {

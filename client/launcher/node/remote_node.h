@@ -97,8 +97,8 @@ class RemoteNode : public ElasticNode {
   void Send(const ToNode& message);
   void OnBytes(std::string_view bytes);
   void OnMessage(const FromNode& message);
-  // Whether the node may report about this rank. If not, the node is lost.
-  bool MayReport(int rank);
+  // The message is about this rank. A node that reports another's is lost.
+  void OnRank(int rank, const FromNode& message);
   void OnSshEnd(Exit exit);
   void Lose(const std::string& why);
 

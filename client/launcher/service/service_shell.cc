@@ -106,7 +106,7 @@ void NodeService::Run() {
 void NodeService::OnRound() {
   for (auto& [name, log] : logs_) log.OnTime(steady_clock::now());
   node_.OnTime(steady_clock::now());
-  TellReady();
+  ReportReady();
   if (!dialed_.empty()) Dial();
   if (connections_.empty() && !stopping_ &&
       steady_clock::now() - idle_since_ >= kIdleLimit) {
@@ -198,7 +198,7 @@ Status NodeService::StartDaemon(const ServiceAction& action) {
   return s;
 }
 
-void NodeService::TellReady() {
+void NodeService::ReportReady() {
   if (starting_.empty()) return;
   const NodeCore::Daemon* daemon = node_.core().Find(starting_);
   if (daemon->ready) {

@@ -42,7 +42,7 @@ class NodeService : private NodeListener {
   void Perform(const ServiceAction& action);
   void Send(int connection, const std::string& text);
   Status StartDaemon(const ServiceAction& action);
-  void TellReady();
+  void ReportReady();
   void Dial();
   std::string LastLogLine() const;
   void FailForDaemon(const std::string& what);
