@@ -298,6 +298,10 @@ NodeJob JobNodes::JobOf(int node, const Host& host,
 
 Status JobNodes::StartCoordinator() {
   Status status = CheckOpenFiles(options_, here_.files().rlim_max);
+  for (const Host& host : options_.hosts) {
+    std::string ssh;
+    if (status.ok() && !host.here) status = RemoteNode::FindSsh(host, &ssh);
+  }
   if (status.ok()) status = Describe();
   if (!status.ok() || !StartsDaemons(options_)) return status;
   if (!options_.coordinator.empty()) {

@@ -26,15 +26,19 @@ RemoteNode::RemoteNode(OutputLoop* loop, Settings settings)
             .err = [this](std::string_view bytes) { ssh_errors_.Take(bytes); },
             .on_end = [this](Exit exit) { OnSshEnd(exit); }}) {}
 
+Status RemoteNode::FindSsh(const Host& host, std::string* program) {
+  const Status status = FindProgram(kSshProgram, program);
+  if (status.ok()) return status;
+  return Status(status.code(),
+                status.message() +
+                    ": install it (openssh-client) to start ranks on " +
+                    host.name);
+}
+
 Status RemoteNode::Start() {
   std::string program;
-  Status status = FindProgram(kSshProgram, &program);
-  if (!status.ok()) {
-    return Status(status.code(), status.message() +
-                                     ": install it (openssh-client) to start "
-                                     "ranks on " +
-                                     settings_.host.name);
-  }
+  Status status = FindSsh(settings_.host, &program);
+  if (!status.ok()) return status;
   status = ssh_errors_.Open({.id = settings_.log_stream_id,
                              .prefix = "[ssh " + settings_.host.name + "] ",
                              .sink = settings_.log});

@@ -61,6 +61,8 @@ class RemoteNode : public ElasticNode {
   RemoteNode(const RemoteNode&) = delete;
   RemoteNode& operator=(const RemoteNode&) = delete;
 
+  // The path of ssh.
+  static Status FindSsh(const Host& host, std::string* program);
   Status Start();
   bool Ready() override;
   std::string Standing() const override {
