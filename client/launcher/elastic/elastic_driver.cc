@@ -38,7 +38,7 @@ ElasticDriver::Actions ElasticDriver::OnHosts(
     changed |= added || !host.listed || host.slots != h.slots;
     host.slots = h.slots;
     host.listed = true;
-    AskToLeave(h.name, h.slots, now);
+    RequestLeave(h.name, h.slots, now);
   }
   for (auto& [name, host] : hosts_) {
     if (!host.listed || listed.contains(name)) continue;
@@ -66,11 +66,14 @@ ElasticDriver::Actions ElasticDriver::OnNodeLost(int node,
   bool unfinished = false;
   std::erase_if(processes_, [&](const auto& p) {
     if (p.second.host != name) return false;
-    unfinished |= !p.second.asked_to_leave;
+    unfinished |= !p.second.leave_requested;
     return true;
   });
   host->node = -1;
-  if (finishing()) {
+  if (settings_.fixed) {
+    actions_.emplace_back(Tell{name + ": " + why});
+    if (!begun_) End("the job was not started");
+  } else if (finishing()) {
     if (unfinished) {
       End("host " + name + ": " + why + "; its processes had not finished");
     }
@@ -91,9 +94,11 @@ ElasticDriver::Actions ElasticDriver::OnProcessEnd(int number, const Exit& exit,
   if (it == processes_.end()) return {};
   const Process process = it->second;
   processes_.erase(it);
-  if (process.asked_to_leave) return Decide(now);
-  if (finishing()) {
-    *failed = !exit.clean() && !(told_to_finish_ && exit.by_sigterm());
+  if (process.leave_requested) return Decide(now);
+  if (settings_.fixed) {
+    *failed = !exit.clean();
+  } else if (finishing()) {
+    *failed = !exit.clean() && !(finish_requested_ && exit.by_sigterm());
   } else if (exit.clean() || exit.finished) {
     finished_at_ = now;
     *failed = !exit.clean();
@@ -121,12 +126,12 @@ ElasticDriver::Actions ElasticDriver::OnTime(Time now) { return Decide(now); }
 std::optional<Time> ElasticDriver::deadline() const {
   std::optional<Time> first;
   if (over_) return first;
-  const auto add = [&](Time t) { first = first ? std::min(*first, t) : t; };
+  const auto add = [&](Time t) { first = Earlier(first, t); };
   for (const auto& [number, process] : processes_) {
-    if (process.asked_to_leave) add(*process.asked_to_leave + kLeaveGrace);
+    if (process.leave_requested) add(*process.leave_requested + kLeaveGrace);
   }
   if (finishing()) {
-    if (!told_to_finish_) add(*finished_at_ + kFinishGrace);
+    if (!finish_requested_) add(*finished_at_ + kFinishGrace);
     return first;
   }
   for (const auto& [name, host] : hosts_) {
@@ -190,23 +195,23 @@ void ElasticDriver::Leave(const std::string& name, HostState* host, Time now) {
                              " is not listed any more: its processes leave at "
                              "their next commit, or are killed after " +
                              Seconds(kLeaveGrace)});
-  AskToLeave(name, 0, now);
+  RequestLeave(name, 0, now);
 }
 
-void ElasticDriver::AskToLeave(const std::string& name, int slot, Time now) {
+void ElasticDriver::RequestLeave(const std::string& name, int slot, Time now) {
   for (auto& [number, process] : processes_) {
     if (process.host != name || process.slot < slot) continue;
-    if (process.asked_to_leave) continue;
-    process.asked_to_leave = now;
+    if (process.leave_requested) continue;
+    process.leave_requested = now;
     actions_.emplace_back(SignalProcess{number, SIGTERM});
   }
 }
 
 void ElasticDriver::KillLate(Time now) {
   for (auto& [number, process] : processes_) {
-    if (!process.asked_to_leave) continue;
-    if (now - *process.asked_to_leave < kLeaveGrace) continue;
-    process.asked_to_leave = now;  // once more, if it does not end
+    if (!process.leave_requested) continue;
+    if (now - *process.leave_requested < kLeaveGrace) continue;
+    process.leave_requested = now;  // once more, if it does not end
     actions_.emplace_back(SignalProcess{number, SIGKILL});
   }
 }
@@ -278,6 +283,7 @@ void ElasticDriver::FillHost(const std::string& name, HostState* host,
 }
 
 void ElasticDriver::CheckSize(Time now) {
+  if (settings_.fixed) return;  // the caller limits the start
   const int least = begun_ ? settings_.min_size : settings_.first_size;
   if (Slots() >= least) {
     too_few_since_.reset();
@@ -308,16 +314,16 @@ void ElasticDriver::SettleHost(const std::string& name, HostState* host,
 }
 
 void ElasticDriver::FinishOthers(Time now) {
-  if (told_to_finish_ || now - *finished_at_ < kFinishGrace) return;
-  told_to_finish_ = true;
+  if (finish_requested_ || now - *finished_at_ < kFinishGrace) return;
+  finish_requested_ = true;
   for (const auto& [number, process] : processes_) {
-    if (process.asked_to_leave) continue;
+    if (process.leave_requested) continue;
     actions_.emplace_back(SignalProcess{number, SIGTERM});
   }
 }
 
 ElasticDriver::Actions ElasticDriver::Decide(Time now) {
-  if (over_) return std::exchange(actions_, {});
+  if (over_ || filled()) return std::exchange(actions_, {});
   KillLate(now);
   if (finishing()) {
     FinishOthers(now);

@@ -1,5 +1,5 @@
-// ElasticDriver: decides on which hosts the processes of an elastic job run,
-// when one that has ended is started again, and when the job ends.
+// ElasticDriver: decides on which hosts the processes of a job run, when one
+// that has ended is started again, and when the job ends.
 //
 // Purpose: hosts come (from the list of the command line, or a discovery
 // script), fail and go. Pure: events in, actions out. Which processes are in
@@ -45,6 +45,12 @@
 //           (OnJobLost)
 // How a process ends that was asked to leave has no consequences.
 //
+// A fixed job (Settings::fixed) is one where min = max and nobody is replaced:
+// when the nodes of all hosts are ready, all processes are started, in the
+// order of hosts and slots, so that a process has the number of its rank. The
+// loss of a node before that ends the job badly. Afterwards the driver decides
+// nothing: the caller knows what the end of a process means.
+//
 // Thread contract: a value; not synchronized. Times are the caller's.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_ELASTIC_ELASTIC_DRIVER_H_
 #define MAYPOLE_CLIENT_LAUNCHER_ELASTIC_ELASTIC_DRIVER_H_
@@ -84,6 +90,7 @@ class ElasticDriver {
     int reset_limit = -1;  // changes; -1: any number
     std::chrono::milliseconds shortest_cooldown{1000};
     std::chrono::milliseconds longest_cooldown{60'000};
+    bool fixed = false;  // needs only first_size and max_size, which are equal
     // How the user knows them.
     std::string reset_limit_name = "--reset-limit";
     std::string patience_name = "--elastic-timeout";
@@ -139,6 +146,9 @@ class ElasticDriver {
   // Whether some process has ended that had trained to the end: then no process
   // is started any more.
   bool finishing() const { return finished_at_.has_value(); }
+  // Whether all processes of a fixed job were started.
+  bool filled() const { return settings_.fixed && begun_; }
+  bool fixed() const { return settings_.fixed; }
   bool over() const { return over_; }
   int running() const { return static_cast<int>(processes_.size()); }
 
@@ -159,7 +169,7 @@ class ElasticDriver {
     std::string host;
     int slot = 0;
     Time started{};
-    std::optional<Time> asked_to_leave;  // when
+    std::optional<Time> leave_requested;  // when
   };
 
   HostState* HostOf(int node, std::string* name);
@@ -168,8 +178,8 @@ class ElasticDriver {
             const std::string& what, Time now);
   static State WithoutNode(const HostState& host, Time now);
   void Leave(const std::string& name, HostState* host, Time now);
-  // Asks the host's processes in slots from `slot` on to leave.
-  void AskToLeave(const std::string& name, int slot, Time now);
+  // Requests the processes in the slots of the host from `slot` on to leave.
+  void RequestLeave(const std::string& name, int slot, Time now);
   void KillLate(Time now);
   void CountChange(const std::string& what);
   void CheckHope(const std::string& what);
@@ -192,7 +202,7 @@ class ElasticDriver {
   int changes_ = 0;
   bool begun_ = false;               // the first processes were started
   std::optional<Time> finished_at_;  // when the first process ended so
-  bool told_to_finish_ = false;
+  bool finish_requested_ = false;
   bool over_ = false;
   std::optional<Time> too_few_since_;
   Actions actions_;

@@ -65,6 +65,52 @@ TEST(ElasticDriverTest, StartsProcessesWhenThereAreEnoughSlots) {
   EXPECT_FALSE(d.deadline());
 }
 
+// Of a job of four ranks that is not elastic, on the hosts a and b.
+D::Settings Fixed() { return {.first_size = 4, .max_size = 4, .fixed = true}; }
+
+TEST(ElasticDriverTest, AFixedJobStartsItsRanksWhenAllNodesAreReady) {
+  D d(Fixed());
+  EXPECT_EQ(Of<D::StartNode>(d.OnHosts({{"b", 3}, {"a", 1}}, At(0))).size(),
+            2u);
+  EXPECT_TRUE(d.OnNodeReady(1, At(1)).empty());
+  EXPECT_TRUE(d.OnTime(At(100'000)).empty());
+  EXPECT_FALSE(d.filled());
+  // Ranks are numbered node by node, and within their node.
+  const auto ranks = Of<D::StartProcess>(d.OnNodeReady(0, At(100'001)));
+  ASSERT_EQ(ranks.size(), 4u);
+  for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_EQ(ranks[static_cast<size_t>(rank)].process, rank);
+    EXPECT_EQ(ranks[static_cast<size_t>(rank)].node, rank < 3 ? 0 : 1);
+    EXPECT_EQ(ranks[static_cast<size_t>(rank)].slot, rank < 3 ? rank : 0);
+  }
+  EXPECT_TRUE(d.filled());
+  EXPECT_FALSE(d.deadline());
+}
+
+TEST(ElasticDriverTest, NobodyIsReplacedInAFixedJob) {
+  D d = TwoHosts(Fixed());
+  bool failed = true;
+  EXPECT_TRUE(End(&d, 0, kClean, At(1), &failed).empty());
+  EXPECT_FALSE(failed);
+  EXPECT_TRUE(End(&d, 1, kKilled, At(2), &failed).empty());
+  EXPECT_TRUE(failed);
+  const auto told = d.OnNodeLost(1, "its connection broke", At(3));
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(Of<D::Tell>(told)[0].line, "b: its connection broke");
+  EXPECT_TRUE(d.OnTime(At(1000)).empty());
+  EXPECT_FALSE(d.over());
+}
+
+TEST(ElasticDriverTest, AFixedJobDoesNotStartWithoutANode) {
+  D d(Fixed());
+  d.OnHosts({{"a", 2}, {"b", 2}}, At(0));
+  d.OnNodeReady(0, At(1));
+  const auto told = d.OnNodeLost(1, "its connection broke", At(2));
+  ASSERT_EQ(Of<D::EndBadly>(told).size(), 1u);
+  EXPECT_EQ(Of<D::EndBadly>(told)[0].why, "the job was not started");
+  EXPECT_TRUE(d.over());
+}
+
 TEST(ElasticDriverTest, StartsNoMoreThanTheMost) {
   D d(Sizes(2, 1, 3));
   d.OnHosts({{"a", 2}, {"b", 2}}, At(0));

@@ -18,11 +18,7 @@ bool ElasticJob::OnProcessEnd(int process, const Exit& exit, Time now) {
 
 void ElasticJob::OnHosts(const std::vector<Host>& hosts, Time now) {
   std::vector<HostSlots> slots;
-  for (Host host : hosts) {
-    if (host.here) {  // by whatever name: it is listed at most once
-      if (here_.empty()) here_ = host.name;
-      host.name = here_;
-    }
+  for (const Host& host : hosts) {
     hosts_[host.name] = host;
     slots.push_back({host.name, host.slots});
   }
@@ -33,7 +29,7 @@ void ElasticJob::OnNodeLost(int number, const std::string& why) {
   const auto it = nodes_.find(number);
   if (it == nodes_.end()) return;
   it->second.lost = why;
-  if (!stopped_) return;  // LookAtNodes() sees it
+  if (!stopped_) return;  // CheckNodes() sees it
   for (const int process : it->second.processes) {
     launcher_.lose_process(process);
   }
@@ -41,14 +37,14 @@ void ElasticJob::OnNodeLost(int number, const std::string& why) {
 
 void ElasticJob::Continue(Time now) {
   if (stopped_) return;
-  LookAtNodes(now);
+  CheckNodes(now);
   Take(driver_.OnTime(now));
   while (!actions_.empty() && !stopped_) {
     const ElasticDriver::Action action = std::move(actions_.front());
     actions_.pop_front();
     std::visit([&](const auto& a) { Do(a, now); }, action);
     // What it does may be done at once: a node without an agent of its own.
-    if (actions_.empty()) LookAtNodes(now);
+    if (actions_.empty()) CheckNodes(now);
   }
 }
 
@@ -56,24 +52,23 @@ std::optional<Time> ElasticJob::deadline() const {
   if (stopped_) return std::nullopt;
   std::optional<Time> first = driver_.deadline();
   for (const auto& [number, node] : nodes_) {
-    if (node.ready) continue;
-    first = first ? std::min(*first, node.ready_by) : node.ready_by;
+    if (!node.ready) first = Earlier(first, node.ready_by);
   }
   return first;
 }
 
 // --- Nodes -------------------------------------------------------------------
 
-void ElasticJob::LookAtNodes(Time now) {
+void ElasticJob::CheckNodes(Time now) {
   std::vector<int> lost;
   for (auto& [number, node] : nodes_) {
-    LookAt(number, &node, now);
+    CheckNode(number, &node, now);
     if (!node.lost.empty()) lost.push_back(number);
   }
   for (const int number : lost) Lose(number, now);
 }
 
-void ElasticJob::LookAt(int number, Node* node, Time now) {
+void ElasticJob::CheckNode(int number, Node* node, Time now) {
   // A host on which even a shell's start hangs, or the agent's.
   if (node->lost.empty() && !node->ready && now >= node->ready_by) {
     node->runner->GiveUp(node->runner->Standing() + " after " +
@@ -131,6 +126,10 @@ void ElasticJob::Do(const ElasticDriver::StartProcess& start, Time now) {
     status = node.runner->StartProcess(start.process, start.slot);
   }
   if (status.ok()) return;
+  if (driver_.fixed()) {
+    Stop();
+    return launcher_.fail(status.message());
+  }
   launcher_.say(status.message());
   launcher_.lose_process(start.process);
   OnProcessEnd(start.process, kNotStarted, now);

@@ -1,9 +1,9 @@
-// ElasticJob: the hosts and processes of an elastic job, as maypolerun runs
-// them.
+// ElasticJob: the hosts and processes of a job, elastic or fixed, as maypolerun
+// runs them.
 //
 // Purpose: carries out what ElasticDriver decides: starts and stops nodes
-// (ElasticNode) and processes on them, and tells it what becomes of them. Pure:
-// JobLauncher has the nodes, the coordinator, the output and the signals.
+// (ElasticNode) and processes on them, and reports to it what becomes of them.
+// Pure: JobLauncher has the nodes, the coordinator, the output and the signals.
 //
 //   JobLauncher --- events ---> ElasticJob ---> ElasticDriver
 //        ^                          |  <--- actions ---'
@@ -35,8 +35,8 @@
 
 namespace maypole::launcher {
 
-// A node of an elastic job, of this machine or of another. It is started when
-// it is made, and its loss is an event (ElasticJob::OnNodeLost).
+// A node of a job, of this machine or of another. Its loss is an event
+// (ElasticJob::OnNodeLost).
 class ElasticNode {
  public:
   virtual ~ElasticNode() = default;
@@ -58,7 +58,7 @@ class ElasticJob {
   // What it needs of its JobLauncher.
   struct Launcher {
     // Its loss may be reported before this returns.
-    std::function<std::unique_ptr<ElasticNode>(int node, const Host&)>
+    std::function<std::shared_ptr<ElasticNode>(int node, const Host&)>
         start_node;
     std::chrono::seconds start_limit{0};  // until a node is ready
     std::function<Status(int process, const Host&, int node)> add_process;
@@ -81,23 +81,25 @@ class ElasticJob {
   // The job ends: whatever happens now has no consequences.
   void Stop() { stopped_ = true; }
   // Nothing is started any more: some process has ended well, or the job has
-  // failed, or was stopped.
-  bool ending() const { return stopped_ || finishing() || over(); }
+  // failed, or was stopped. Or it is a fixed job whose processes were started.
+  bool ending() const {
+    return stopped_ || finishing() || over() || driver_.filled();
+  }
   bool finishing() const { return driver_.finishing(); }
   bool over() const { return driver_.over(); }
 
  private:
   struct Node {
     Host host;
-    std::unique_ptr<ElasticNode> runner;
+    std::shared_ptr<ElasticNode> runner;  // null while start_node runs
     bool ready = false;
     Time ready_by{};
     std::set<int> processes;
     std::string lost;  // why; empty: it is not
   };
 
-  void LookAtNodes(Time now);
-  void LookAt(int number, Node* node, Time now);
+  void CheckNodes(Time now);
+  void CheckNode(int number, Node* node, Time now);
   void Lose(int number, Time now);
   void Take(ElasticDriver::Actions actions);
   void Do(const ElasticDriver::StartNode& start, Time now);
@@ -110,7 +112,6 @@ class ElasticJob {
   const Launcher launcher_;
   ElasticDriver driver_;
   std::map<std::string, Host> hosts_;
-  std::string here_;           // the first name of this machine that was listed
   std::map<int, Node> nodes_;  // that live
   std::map<int, int> node_of_;  // of processes that live
   std::deque<ElasticDriver::Action> actions_;

@@ -54,14 +54,14 @@ void HostDiscovery::OnTime(Time now) {
     process_->CloseOutput();
     process_.reset();
     TakeHosts(now);
-  } else if (asked_ && asked_->wait_for(std::chrono::seconds(0)) ==
-                           std::future_status::ready) {
-    here_.merge(asked_->get());
-    asked_.reset();
+  } else if (resolving_ && resolving_->wait_for(std::chrono::seconds(0)) ==
+                               std::future_status::ready) {
+    here_.merge(resolving_->get());
+    resolving_.reset();
     TakeHosts(now);
   }
   if (now < next_) return;
-  if (asked_) {
+  if (resolving_) {
     next_ = now + kNamesInterval;
     return;
   }
@@ -105,20 +105,20 @@ void HostDiscovery::Start(Time now) {
   if (status.ok()) return;
   process_.reset();
   next_ = now + kDiscoveryInterval;
-  Complain(status.message());
+  ReportProblem(status.message());
 }
 
 void HostDiscovery::TakeHosts(Time now) {
   next_ = now + kDiscoveryInterval;
   if (killed_) {
-    return Complain("took longer than " +
-                    std::to_string(kDiscoveryLimit.count()) + " s");
+    return ReportProblem("took longer than " +
+                         std::to_string(kDiscoveryLimit.count()) + " s");
   }
   if (!exit_->clean()) {
     const std::string_view line =
         std::string_view(errors_).substr(0, errors_.find('\n'));
-    return Complain(Describe(*exit_) +
-                    (line.empty() ? "" : ": " + std::string(line)));
+    return ReportProblem(Describe(*exit_) +
+                         (line.empty() ? "" : ": " + std::string(line)));
   }
   std::vector<Host> hosts;
   std::vector<std::string> unknown;
@@ -130,22 +130,27 @@ void HostDiscovery::TakeHosts(Time now) {
   Status status = ParseHostLines("its output", output_,
                                  settings_.slots_per_host, known, &hosts);
   if (status.ok() && !unknown.empty()) {
-    status = Ask(unknown);
+    status = ResolveNames(unknown);
     if (status.ok()) {  // when the names are known, it is called again
       next_ = now + kNamesInterval;
       return;
     }
   }
   if (status.ok()) status = CheckSlots(hosts);
-  if (!status.ok()) return Complain(status.message());
-  complained_ = false;
+  if (!status.ok()) return ReportProblem(status.message());
+  reported_ = false;
+  for (Host& host : hosts) {  // by whatever name: it is listed at most once
+    if (!host.here) continue;
+    if (own_name_.empty()) own_name_ = host.name;
+    host.name = own_name_;
+  }
   settings_.on_hosts(hosts);
 }
 
 // The thread cannot be stopped, and may outlive this object.
-Status HostDiscovery::Ask(const std::vector<std::string>& names) {
+Status HostDiscovery::ResolveNames(const std::vector<std::string>& names) {
   std::promise<std::map<std::string, bool>> promise;
-  asked_ = promise.get_future();
+  resolving_ = promise.get_future();
   std::thread thread;
   const Status status = StartThread(
       [names, is_here = settings_.is_here,
@@ -158,13 +163,13 @@ Status HostDiscovery::Ask(const std::vector<std::string>& names) {
   if (status.ok()) {
     thread.detach();
   } else {
-    asked_.reset();
+    resolving_.reset();
   }
   return status;
 }
 
-void HostDiscovery::Complain(const std::string& what) {
-  if (std::exchange(complained_, true)) return;
+void HostDiscovery::ReportProblem(const std::string& what) {
+  if (std::exchange(reported_, true)) return;
   settings_.say("--host-discovery-script " + settings_.script + ": " + what +
                 "; the hosts stay as they are");
 }

@@ -67,8 +67,8 @@ class HostDiscovery {
  private:
   void Start(Time now);
   void TakeHosts(Time now);
-  Status Ask(const std::vector<std::string>& names);
-  void Complain(const std::string& what);
+  Status ResolveNames(const std::vector<std::string>& names);
+  void ReportProblem(const std::string& what);
 
   OutputLoop* const loop_;
   const Settings settings_;
@@ -77,9 +77,10 @@ class HostDiscovery {
   bool killed_ = false;       // process_ took too long
   std::string output_, errors_;
   std::map<std::string, bool> here_;  // by name
-  std::optional<std::future<std::map<std::string, bool>>> asked_;
+  std::string own_name_;  // the first name of this machine that was listed
+  std::optional<std::future<std::map<std::string, bool>>> resolving_;
   Time next_{};  // start, or the end of process_'s time
-  bool complained_ = false;
+  bool reported_ = false;
 };
 
 }  // namespace maypole::launcher

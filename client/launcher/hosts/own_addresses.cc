@@ -39,9 +39,27 @@ bool IsForOthers(const ifaddrs& i) {
   if ((i.ifa_flags & IFF_UP) == 0 || (i.ifa_flags & IFF_LOOPBACK) != 0) {
     return false;
   }
-  if (i.ifa_addr == nullptr || i.ifa_addr->sa_family != AF_INET6) return true;
+  if (i.ifa_addr->sa_family != AF_INET6) return true;
   const auto* v6 = reinterpret_cast<const sockaddr_in6*>(i.ifa_addr);
   return !IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr);
+}
+
+// The addresses of the interfaces that are wanted, IPv4 before IPv6.
+template <typename Wanted>
+std::vector<std::string> AddressesOf(const Wanted& wanted) {
+  std::vector<std::string> addresses;
+  const Interfaces all = AllInterfaces();
+  for (const int family : {AF_INET, AF_INET6}) {
+    for (const ifaddrs* i = all.get(); i != nullptr; i = i->ifa_next) {
+      if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != family ||
+          !wanted(*i)) {
+        continue;
+      }
+      std::string text = NumericHost(i->ifa_addr);
+      if (!text.empty()) addresses.push_back(std::move(text));
+    }
+  }
+  return addresses;
 }
 
 // A connection attempt in progress.
@@ -95,21 +113,7 @@ Progress Check(std::vector<Attempt>* attempts) {
 
 }  // namespace
 
-std::vector<std::string> OwnAddresses() {
-  std::vector<std::string> addresses;
-  Interfaces all = AllInterfaces();
-  for (int family : {AF_INET, AF_INET6}) {
-    for (const ifaddrs* i = all.get(); i != nullptr; i = i->ifa_next) {
-      if (!IsForOthers(*i) || i->ifa_addr == nullptr ||
-          i->ifa_addr->sa_family != family) {
-        continue;
-      }
-      std::string text = NumericHost(i->ifa_addr);
-      if (!text.empty()) addresses.push_back(text);
-    }
-  }
-  return addresses;
-}
+std::vector<std::string> OwnAddresses() { return AddressesOf(IsForOthers); }
 
 std::string AnyAddress() {
   const Fd fd(socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -140,20 +144,14 @@ bool IsThisMachine(const std::string& name) {
 
 Status AddressOfInterface(const std::vector<std::string>& interfaces,
                           std::string* address) {
-  Interfaces all = AllInterfaces();
   std::string names;
   for (const std::string& name : interfaces) {
     names += (names.empty() ? "" : ",") + name;
-    for (int family : {AF_INET, AF_INET6}) {
-      for (const ifaddrs* i = all.get(); i != nullptr; i = i->ifa_next) {
-        if (name != i->ifa_name || i->ifa_addr == nullptr ||
-            i->ifa_addr->sa_family != family) {
-          continue;
-        }
-        *address = NumericHost(i->ifa_addr);
-        if (!address->empty()) return Status();
-      }
-    }
+    const std::vector<std::string> found =
+        AddressesOf([&](const ifaddrs& i) { return name == i.ifa_name; });
+    if (found.empty()) continue;
+    *address = found.front();
+    return Status();
   }
   return Status(Code::kNotFound,
                 "no network interface " + names +

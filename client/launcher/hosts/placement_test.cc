@@ -7,59 +7,50 @@
 #include <map>
 
 #include "client/launcher/process/announcement.h"
+#include "common/finished_file.h"
 #include "common/limits.h"
 
 namespace maypole::launcher {
 namespace {
 
-std::vector<int> NodesOf(int ranks, int nodes) {
-  std::vector<int> out;
-  for (const Place& p : PlaceRanks(SpreadEvenly(ranks, nodes)))
-    out.push_back(p.node);
-  return out;
-}
-
 std::map<std::string, std::string> Map(const Variables& variables) {
   return {variables.begin(), variables.end()};
 }
 
-JobEnvironment FourOnTwo() {
-  return {.ranks = 4,
-          .nodes = 2,
-          .job = "j",
-          .token = "t",
-          .start_timeout_s = 7,
-          .usable_cores = 10,
-          .ranks_here = 4,
-          .agent = "/a1"};
+// The second of two nodes with two ranks each.
+NodeJob SecondOfTwo() {
+  NodeJob job;
+  job.set_node(1);
+  job.set_nodes(2);
+  job.set_ranks(4);
+  job.set_first_rank(2);
+  job.set_local_size(2);
+  job.set_job("j");
+  job.set_token("t");
+  job.set_start_timeout_s(7);
+  return job;
 }
+
+RankSurroundings Around() {
+  return {.usable_cores = 10, .ranks_here = 4, .agent = "/a1"};
+}
+
+bool NoneSet(const std::string&) { return false; }
 
 TEST(PlacementTest, AJobsIdBeginsWithItsName) {
   EXPECT_EQ(JobId("", "0123456789abcdef01"), "0123456789abcdef");
   EXPECT_EQ(JobId("net", "0123456789abcdef01"), "net-01234567");
 }
 
-TEST(PlacementTest, RanksGoNodeByNode) {
-  EXPECT_EQ(NodesOf(4, 2), (std::vector<int>{0, 0, 1, 1}));
-  EXPECT_EQ(NodesOf(3, 2), (std::vector<int>{0, 0, 1}));
-  EXPECT_EQ(NodesOf(5, 3), (std::vector<int>{0, 0, 1, 1, 2}));
-  EXPECT_EQ(NodesOf(3, 1), (std::vector<int>{0, 0, 0}));
-}
-
-TEST(PlacementTest, RanksAreNumberedWithinTheirNode) {
-  std::vector<Place> places = PlaceRanks({2, 1});
-  ASSERT_EQ(places.size(), 3u);
-  EXPECT_EQ(places[1].rank, 1);
-  EXPECT_EQ(places[1].local_rank, 1);
-  EXPECT_EQ(places[1].local_size, 2);
-  EXPECT_EQ(places[2].rank, 2);
-  EXPECT_EQ(places[2].local_rank, 0);
-  EXPECT_EQ(places[2].local_size, 1);
+TEST(PlacementTest, TheFirstNodesHaveOneRankMore) {
+  EXPECT_EQ(SpreadEvenly(4, 2), (std::vector<int>{2, 2}));
+  EXPECT_EQ(SpreadEvenly(3, 2), (std::vector<int>{2, 1}));
+  EXPECT_EQ(SpreadEvenly(5, 3), (std::vector<int>{2, 2, 1}));
+  EXPECT_EQ(SpreadEvenly(3, 1), (std::vector<int>{3}));
 }
 
 TEST(PlacementTest, EnvironmentOfARank) {
-  auto v = Map(RankVariables(FourOnTwo(), PlaceRanks({2, 2})[3],
-                             [](const std::string&) { return false; }));
+  auto v = Map(RankVariables(SecondOfTwo(), Around(), 3, 1, NoneSet));
   std::map<std::string, std::string> expected = {
       {"MAYPOLE_RANK", "3"},       {"MAYPOLE_SIZE", "4"},
       {"MAYPOLE_LOCAL_RANK", "1"}, {"MAYPOLE_LOCAL_SIZE", "2"},
@@ -72,35 +63,61 @@ TEST(PlacementTest, EnvironmentOfARank) {
   EXPECT_EQ(v, expected);
 }
 
+TEST(PlacementTest, EnvironmentOfAProcessOfAnElasticJob) {
+  NodeJob job = SecondOfTwo();
+  job.set_elastic(true);
+  job.set_min_size(2);
+  job.set_max_size(5);
+  RankSurroundings around = Around();
+  around.directory = "/d";
+  const Variables variables = RankVariables(job, around, 7, 1, NoneSet);
+  auto v = Map(variables);
+  EXPECT_EQ(v["MAYPOLE_MIN_SIZE"], "2");
+  EXPECT_EQ(v["MAYPOLE_MAX_SIZE"], "5");
+  EXPECT_EQ(v[kFinishedFileVariable], "/d/finished.7");
+  EXPECT_FALSE(v.contains("MAYPOLE_RANK"));
+}
+
+TEST(PlacementTest, WhatIsSetForRanksIsOfAJob) {
+  NodeJob job = SecondOfTwo();
+  job.set_function("/f");
+  for (const bool elastic : {false, true}) {
+    job.set_elastic(elastic);
+    for (const auto& [name, value] :
+         RankVariables(job, Around(), 3, 1, NoneSet)) {
+      EXPECT_TRUE(IsOfAJob(name) || !name.starts_with("MAYPOLE_")) << name;
+    }
+  }
+  EXPECT_FALSE(IsOfAJob("MAYPOLE_LOG_LEVEL"));
+}
+
 TEST(PlacementTest, WhatTheUserSetStays) {
-  auto v = Map(RankVariables(FourOnTwo(), PlaceRanks({2, 2})[0],
+  auto v = Map(RankVariables(SecondOfTwo(), Around(), 2, 0,
                              [](const std::string&) { return true; }));
   EXPECT_FALSE(v.contains("PYTHONUNBUFFERED"));
   EXPECT_FALSE(v.contains("OMP_NUM_THREADS"));
-  EXPECT_EQ(v["MAYPOLE_RANK"], "0");
+  EXPECT_EQ(v["MAYPOLE_RANK"], "2");
 }
 
 TEST(PlacementTest, ARankIsBoundToTheGpuOfItsLocalRank) {
-  JobEnvironment job = FourOnTwo();
-  job.gpus = {"4", "GPU-7"};
-  const std::vector<Place> places = PlaceRanks({3, 1});
-  const auto none_set = [](const std::string&) { return false; };
-  for (const auto& [place, gpu] : {std::pair(0, "4"), std::pair(1, "GPU-7"),
-                                   std::pair(2, "4"), std::pair(3, "4")}) {
-    EXPECT_EQ(Map(RankVariables(job, places[static_cast<size_t>(place)],
-                                none_set))["CUDA_VISIBLE_DEVICES"],
+  RankSurroundings around = Around();
+  around.gpus = {"4", "GPU-7"};
+  for (const auto& [local, gpu] :
+       {std::pair(0, "4"), std::pair(1, "GPU-7"), std::pair(2, "4")}) {
+    EXPECT_EQ(Map(RankVariables(SecondOfTwo(), around, 2 + local, local,
+                                NoneSet))["CUDA_VISIBLE_DEVICES"],
               gpu);
   }
 }
 
 TEST(PlacementTest, WithTheShimHorovodsVariablesAreSet) {
-  JobEnvironment job = FourOnTwo();
-  const auto none_set = [](const std::string&) { return false; };
-  const Place place = PlaceRanks({2, 2})[3];
-  EXPECT_FALSE(Map(RankVariables(job, place, none_set)).contains("PYTHONPATH"));
-  job.horovod_shim = "/m/horovod_shim";
-  job.host = "h2";
-  auto v = Map(RankVariables(job, place, none_set));
+  NodeJob job = SecondOfTwo();
+  RankSurroundings around = Around();
+  EXPECT_FALSE(
+      Map(RankVariables(job, around, 3, 1, NoneSet)).contains("PYTHONPATH"));
+  job.set_horovod_shim("/m/horovod_shim");
+  job.set_host("h2");
+  auto v = Map(RankVariables(job, around, 3, 1, NoneSet));
   EXPECT_EQ(v["PYTHONPATH"], "/m/horovod_shim");
   for (const auto& [name, value] :
        {std::pair("RANK", "3"), std::pair("SIZE", "4"),
@@ -109,15 +126,17 @@ TEST(PlacementTest, WithTheShimHorovodsVariablesAreSet) {
         std::pair("HOSTNAME", "h2")}) {
     EXPECT_EQ(v[std::string("HOROVOD_") + name], value) << name;
   }
-  job.python_path = "/m:/n";
-  EXPECT_EQ(Map(RankVariables(job, place, none_set))["PYTHONPATH"],
+  EXPECT_FALSE(v.contains("HOROVOD_JOB"));
+  around.python_path = "/m:/n";
+  EXPECT_EQ(Map(RankVariables(job, around, 3, 1, NoneSet))["PYTHONPATH"],
             "/m/horovod_shim:/m:/n");
 }
 
 TEST(PlacementTest, AJobInProcessHasNoAgent) {
-  JobEnvironment job{.ranks = 1, .nodes = 1};
-  auto v = Map(RankVariables(job, PlaceRanks({1})[0],
-                             [](const std::string&) { return false; }));
+  NodeJob job;
+  job.set_ranks(1);
+  job.set_nodes(1);
+  auto v = Map(RankVariables(job, {}, 0, 0, NoneSet));
   EXPECT_FALSE(v.contains("MAYPOLE_AGENT"));
   EXPECT_EQ(v["OMP_NUM_THREADS"], "1");
 }

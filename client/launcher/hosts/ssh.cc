@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "client/launcher/hosts/placement.h"
+
 namespace maypole::launcher {
 namespace {
 
@@ -17,14 +19,6 @@ constexpr std::array<std::string_view, 20> kOfThisMachine = {
 constexpr std::array<std::string_view, 8> kOfThisSession = {
     "SSH_",     "XDG_",  "DBUS_", "TERM_",
     "WAYLAND_", "SUDO_", "TMUX",  "LC_TERMINAL"};
-
-// Set for ranks, when maypolerun itself runs as a rank of another job. All
-// other MAYPOLE_ variables are settings of the user.
-constexpr std::array<std::string_view, 11> kOfAJob = {
-    "MAYPOLE_RANK",       "MAYPOLE_SIZE",         "MAYPOLE_LOCAL_RANK",
-    "MAYPOLE_LOCAL_SIZE", "MAYPOLE_CROSS_RANK",   "MAYPOLE_CROSS_SIZE",
-    "MAYPOLE_JOB",        "MAYPOLE_TOKEN",        "MAYPOLE_AGENT",
-    "MAYPOLE_NODE",       "MAYPOLE_START_TIMEOUT"};
 
 // A phrase in the output of ssh or the shell, and advice for the user.
 struct Sign {
@@ -158,7 +152,7 @@ bool Travels(std::string_view name) {
   auto is = [&](std::string_view other) { return name == other; };
   return !name.empty() &&
          std::none_of(kOfThisMachine.begin(), kOfThisMachine.end(), is) &&
-         std::none_of(kOfAJob.begin(), kOfAJob.end(), is) &&
+         !IsOfAJob(name) &&
          std::none_of(
              kOfThisSession.begin(), kOfThisSession.end(),
              [&](std::string_view start) { return name.starts_with(start); });

@@ -35,7 +35,7 @@ std::string EarlyLeavers::TakeLine(Time now) {
   std::sort(left_.begin(), left_.end());
   std::string line =
       Ranks(left_) + " exited with code 0; waiting for " + Ranks(running);
-  told_.insert(told_.end(), left_.begin(), left_.end());
+  named_.insert(named_.end(), left_.begin(), left_.end());
   left_.clear();
   return line;
 }

@@ -36,12 +36,12 @@ class EarlyLeavers {
   // that left since the previous line.
   std::string TakeLine(Time now);
   // The ranks that the lines so far have named, in that order.
-  const std::vector<int>& told() const { return told_; }
+  const std::vector<int>& named() const { return named_; }
 
  private:
   std::vector<bool> running_;
   std::vector<int> left_;  // not yet named in a line
-  std::vector<int> told_;
+  std::vector<int> named_;
   std::optional<Time> due_;
 };
 

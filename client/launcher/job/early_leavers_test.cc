@@ -38,7 +38,7 @@ TEST(EarlyLeaversTest, SeveralShareALine) {
   leavers.OnRankExit(0, true, At(60000));
   EXPECT_EQ(leavers.TakeLine(At(70000)),
             "rank 0 exited with code 0; waiting for rank 2");
-  EXPECT_EQ(leavers.told(), (std::vector<int>{1, 3, 0}));
+  EXPECT_EQ(leavers.named(), (std::vector<int>{1, 3, 0}));
 }
 
 TEST(EarlyLeaversTest, AFailureSaysEnough) {
@@ -47,7 +47,7 @@ TEST(EarlyLeaversTest, AFailureSaysEnough) {
   leavers.OnRankExit(0, false, At(100));
   EXPECT_FALSE(leavers.deadline());
   EXPECT_EQ(leavers.TakeLine(At(10000)), "");
-  EXPECT_TRUE(leavers.told().empty());
+  EXPECT_TRUE(leavers.named().empty());
 }
 
 }  // namespace

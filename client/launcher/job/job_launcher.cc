@@ -4,10 +4,12 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <csignal>
 #include <utility>
+#include <vector>
 
+#include "client/launcher/hosts/own_addresses.h"
+#include "client/launcher/node/node_protocol.h"
 #include "client/launcher/process/function_files.h"
 #include "client/launcher/process/process.h"
 
@@ -15,20 +17,12 @@ namespace maypole::launcher {
 namespace {
 
 using std::chrono::milliseconds;
+using std::chrono::seconds;
 
-// How long another host may take for what node_core.h describes, plus the delay
-// of the network.
-constexpr EndLimit kHostLimit{milliseconds(7000), milliseconds(400)};
-// From the order to kill ranks until the host reports their end.
-constexpr EndLimit kAnswerLimit{milliseconds(5000), milliseconds(150)};
 // For the rest of the output, which a pager may read slowly.
 constexpr EndLimit kFinishLimit{std::chrono::hours(24), milliseconds(50)};
-constexpr size_t kMaxSuspects = 4;  // named in the last line
 // Of a job that went well, but whose output is incomplete.
 constexpr int kLostOutputCode = 1;
-// Smaller ids belong to ranks.
-constexpr int kFirstDaemonStream = 1 << 29;
-
 constexpr size_t kPrefixBytes = 12;  // "maypolerun: "
 
 Time Now() { return std::chrono::steady_clock::now(); }
@@ -40,10 +34,48 @@ size_t TerminalWidth(int fd) {
   return size.ws_col > 2 * kPrefixBytes ? size.ws_col - kPrefixBytes - 1 : 0;
 }
 
-std::optional<Time> Earlier(std::optional<Time> a, std::optional<Time> b) {
-  if (!a) return b;
-  if (!b) return a;
-  return std::min(*a, *b);
+// A script that cannot run is an error of the command line at the start only.
+Status CheckScript(const LauncherOptions& options) {
+  if (!options.elastic || options.elastic->discovery_script.empty()) {
+    return Status();
+  }
+  std::string program;
+  std::vector<std::string> arguments;
+  const Status status =
+      FindDiscovery(options.elastic->discovery_script, &program, &arguments);
+  if (status.ok()) return status;
+  return Status(status.code(),
+                "cannot run --host-discovery-script " + status.message());
+}
+
+ElasticDriver::Settings DriverSettings(const LauncherOptions& options) {
+  if (!options.elastic) {
+    return {
+        .first_size = options.ranks, .max_size = options.ranks, .fixed = true};
+  }
+  const ElasticOptions& elastic = *options.elastic;
+  return {.first_size = options.ranks,
+          .min_size = elastic.min_size,
+          .max_size = elastic.max_size,
+          .patience = seconds(elastic.timeout_s),
+          .reset_limit = elastic.reset_limit,
+          .shortest_cooldown = seconds(elastic.cooldown_s[0]),
+          .longest_cooldown = seconds(elastic.cooldown_s[1])};
+}
+
+// The hosts of a job that has no discovery script. Each node of this machine is
+// a host of its own.
+std::vector<Host> HostsOf(const LauncherOptions& options) {
+  if (options.elastic) return options.elastic->hosts;
+  std::vector<Host> hosts = options.hosts;
+  const std::vector<int> ranks = RanksByNode(options);
+  for (size_t node = 0; node < ranks.size(); ++node) {
+    if (node == hosts.size()) {
+      hosts.push_back({.name = NodeName(static_cast<int>(node)), .here = true});
+    }
+    hosts[node].slots = ranks[node];
+  }
+  return hosts;
 }
 
 }  // namespace
@@ -51,433 +83,362 @@ std::optional<Time> Earlier(std::optional<Time> a, std::optional<Time> b) {
 JobLauncher::JobLauncher(Settings settings)
     : settings_(std::move(settings)),
       options_(settings_.options),
-      here_(&loop_, {.directory = settings_.where.directory,
-                     .gives_stdin = true,
-                     .terminal_group = settings_.where.guard_group,
-                     .others =
-                         [this] {
-                           std::set<pid_t> pids;
-                           for (const RemoteNode* remote : Remotes()) {
-                             if (!remote->ended()) pids.insert(remote->pid());
-                           }
-                           if (discovery_) pids.insert(discovery_->pid());
-                           return pids;
-                         },
-                     .others_ended = [this] { return !AwaitsHosts(); },
-                     .events = EventsOf("")}),
-      supervision_(options_.elastic ? 0 : options_.ranks,
-                   std::chrono::seconds(options_.stop_timeout_s)),
+      output_(&loop_, options_),
+      nodes_(&loop_, {.options = options_,
+                      .directory = settings_.where.directory,
+                      .remote_program = settings_.remote_program,
+                      .terminal_group = settings_.where.guard_group,
+                      .output = &output_,
+                      .others =
+                          [this] {
+                            return discovery_
+                                       ? std::set<pid_t>{discovery_->pid()}
+                                       : std::set<pid_t>();
+                          },
+                      .listener = this}),
+      ranks_(options_.elastic ? "process" : "rank"),
+      supervision_(0, seconds(options_.stop_timeout_s)),
       leavers_(options_.elastic ? 0 : options_.ranks),
-      start_(TerminalWidth(2)) {}
-
-JobLauncher::~JobLauncher() = default;
+      progress_(TerminalWidth(2)) {}
 
 int JobLauncher::Run() {
-  Status status = Prepare();
-  if (status.ok() && options_.elastic) {
-    status = StartElastic();
-  } else if (status.ok()) {
-    status = StartNodes();
-    if (status.ok()) status = StartRanks();
-  }
+  const Status status = Start();
+  starting_ = false;
   if (status.ok()) {
     while (!Over()) Round(supervision_.deadline());
   }
   End();
-  if (lost_files_ > 1) {
-    Say(std::to_string(lost_files_) + " files in " + options_.output_directory +
-        " end early: they could not be written");
-  }
-  if (!status.ok()) {
-    Say(status.message());
-  } else {
-    Report();
-  }
-  WriteOutcome(status);
+  output_.ReportLostFiles();
+  Report(status);
   ShowRest();
   if (!status.ok() && !supervision_.interrupted()) return 1;
   const int code = supervision_.exit_code();
-  const bool lost = !out_.lost().empty() || !err_.lost().empty();
-  return code == 0 && lost ? kLostOutputCode : code;
+  return code == 0 && output_.lost() ? kLostOutputCode : code;
 }
 
-std::vector<RemoteNode*> JobLauncher::Remotes() const {
-  std::vector<RemoteNode*> remotes;
-  for (const auto& remote : remotes_) remotes.push_back(remote.get());
-  return remotes;
-}
+// --- The start ---------------------------------------------------------------
 
-void JobLauncher::ForEachStream(const std::function<void(OutputStream&)>& f) {
-  for (auto& [number, rank] : ranks_) {
-    if (!rank.out) continue;
-    f(*rank.out);
-    f(*rank.err);
+Status JobLauncher::Start() {
+  Status status = output_.Open();
+  if (status.ok()) {
+    status = nodes_.Prepare([this](const auto& info) { OnSignal(info); });
+    // Not before signals are handled: printing the error may block on a slow
+    // reader.
+    handles_signals_ = status.ok();
   }
-  for (auto& [name, log] : daemon_logs_) f(log);
+  const Time deadline = Now() + seconds(options_.start_timeout_s);
+  if (status.ok()) status = CheckScript(options_);
+  if (status.ok()) status = nodes_.StartCoordinator();
+  if (!options_.elastic) progress_.Begin(Now());
+  if (status.ok()) {
+    status = WaitFor([this] { return nodes_.coordinator_ready(); }, deadline);
+  }
+  if (status.ok() && options_.elastic) status = nodes_.WriteEndpoints();
+  if (!status.ok()) return status;
+  if (options_.elastic) starting_ = false;
+  StartJob();
+  if (!options_.elastic) {
+    status = WaitFor([this] { return job_->ending(); }, deadline);
+  }
+  if (!status.ok()) output_.PrintProgress(progress_.End(""));
+  return status;
 }
+
+Status JobLauncher::WaitFor(const std::function<bool()>& done, Time deadline) {
+  while (true) {
+    if (supervision_.interrupted()) {
+      return Status(Code::kCancelled, "stopped before the ranks were started");
+    }
+    if (!not_started_.ok()) return not_started_;
+    if (done()) return Status();
+    if (Now() >= deadline) {
+      return Status(Code::kDeadlineExceeded,
+                    FirstOf(nodes_.NotReady()) + " not ready after " +
+                        std::to_string(options_.start_timeout_s) +
+                        " s (--start-timeout); --verbose shows its log");
+    }
+    Round(deadline);
+  }
+}
+
+void JobLauncher::StartJob() {
+  job_.emplace(DriverSettings(options_), Hands());
+  if (options_.elastic && !options_.elastic->discovery_script.empty()) {
+    discovery_.emplace(
+        &loop_,
+        HostDiscovery::Settings{
+            .script = options_.elastic->discovery_script,
+            .slots_per_host = options_.elastic->slots_per_host,
+            .is_here = IsThisMachine,
+            .on_hosts =
+                [this](const auto& hosts) { job_->OnHosts(hosts, Now()); },
+            .say = [this](const std::string& line) { output_.Print(line); }});
+    discovery_->OnTime(Now());
+  } else {
+    job_->OnHosts(HostsOf(options_), Now());
+  }
+  job_->Continue(Now());
+}
+
+ElasticJob::Launcher JobLauncher::Hands() {
+  return {
+      .start_node =
+          [this](int node, const Host& host) {
+            auto on_lost = [this, node, here = host.here](const auto& why) {
+              if (here && !options_.elastic) return FailJob(why);
+              job_->OnNodeLost(node, why);
+            };
+            return nodes_.StartNode(node, host, on_lost);
+          },
+      // WaitFor() limits the start of a job that is not elastic.
+      .start_limit = seconds(options_.elastic ? options_.start_timeout_s
+                                              : 2 * kMaxStartTimeout),
+      .add_process = [this](int process, const Host& host,
+                            int node) { return AddRank(process, host, node); },
+      .lose_process =
+          [this](int process) {
+            EndRank(process, {.lost = true}, !options_.elastic);
+          },
+      .say = [this](const std::string& line) { output_.Print(line); },
+      .fail = [this](const std::string& why) { FailJob(why); }};
+}
+
+Status JobLauncher::AddRank(int rank, const Host& host, int node) {
+  const bool has_name = options_.elastic || !options_.hosts.empty();
+  ranks_.Add(rank, {.node = node, .host = has_name ? host.name : ""});
+  supervision_.OnRankStart();
+  if (options_.elastic) return output_.AddRank(rank, host.here);
+  return rank == 0 ? BeginRanks() : Status();
+}
+
+// All nodes are ready. None of the ranks is started if there is no place for
+// the output of one.
+Status JobLauncher::BeginRanks() {
+  output_.PrintProgress(progress_.End(""));
+  if (options_.verbose) {
+    for (const std::string& line : nodes_.Summary()) output_.Print(line);
+  }
+  Status status = nodes_.WriteEndpoints();
+  int rank = 0;
+  for (const Host& host : HostsOf(options_)) {
+    for (int slot = 0; status.ok() && slot < host.slots; ++slot) {
+      status = output_.AddRank(rank++, host.here);
+    }
+  }
+  awaits_ranks_ = status.ok();
+  return status;
+}
+
+void JobLauncher::FailJob(const std::string& why) {
+  if (starting_) {
+    if (not_started_.ok()) not_started_ = Status(Code::kUnavailable, why);
+    return;
+  }
+  output_.Print(why + "; stopping the job");
+  nodes_.SignalRanks(supervision_.OnJobFailed(Now()), false);
+}
+
+void JobLauncher::ShowProgress(Time now) {
+  if (!progress_.due(now)) return;
+  std::string text = "the ranks are not started yet; waiting for " +
+                     FirstOf(nodes_.NotReady());
+  if (!starting_) text = ranks_.DescribeAwaited();
+  output_.PrintProgress(progress_.Take(text, now));
+}
+
+void JobLauncher::StopProgress() {
+  awaits_ranks_ = false;
+  output_.PrintProgress(progress_.End(""));
+}
+
+// --- Events ------------------------------------------------------------------
 
 void JobLauncher::Round(std::optional<Time> deadline) {
   deadline = Earlier(deadline, leavers_.deadline());
-  deadline = Earlier(deadline, start_.deadline());
-  deadline = Earlier(deadline, answer_by_);
-  deadline = Earlier(deadline, here_.deadline());
-  if (elastic_) deadline = Earlier(deadline, elastic_->deadline());
-  if (discovery_ && !elastic_->ending()) {
-    deadline = Earlier(deadline, discovery_->deadline());
-  }
-  ForEachStream([&](OutputStream& stream) {
-    deadline = Earlier(deadline, stream.deadline());
-  });
+  deadline = Earlier(deadline, progress_.deadline());
+  deadline = Earlier(deadline, nodes_.deadline());
+  deadline = Earlier(deadline, output_.deadline());
+  if (job_) deadline = Earlier(deadline, job_->deadline());
+  const auto searches = [&] { return discovery_ && !job_->ending(); };
+  if (searches()) deadline = Earlier(deadline, discovery_->deadline());
   loop_.Poll(deadline);
-  Time now = Now();
-  here_.OnTime(now);
-  if (elastic_) ContinueElastic(now);
-  ForEachStream([&](OutputStream& stream) { stream.OnTime(now); });
-  int signal = supervision_.OnTime(now);
-  if (signal == SIGTERM) Say("the other ranks did not end: sending SIGTERM");
-  SignalRanks(signal, false);
-  GiveUpSilentHosts(now);
-  TellLostOutput();
-  ShowStart(now);
-  if (std::string line = leavers_.TakeLine(now); !line.empty()) Say(line);
+  const Time now = Now();
+  nodes_.OnTime(now);
+  if (searches()) discovery_->OnTime(now);
+  if (job_) job_->Continue(now);
+  output_.OnTime(now);
+  const int signal = supervision_.OnTime(now);
+  if (signal == SIGTERM) {
+    output_.Print("the other ranks did not end: sending SIGTERM");
+  }
+  nodes_.SignalRanks(signal, false);
+  ShowProgress(now);
+  if (std::string line = leavers_.TakeLine(now); !line.empty()) {
+    output_.Print(line);
+  }
 }
 
 void JobLauncher::OnSignal(const signalfd_siginfo& info) {
   if (getppid() != settings_.where.guard) {
-    here_.Hurry();
-    return SignalRanks(supervision_.OnLauncherLost(), false);
+    nodes_.Hurry();
+    return nodes_.SignalRanks(supervision_.OnLauncherLost(), false);
   }
   const int number = static_cast<int>(info.ssi_signo);
-  if (IsPassedOn(number)) return SignalRanks(number, false);
+  if (IsPassedOn(number)) return nodes_.SignalRanks(number, false);
   const bool first = !supervision_.interrupted();
   leavers_.Stop();
-  StopStart();
-  if (elastic_) StopElastic();
+  StopProgress();
+  if (job_) job_->Stop();
+  if (discovery_) discovery_->Stop();
   const int signal = supervision_.OnSignal(number, Now());
   if (first) {
-    here_.Hurry();
-    for (RemoteNode* const remote : Remotes()) {
-      if (!options_.verbose) remote->Mute();
-      remote->Hurry();
-    }
+    nodes_.Hurry();
     const std::string grace =
         number == SIGTERM && !supervision_.ranks_ended()
             ? "; ranks have " + std::to_string(options_.stop_timeout_s) +
                   " s to end (--stop-timeout)"
             : "";
-    Say("got signal " + std::to_string(number) + " (" + strsignal(number) +
-        "): stopping the job" + grace);
+    output_.Print("got signal " + std::to_string(number) + " (" +
+                  strsignal(number) + "): stopping the job" + grace);
   }
   // The guard sets the value if the signal came from the terminal.
-  SignalRanks(signal, info.ssi_int == 1);
+  nodes_.SignalRanks(signal, info.ssi_int == 1);
 }
 
-NodeEvents JobLauncher::EventsOf(const std::string& host) {
-  NodeEvents events = {
-      .on_rank_started = [this](int rank,
-                                pid_t pid) { OnRankStarted(rank, pid); },
-      .on_rank_output =
-          [this](int rank, int stream, std::string_view bytes) {
-            const Rank& r = ranks_.at(rank);
-            const auto& out = stream == 0 ? r.out : r.err;
-            if (out) out->Take(bytes);  // elastic: until its end
-          },
-      .on_rank_joined = [this](int rank) { OnRankJoined(rank); },
-      .on_rank_result =
-          [this](int rank, std::string_view bytes) { OnResult(rank, bytes); },
-      .on_rank_ended =
-          [this](int rank, Exit exit) { OnRankEnded(rank, exit); },
-      .on_daemon_log =
-          [this](const std::string& daemon, std::string_view bytes) {
-            OnDaemonLog(daemon, bytes);
-          },
-      .on_daemon_lost =
-          [this, host](const std::string& what, bool returns) {
-            OnDaemonLost(host.empty() ? what : host + ": " + what, returns);
-          }};
-  // A job's only rank inherits our stdout and stderr.
-  if (host.empty() && RawOutput()) events.on_rank_output = {};
-  return events;
-}
-
-void JobLauncher::OnRankStarted(int rank, pid_t pid) {
-  ranks_.at(rank).pid = pid;
-  if (options_.verbose) Say(Who(rank) + " started");
-}
-
-void JobLauncher::OnRankEnded(int number, Exit exit) {
-  Rank* const rank = &ranks_.at(number);
-  if (!rank->alive) return;
-  rank->alive = false;
-  StopStart();
-  Clues clues;
-  if (rank->err) {
-    // All output has been read; show unfinished lines too.
-    rank->out->Flush();
-    rank->err->Flush();
-    const Tail& tail = rank->err->tail();
-    clues = {.last_traceback = tail.last_traceback(),
-             .maypole_error = tail.maypole_error()};
+void JobLauncher::OnRank(const FromNode& message) {
+  switch (message.kind_case()) {
+    case FromNode::kRankStarted: {
+      const RankStarted& started = message.rank_started();
+      ranks_.OnStart(started.rank(), started.pid());
+      if (!options_.verbose) return;
+      return output_.Print(ranks_.Who(started.rank()) + " started");
+    }
+    case FromNode::kRankJoined:
+      return OnJoined(message.rank_joined().rank());
+    case FromNode::kRankOutput:
+      return OnOutput(message.rank_output());
+    case FromNode::kRankEnded: {
+      const int rank = message.rank_ended().rank();
+      const Exit exit = ExitOf(message.rank_ended());
+      return EndRank(rank, exit, job_->OnProcessEnd(rank, exit, Now()));
+    }
+    default:
+      return;  // not about a rank
   }
-  if (elastic_ && !elastic_->OnProcessEnd(number, exit, Now())) {
-    CloseOutput(rank);
-    if (!exit.clean()) return supervision_.OnRankReplaced();
+}
+
+// The first rank that has called init() waits for the others from now on. (If
+// none does, they need not be programs that use Maypole.)
+void JobLauncher::OnJoined(int rank) {
+  if (!ranks_.OnJoin(rank) || !awaits_ranks_) return;
+  progress_.Begin(Now());
+  if (ranks_.awaited() > 0) return;
+  awaits_ranks_ = false;
+  output_.PrintProgress(progress_.End("all " + std::to_string(options_.ranks) +
+                                      " ranks have called init()"));
+}
+
+void JobLauncher::OnOutput(const RankOutput& output) {
+  if (output.stream() != RankOutput::RESULT) {
+    return output_.Take(output.rank(), output.stream() == RankOutput::STDERR,
+                        output.bytes());
   }
-  bool first = !supervision_.first_failure();
-  SignalRanks(supervision_.OnRankExit(number, exit, Now(), clues), false);
-  if (!supervision_.interrupted() && !elastic_) {
-    leavers_.OnRankExit(number, exit.clean(), Now());
+  if (options_.function_directory.empty()) return;  // another host is wrong
+  const Status status = AppendPrivately(
+      ResultFile(options_.function_directory, output.rank()), output.bytes());
+  if (!status.ok()) output_.Print(status.message());
+}
+
+void JobLauncher::EndRank(int rank, Exit exit, bool failed) {
+  if (!ranks_.OnEnd(rank)) return;
+  StopProgress();
+  // All output has been read; unfinished lines are shown, too.
+  const Clues clues = output_.EndRank(rank);
+  if (options_.elastic && !failed) output_.RemoveRank(rank);
+  if (!exit.clean() && !failed) return supervision_.OnRankReplaced();
+  const bool first = !supervision_.first_failure();
+  nodes_.SignalRanks(supervision_.OnRankExit(rank, exit, Now(), clues), false);
+  if (!supervision_.interrupted() && !options_.elastic) {
+    leavers_.OnRankExit(rank, exit.clean(), Now());
   }
   if (first && supervision_.first_failure() && !supervision_.ranks_ended()) {
-    Say(Who(number) + " " + Describe(exit) +
-        "; waiting up to 5 s for the other ranks to end");
+    output_.Print(ranks_.Who(rank) + " " + Describe(exit) +
+                  "; waiting up to 5 s for the other ranks to end");
   }
-}
-
-void JobLauncher::OnResult(int rank, std::string_view bytes) {
-  if (options_.function_directory.empty()) return;  // another host is wrong
-  const Status status =
-      AppendPrivately(ResultFile(options_.function_directory, rank), bytes);
-  if (!status.ok()) Say(status.message());
 }
 
 void JobLauncher::OnDaemonLog(const std::string& daemon,
                               std::string_view bytes) {
   // After a signal the log only reports ranks that we stopped.
   if (supervision_.interrupted() && !options_.verbose) return;
-  const auto [it, added] = daemon_logs_.try_emplace(daemon);
-  if (added) {
-    // Open() can only fail if there is a file.
-    (void)it->second.Open(
-        {.id = kFirstDaemonStream + static_cast<int>(daemon_logs_.size()),
-         .prefix = "[" + daemon + "] ",
-         .sink = err_sink_});
-  }
-  it->second.Take(bytes);
-}
-
-void JobLauncher::OnHostLost(const RemoteNode& remote, const std::string& why) {
-  if (!supervision_.interrupted()) Say(remote.host().name + ": " + why);
-  for (const auto& [number, rank] : ranks_) {
-    if (remote.Owns(number)) OnRankEnded(number, {.lost = true});
-  }
-}
-
-// Gives up hosts that were told to kill their ranks and have not reported the
-// end in time.
-void JobLauncher::GiveUpSilentHosts(Time now) {
-  if (!answer_by_ || now < *answer_by_) return;
-  if (loop_.OutletsFull() && !supervision_.interrupted()) {
-    // We do not read from hosts while our own output is blocked, by a pager for
-    // example: allow more time.
-    answer_by_ = now + kAnswerLimit.normal;
-    return;
-  }
-  answer_by_ = std::nullopt;
-  for (RemoteNode* const remote : Remotes()) {
-    auto waits = [&](const auto& rank) {
-      return rank.second.alive && remote->Owns(rank.first);
-    };
-    if (std::any_of(ranks_.begin(), ranks_.end(), waits)) {
-      remote->GiveUp("it does not answer");
-    }
-  }
+  output_.TakeLog(daemon, bytes);
 }
 
 void JobLauncher::OnDaemonLost(const std::string& what, bool returns) {
-  if (elastic_) return OnElasticDaemonLost(what);
-  // Ranks of several nodes would wait for the coordinator, and those that have
-  // not joined, until their time is over.
-  const bool needed = options_.nodes > 1 || awaited_ > 0;
-  if (here_.CoordinatorIsLost() && needed && !ranks_.empty()) {
-    Say(what + "; stopping the job");
-    return SignalRanks(supervision_.OnJobFailed(Now()), false);
+  // Ranks of several nodes, and those that enter an epoch or have not joined,
+  // would wait for the coordinator until their time is over.
+  if (!starting_ && nodes_.coordinator_lost() &&
+      (options_.elastic || options_.nodes > 1 || awaits_ranks_)) {
+    return job_->OnJobLost(what);
   }
-  if (!returns && lost_daemon_.empty()) lost_daemon_ = what;
-  Say(what);
+  output_.Print(what);
+  if (returns) return;
+  if (starting_) FailJob("the job was not started");
+  if (!options_.elastic && lost_daemon_.empty()) lost_daemon_ = what;
 }
 
-// Prints a line for the first file only: a full disk affects all of them.
-void JobLauncher::OnFileLost(const std::string& what) {
-  if (++lost_files_ > 1) return;
-  Say(what + "; nothing more goes there, and the job goes on");
-}
+// --- The end -----------------------------------------------------------------
 
-// Once, on the other of the two; if both are one file or lost, the exit status
-// must do.
-void JobLauncher::TellLostOutput() {
-  if (told_lost_output_ || (out_.lost().empty() && err_.lost().empty())) return;
-  told_lost_output_ = true;
-  const bool is_out = !out_.lost().empty();
-  Sink* const other = is_out ? &err_ : &out_;
-  if (!other->lost().empty() || err_sink_ == &out_) return;
-  other->screen().WriteLine(
-      kOwnStream, "maypolerun: ",
-      std::string("cannot write to standard ") + (is_out ? "output" : "error") +
-          ": " + (is_out ? out_ : err_).lost() +
-          "; lines of ranks are missing there, and the job goes on");
-}
-
-void JobLauncher::SignalRanks(int signal, bool from_terminal) {
-  if (signal == 0) return;
-  here_.SignalRanks(signal, from_terminal);
-  ToNode message;
-  message.mutable_signal_ranks()->set_signal(signal);
-  message.mutable_signal_ranks()->set_hurry(supervision_.interrupted());
-  for (RemoteNode* const remote : Remotes()) remote->Send(message);
-  if (signal == SIGKILL && !answer_by_) {
-    answer_by_ = Now() + here_.core().Within(kAnswerLimit);
-  }
-}
-
-bool JobLauncher::AwaitsHosts() const {
-  const std::vector<RemoteNode*> remotes = Remotes();
-  return std::any_of(remotes.begin(), remotes.end(),
-                     [](const auto& remote) { return !remote->ended(); });
+// All ranks have ended, and no other is started.
+bool JobLauncher::Over() const {
+  return supervision_.ranks_ended() &&
+         (job_->ending() || supervision_.interrupted());
 }
 
 // Afterwards no process of the job is alive, and all its output has been read.
 void JobLauncher::End() {
-  if (elastic_) StopElastic();
-  const std::vector<RemoteNode*> remotes = Remotes();
-  for (RemoteNode* const remote : remotes) remote->Finish();
-  const Time asked = Now();
-  for (const pid_t pid : here_.End()) {
-    Say("process " + std::to_string(pid) +
-        " of the ranks has got SIGKILL and has not ended: it may hang in the "
-        "kernel (ps -o stat,wchan " +
-        std::to_string(pid) + ")");
+  if (job_) job_->Stop();
+  if (discovery_) discovery_->Stop();
+  for (const pid_t pid : nodes_.End()) {
+    output_.Print("process " + std::to_string(pid) +
+                  " of the ranks has got SIGKILL and has not ended: it may "
+                  "hang in the kernel (ps -o stat,wchan " +
+                  std::to_string(pid) + ")");
   }
-  for (auto& [number, rank] : ranks_) {
-    if (rank.here) rank.alive = false;
+  while (!nodes_.ended(Now())) Round(std::nullopt);
+  nodes_.Close();
+  output_.Flush();
+}
+
+// start: why the job was not started.
+void JobLauncher::Report(const Status& start) {
+  const auto& failure = supervision_.first_failure();
+  Outcome outcome{.cause = start.message()};
+  if (!start.ok()) {
+    output_.Print(start.message());
+  } else if (!supervision_.interrupted() && failure) {
+    outcome = {.rank = failure->rank,
+               .cause = ranks_.DescribeFailure(supervision_, leavers_,
+                                               !lost_daemon_.empty())};
+    if (!lost_daemon_.empty()) output_.Print("before that, " + lost_daemon_);
+    output_.ShowLastWords(failure->rank, ranks_.Who(failure->rank));
+    output_.Print(outcome.cause);
+  } else if (!supervision_.interrupted() && !lost_daemon_.empty()) {
+    output_.Print("all ranks exited with code 0, but " + lost_daemon_);
   }
-  auto deadline = [&] { return asked + here_.core().Within(kHostLimit); };
-  while (!here_.core().ended() || (AwaitsHosts() && Now() < deadline())) {
-    Round(AwaitsHosts() ? std::optional<Time>(deadline()) : std::nullopt);
-  }
-  if (AwaitsHosts()) KillDescendants({}, kKillLimit.normal);
-  remotes_.clear();
-  ForEachStream([](OutputStream& stream) { stream.Flush(); });
+  if (options_.function_directory.empty()) return;
+  const Status status = WriteOutcome(options_.function_directory, outcome);
+  if (!status.ok()) output_.Print(status.message());
 }
 
 // Writes the rest of the output after all processes have ended. The reader,
 // such as a pager, may be slow; a signal or the death of our guard ends the
 // wait.
 void JobLauncher::ShowRest() {
-  for (Sink* sink : {&out_, &err_}) sink->screen().EndLine();
-  if (!hears_signals_) here_.Hurry();
+  if (!handles_signals_) nodes_.Hurry();
   const Time since = Now();
-  auto deadline = [&] { return since + here_.core().Within(kFinishLimit); };
-  do {
-    out_.Flush();
-    TellLostOutput();
-    err_.Flush();
-    if (out_.idle() && err_.idle()) return;
-    loop_.Poll(deadline());
-  } while (Now() < deadline());
-}
-
-void JobLauncher::Report() {
-  if (supervision_.interrupted()) return;
-  const auto& failure = supervision_.first_failure();
-  if (!failure) {
-    if (!lost_daemon_.empty())
-      Say("all ranks exited with code 0, but " + lost_daemon_);
-    return;
-  }
-  if (!lost_daemon_.empty()) Say("before that, " + lost_daemon_);
-  ShowLastWords(failure->rank);
-  Say(Cause());
-}
-
-std::string JobLauncher::Cause() const {
-  const auto& failure = supervision_.first_failure();
-  if (!failure || supervision_.interrupted()) return {};
-  return Who(failure->rank) + " " + Describe(failure->exit) + AlsoKilled() +
-         (failure->maypole_error ? Suspects() : Leavers());
-}
-
-// Of several ranks that were killed at once, each may be the one to look at.
-std::string JobLauncher::AlsoKilled() const {
-  std::string text;
-  const std::vector<Supervision::Failure> killed = supervision_.also_killed();
-  for (size_t i = 0; i < killed.size(); ++i) {
-    if (i == kMaxSuspects) {
-      return text + "; " + std::to_string(killed.size() - i) +
-             " more were killed by signals";
-    }
-    text += "; " + Who(killed[i].rank) + " " + Describe(killed[i].exit);
-  }
-  return text;
-}
-
-void JobLauncher::WriteOutcome(const Status& start) {
-  if (options_.function_directory.empty()) return;
-  Outcome outcome{.cause = start.ok() ? Cause() : start.message()};
-  if (start.ok() && !outcome.cause.empty()) {
-    outcome.rank = supervision_.first_failure()->rank;
-  }
-  const Status status =
-      launcher::WriteOutcome(options_.function_directory, outcome);
-  if (!status.ok()) Say(status.message());
-}
-
-// Prints the rank's last lines, unless they are the last lines on the screen.
-void JobLauncher::ShowLastWords(int rank) {
-  const auto& err = ranks_.at(rank).err;
-  if (!err || err->tail().empty()) return;
-  Screen& screen = err_sink_->screen();
-  if (screen.LastLinesAre(err->id(), err->tail().telling_lines())) return;
-  Say(Who(rank) + ": its last lines of stderr:");
-  for (const std::string& line : err->tail().Lines()) {
-    screen.WriteLine(kOwnStream, err->prefix(), line);
-  }
-}
-
-// If the failed rank got a Maypole error: the ranks that may have caused it.
-std::string JobLauncher::Suspects() const {
-  std::string text;
-  // A lost daemon, which Report() has named, is the likely cause.
-  if (!lost_daemon_.empty()) return text;
-  std::vector<Supervision::Suspect> suspects = supervision_.suspects();
-  for (size_t i = 0; i < suspects.size(); ++i) {
-    text += i == 0
-                ? " after a Maypole error, which another rank may have caused: "
-                : ", ";
-    if (i == kMaxSuspects) {
-      return text + std::to_string(suspects.size() - i) + " more";
-    }
-    text += Who(suspects[i].rank) + (suspects[i].exited_well
-                                         ? " exited with code 0"
-                                         : " had to be stopped");
-  }
-  return text;
-}
-
-// Ranks that left long before, for which the failed rank may have waited.
-std::string JobLauncher::Leavers() const {
-  std::string text;
-  const std::vector<int>& ranks = leavers_.told();
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    text += i == 0 ? "; long before, " : ", ";
-    if (i == kMaxSuspects) {
-      text += std::to_string(ranks.size() - i) + " more";
-      break;
-    }
-    text += Who(ranks[i]);
-  }
-  return text + (ranks.empty() ? "" : " had exited with code 0");
-}
-
-std::string JobLauncher::Who(int rank) const {
-  const Rank& r = ranks_.at(rank);
-  return (elastic_ ? "process " : "rank ") + std::to_string(rank) + " (" +
-         (r.pid == 0 ? "" : "pid " + std::to_string(r.pid) + ", ") +
-         (r.host.empty() ? NodeName(r.place.node) : "host " + r.host) + ")";
-}
-
-void JobLauncher::Say(const std::string& line) {
-  err_sink_->screen().WriteLine(kOwnStream, "maypolerun: ", line);
+  const auto deadline = [&] { return since + nodes_.Within(kFinishLimit); };
+  while (!output_.WriteRest() && Now() < deadline()) loop_.Poll(deadline());
 }
 
 }  // namespace maypole::launcher

@@ -98,6 +98,7 @@ class NodeCore {
   Step BeginEnd(Time now);
   Step ContinueEnd(Time now, bool output_ended, bool others_ended);
   void Hurry() { hurry_ = true; }
+  bool hurried() const { return hurry_; }
   std::chrono::milliseconds Within(const EndLimit& limit) const {
     return hurry_ ? limit.hurried : limit.normal;
   }

@@ -27,6 +27,29 @@ Status Garbled(const std::string& what) {
                 "invalid data came through ssh (" + what + ")");
 }
 
+FromNode OutputOf(int rank, RankOutput::Stream stream, std::string_view bytes) {
+  FromNode message;
+  message.mutable_rank_output()->set_rank(rank);
+  message.mutable_rank_output()->set_stream(stream);
+  message.mutable_rank_output()->set_bytes(bytes.data(), bytes.size());
+  return message;
+}
+
+FromNode EndOf(int rank, const Exit& exit) {
+  FromNode message;
+  message.mutable_rank_ended()->set_rank(rank);
+  message.mutable_rank_ended()->set_signaled(exit.signaled);
+  message.mutable_rank_ended()->set_value(exit.value);
+  message.mutable_rank_ended()->set_finished(exit.finished);
+  return message;
+}
+
+Exit ExitOf(const RankEnded& ended) {
+  return {.signaled = ended.signaled(),
+          .value = ended.value(),
+          .finished = ended.finished()};
+}
+
 std::string EncodeFrame(const MessageLite& message) {
   std::string frame;
   {

@@ -17,6 +17,7 @@
 #include <string>
 #include <string_view>
 
+#include "client/launcher/job/supervision.h"
 #include "common/status.h"
 #include "proto/node.pb.h"
 
@@ -28,6 +29,11 @@ inline constexpr size_t kMaxJobFrameBytes = 16 << 20;
 inline constexpr size_t kMaxNodeFrameBytes = 1 << 20;
 // The longest output before the preamble.
 inline constexpr size_t kMaxChatterBytes = 64 << 10;
+
+// Messages about a rank.
+FromNode OutputOf(int rank, RankOutput::Stream stream, std::string_view bytes);
+FromNode EndOf(int rank, const Exit& exit);
+Exit ExitOf(const RankEnded& ended);
 
 std::string EncodeFrame(const google::protobuf::MessageLite& message);
 

@@ -25,7 +25,6 @@ constexpr int kWrongUsage = 2;
 constexpr EndLimit kFinishLimit{std::chrono::milliseconds(2000),
                                 std::chrono::milliseconds(50)};
 constexpr size_t kReadBytes = 64 * 1024;
-constexpr size_t kMaxOutputBytes = 64 * 1024;  // in one frame
 
 // The client's address in SSH_CONNECTION: "10.0.0.1 50000 10.0.0.2 22" has the
 // client's address and port, then the server's.
@@ -74,44 +73,7 @@ Status CheckJob(const NodeJob& job) {
 NodeRunner::NodeRunner(const Supervised& where)
     : directory_(where.directory),
       head_(kMaxPendingOutput),
-      node_(&loop_, {.directory = directory_, .events = EventsToHead()}) {}
-
-NodeEvents NodeRunner::EventsToHead() {
-  return {.on_rank_started =
-              [this](int rank, pid_t pid) {
-                FromNode m;
-                m.mutable_rank_started()->set_rank(rank);
-                m.mutable_rank_started()->set_pid(pid);
-                head_.Send(m);
-              },
-          .on_rank_output =
-              [this](int rank, int stream, std::string_view bytes) {
-                SendOutput(
-                    rank, stream == 0 ? RankOutput::STDOUT : RankOutput::STDERR,
-                    bytes);
-              },
-          .on_rank_joined =
-              [this](int rank) {
-                FromNode m;
-                m.mutable_rank_joined()->set_rank(rank);
-                head_.Send(m);
-              },
-          .on_rank_result =
-              [this](int rank, std::string_view bytes) {
-                SendOutput(rank, RankOutput::RESULT, bytes);
-              },
-          .on_rank_ended = [this](int rank, Exit exit) { SendEnd(rank, exit); },
-          .on_daemon_log =
-              [this](const std::string&, std::string_view bytes) {
-                SendOutput(0, RankOutput::AGENT_LOG, bytes);
-              },
-          .on_daemon_lost =
-              [this](const std::string& what, bool) {
-                FromNode m;
-                m.mutable_daemon_lost()->set_what(what);
-                head_.Send(m);
-              }};
-}
+      node_(&loop_, {.directory = directory_, .listener = this}) {}
 
 int NodeRunner::Run() {
   Status status = Prepare();
@@ -177,9 +139,6 @@ void NodeRunner::OnMessage(ToNode* message) {
   } else if (message->has_job() && state_ == kNoJob) {
     state_ = kJob;
     status = TakeJob(std::move(*message->mutable_job()));
-  } else if (message->has_start_ranks() && state_ == kReady) {
-    state_ = kRanks;
-    status = node_.StartRanks();
   } else if (message->has_start_rank() && state_ == kReady) {
     StartProcess(message->start_rank());
   } else if (message->has_signal_ranks()) {
@@ -195,8 +154,8 @@ void NodeRunner::StartProcess(const StartRank& start) {
   const Status status =
       node_.StartProcess(node_number_, start.rank(), start.slot());
   if (status.ok()) return;
-  SendOutput(start.rank(), RankOutput::STDERR, status.message() + "\n");
-  SendEnd(start.rank(), kNotStarted);
+  OnRank(OutputOf(start.rank(), RankOutput::STDERR, status.message() + "\n"));
+  OnRank(EndOf(start.rank(), kNotStarted));
 }
 
 void NodeRunner::Signal(const SignalRanks& m) {
@@ -235,25 +194,13 @@ Status NodeRunner::TakeJob(NodeJob job) {
   return status.ok() ? node_.AddNode(std::move(job), secret) : status;
 }
 
-void NodeRunner::SendOutput(int rank, RankOutput::Stream stream,
-                            std::string_view bytes) {
-  while (!bytes.empty()) {
-    const std::string_view part = bytes.substr(0, kMaxOutputBytes);
-    bytes.remove_prefix(part.size());
-    FromNode m;
-    m.mutable_rank_output()->set_rank(rank);
-    m.mutable_rank_output()->set_stream(stream);
-    m.mutable_rank_output()->set_bytes(std::string(part));
-    head_.Send(m);
-  }
+void NodeRunner::OnDaemonLog(const std::string&, std::string_view bytes) {
+  head_.Send(OutputOf(0, RankOutput::AGENT_LOG, bytes));
 }
 
-void NodeRunner::SendEnd(int rank, const Exit& exit) {
+void NodeRunner::OnDaemonLost(const std::string& what, bool) {
   FromNode m;
-  m.mutable_rank_ended()->set_rank(rank);
-  m.mutable_rank_ended()->set_signaled(exit.signaled);
-  m.mutable_rank_ended()->set_value(exit.value);
-  m.mutable_rank_ended()->set_finished(exit.finished);
+  m.mutable_daemon_lost()->set_what(what);
   head_.Send(m);
 }
 

@@ -27,7 +27,7 @@
 
 namespace maypole::launcher {
 
-class NodeRunner {
+class NodeRunner : private NodeListener {
  public:
   explicit NodeRunner(const Supervised& where);
 
@@ -35,7 +35,9 @@ class NodeRunner {
   int Run();
 
  private:
-  NodeEvents EventsToHead();
+  void OnRank(const FromNode& message) override { head_.Send(message); }
+  void OnDaemonLog(const std::string& daemon, std::string_view bytes) override;
+  void OnDaemonLost(const std::string& what, bool returns) override;
   Status Prepare();
   void Round();
   void OnInput();
@@ -44,8 +46,6 @@ class NodeRunner {
   void Signal(const SignalRanks& m);
   void OnSignal(const signalfd_siginfo& info);
   Status TakeJob(NodeJob job);
-  void SendEnd(int rank, const Exit& exit);
-  void SendOutput(int rank, RankOutput::Stream stream, std::string_view bytes);
   void Refuse(const std::string& why);
 
   const std::string directory_;
@@ -55,7 +55,7 @@ class NodeRunner {
   FrameReader frames_{kMaxJobFrameBytes};
   NodeSupervisor node_;
   int node_number_ = 0;
-  enum { kNoJob, kJob, kReady, kRanks } state_ = kNoJob;
+  enum { kNoJob, kJob, kReady } state_ = kNoJob;
   bool ending_ = false;  // Run() must end all processes and return
   bool refused_ = false;
 };

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "client/launcher/hosts/own_addresses.h"
+#include "client/launcher/node/node_protocol.h"
 #include "client/launcher/process/announcement.h"
 #include "client/launcher/process/gpus.h"
 #include "client/launcher/process/process.h"
@@ -89,7 +90,7 @@ Status NodeSupervisor::StartDaemon(const std::string& name,
       .out =
           [this, name](std::string_view bytes) {
             core_.OnLog(name);
-            settings_.events.on_daemon_log(name, bytes);
+            settings_.listener->OnDaemonLog(name, bytes);
           },
       .announce = [this,
                    name](std::string_view bytes) { OnAnnounce(name, bytes); },
@@ -98,7 +99,7 @@ Status NodeSupervisor::StartDaemon(const std::string& name,
             const std::string lost = core_.OnDaemonEnd(name, exit);
             if (lost.empty()) return;
             const bool returns = StartsAgain(name, exit);
-            settings_.events.on_daemon_lost(
+            settings_.listener->OnDaemonLost(
                 lost + (returns ? "; another one is started" : ""), returns);
           }};
   if (name == kCoordinatorName && coordinator_arguments_.empty()) {
@@ -119,18 +120,16 @@ Status NodeSupervisor::StartDaemon(const std::string& name,
 void NodeSupervisor::OnAnnounce(const std::string& daemon,
                                 std::string_view bytes) {
   for (const JoinedRank& joined : core_.OnAnnounce(daemon, bytes)) {
-    const auto it = std::find_if(
-        nodes_.begin(), nodes_.end(),
-        [&](const Node& node) { return node.worker.node == daemon; });
+    const Node* const node = NodeOf(daemon);
     // Some ranks may form jobs of their own (init(comm=[...])).
-    if (it == nodes_.end() || it->job.job() != joined.job) continue;
-    const int first = it->job.first_rank();
-    if (joined.rank < first || joined.rank >= first + it->job.local_size()) {
+    if (node == nullptr || node->job.job() != joined.job) continue;
+    const int first = node->job.first_rank();
+    if (joined.rank < first || joined.rank >= first + node->job.local_size()) {
       continue;
     }
-    if (settings_.events.on_rank_joined) {
-      settings_.events.on_rank_joined(joined.rank);
-    }
+    FromNode message;
+    message.mutable_rank_joined()->set_rank(joined.rank);
+    settings_.listener->OnRank(message);
   }
 }
 
@@ -175,49 +174,51 @@ Status NodeSupervisor::StartAgent(Node* node, const std::string& secret_file) {
   return status;
 }
 
-const NodeSupervisor::Node* NodeSupervisor::Find(int number) const {
+NodeSupervisor::Node* NodeSupervisor::Find(int number) {
   const auto it =
       std::find_if(nodes_.begin(), nodes_.end(),
                    [&](const Node& n) { return n.job.node() == number; });
   return it == nodes_.end() ? nullptr : &*it;
 }
 
-const NodeCore::Daemon* NodeSupervisor::AgentOf(int number) const {
+NodeSupervisor::Node* NodeSupervisor::NodeOf(const std::string& agent) {
+  const auto it =
+      std::find_if(nodes_.begin(), nodes_.end(),
+                   [&](const Node& n) { return n.worker.node == agent; });
+  return it == nodes_.end() ? nullptr : &*it;
+}
+
+const NodeCore::Daemon* NodeSupervisor::AgentOf(int number) {
   const Node* const node = Find(number);
   return node == nullptr ? nullptr : core_.Find(node->worker.node);
 }
 
-bool NodeSupervisor::AgentIsLost(int number) const {
+bool NodeSupervisor::AgentIsLost(int number) {
   const Node* const node = Find(number);
   return node != nullptr && node->lives.lost;
 }
 
 void NodeSupervisor::StopAgent(int number) {
-  const auto it =
-      std::find_if(nodes_.begin(), nodes_.end(),
-                   [&](const Node& n) { return n.job.node() == number; });
-  if (it == nodes_.end()) return;
-  it->lives.restart_at.reset();
-  StopDaemon(it->worker.node, SIGTERM);
+  Node* const node = Find(number);
+  if (node == nullptr) return;
+  node->lives.restart_at.reset();
+  StopDaemon(node->worker.node, SIGTERM);
 }
 
 bool NodeSupervisor::StartsAgain(const std::string& name, const Exit& exit) {
-  const bool was_ready = core_.Find(name)->ready;
-  if (name == kCoordinatorName) {
-    if (exit.clean()) {
-      coordinator_.lost = true;
-    } else {
-      coordinator_.PlanRestart(was_ready);
-    }
-    return coordinator_.restart_at.has_value();
+  Lives* lives = &coordinator_;
+  if (name != kCoordinatorName) {
+    Node* const node = NodeOf(name);
+    // Ranks of an elastic job go on without their agent, but need one to join
+    // the next epoch.
+    if (node == nullptr || !node->job.elastic()) return false;
+    lives = &node->lives;
+  } else if (exit.clean()) {
+    coordinator_.lost = true;
+    return false;
   }
-  const auto it = std::find_if(
-      nodes_.begin(), nodes_.end(),
-      [&](const Node& n) { return n.job.elastic() && n.worker.node == name; });
-  if (it == nodes_.end()) return false;
-  // Ranks go on without their agent, but need one to join the next epoch.
-  it->lives.PlanRestart(was_ready);
-  return it->lives.restart_at.has_value();
+  lives->PlanRestart(core_.Find(name)->ready);
+  return lives->restart_at.has_value();
 }
 
 // A first daemon that was never ready would end again; a later one may have
@@ -239,147 +240,111 @@ bool NodeSupervisor::Lives::TakeRestart(Time now) {
   return true;
 }
 
-// At the same socket, which the ranks know, but as another node of the job:
-// the executor of the one that has ended may still be there.
-void NodeSupervisor::RestartAgents(Time now) {
+void NodeSupervisor::Restart(const std::string& name,
+                             const std::vector<std::string>& arguments,
+                             Lives* lives) {
+  const Status s = StartDaemon(name, arguments);
+  if (s.ok()) return;
+  lives->PlanRestart(false);
+  settings_.listener->OnDaemonLost(s.message(), lives->restart_at.has_value());
+}
+
+void NodeSupervisor::RestartDaemons(Time now) {
+  // The coordinator at the address of the one that has died, which the
+  // executors and operators know; the last of several flags counts.
+  if (coordinator_.TakeRestart(now)) {
+    std::vector<std::string> arguments = coordinator_arguments_;
+    const Announcement& before = core_.Find(kCoordinatorName)->announcement;
+    arguments.push_back("--listen=" + before.listen);
+    if (!before.metrics.empty()) {
+      arguments.push_back("--metrics=" + before.metrics);
+    }
+    Restart(kCoordinatorName, arguments, &coordinator_);
+  }
+  // Agents at the same socket, which the ranks know, but as other nodes of the
+  // job: the executor of the one that has ended may still be there.
   for (Node& node : nodes_) {
     if (!node.lives.TakeRestart(now)) continue;
     node.worker.node =
         NodeName(node.job.node()) + "." + std::to_string(node.lives.restarts);
-    const Status s =
-        StartDaemon(node.worker.node, WorkerArguments(node.worker));
-    if (s.ok()) continue;
-    node.lives.PlanRestart(false);
-    settings_.events.on_daemon_lost(s.message(),
-                                    node.lives.restart_at.has_value());
+    Restart(node.worker.node, WorkerArguments(node.worker), &node.lives);
   }
 }
 
-// At the address of the one that has died, which the executors and operators
-// know; the last of several flags counts.
-void NodeSupervisor::RestartCoordinator(Time now) {
-  if (!coordinator_.TakeRestart(now)) return;
-  std::vector<std::string> arguments = coordinator_arguments_;
-  const Announcement& before = core_.Find(kCoordinatorName)->announcement;
-  arguments.push_back("--listen=" + before.listen);
-  if (!before.metrics.empty()) {
-    arguments.push_back("--metrics=" + before.metrics);
+Status NodeSupervisor::EnvironmentOf(const Node& node, int rank, int slot,
+                                     std::vector<std::string>* out) const {
+  const char* const python_path = getenv("PYTHONPATH");
+  RankSurroundings around = {.usable_cores = static_cast<int>(UsableCores()),
+                             .agent = node.agent,
+                             .python_path = python_path ? python_path : "",
+                             .directory = settings_.directory};
+  if (node.job.elastic()) {
+    around.ranks_here = node.job.local_size();  // earlier nodes have ended
+  } else {
+    around.ranks_here = 0;
+    for (const Node& n : nodes_) around.ranks_here += n.job.local_size();
   }
-  const Status s = StartDaemon(kCoordinatorName, arguments);
-  if (s.ok()) return;
-  coordinator_.PlanRestart(false);
-  settings_.events.on_daemon_lost(s.message(),
-                                  coordinator_.restart_at.has_value());
-}
-
-Status NodeSupervisor::StartRanks() {
-  int ranks_here = 0;
-  for (const Node& node : nodes_) ranks_here += node.job.local_size();
-  for (const Node& node : nodes_) {
-    Status status = StartRanks(node, ranks_here);
+  if (node.job.bind_gpus()) {
+    Status status =
+        FindGpus(getenv("CUDA_VISIBLE_DEVICES"), kDriverGpus, &around.gpus);
     if (!status.ok()) return status;
   }
+  *out = EnvironmentWith(RankVariables(
+      node.job, around, rank, slot,
+      [](const std::string& name) { return getenv(name.c_str()); }));
   return Status();
 }
 
-Status NodeSupervisor::EnvironmentOf(const Node& node, int ranks_here,
-                                     JobEnvironment* out) const {
-  const NodeJob& job = node.job;
-  const char* python_path = getenv("PYTHONPATH");
-  *out = {.ranks = job.ranks(),
-          .nodes = job.nodes(),
-          .job = job.job(),
-          .token = job.token(),
-          .start_timeout_s = job.start_timeout_s(),
-          .usable_cores = static_cast<int>(UsableCores()),
-          .ranks_here = ranks_here,
-          .gpus = {},
-          .agent = node.agent,
-          .horovod_shim = job.horovod_shim(),
-          .python_path = python_path == nullptr ? "" : python_path,
-          .host = job.host().empty() ? "localhost" : job.host(),
-          .elastic = job.elastic(),
-          .min_size = job.min_size(),
-          .max_size = job.max_size(),
-          .directory = settings_.directory,
-          .function = job.function(),
-          .torch_store = job.torch_store()};
-  if (!job.bind_gpus()) return Status();
-  return FindGpus(getenv("CUDA_VISIBLE_DEVICES"), kDriverGpus, &out->gpus);
-}
-
-Status NodeSupervisor::StartRanks(const Node& node, int ranks_here) {
-  const NodeJob& job = node.job;
-  JobEnvironment environment;
-  Status status = EnvironmentOf(node, ranks_here, &environment);
-  for (int local = 0; status.ok() && local < job.local_size(); ++local) {
-    status = StartRank(node, environment,
-                       {.rank = job.first_rank() + local,
-                        .node = job.node(),
-                        .local_rank = local,
-                        .local_size = job.local_size()});
-  }
-  return status;
-}
-
-Status NodeSupervisor::StartProcess(int number_of_node, int number, int slot) {
-  const Node* const node = Find(number_of_node);
+Status NodeSupervisor::StartProcess(int number, int rank, int slot) {
+  const Node* const node = Find(number);
   if (node == nullptr) {
     return Status(Code::kNotFound, "it is not a node of this machine");
   }
   // Those that have ended are not needed any more, once their output is read.
-  std::erase_if(ranks_, [](const auto& rank) {
-    return !rank->process.running() && rank->process.output_ended();
+  std::erase_if(ranks_, [](const auto& r) {
+    return !r->process.running() && r->process.output_ended();
   });
-  JobEnvironment environment;
-  Status status = EnvironmentOf(*node, node->job.local_size(), &environment);
-  if (!status.ok()) return status;
-  return StartRank(*node, environment,
-                   {.rank = number,
-                    .node = number_of_node,
-                    .local_rank = slot,
-                    .local_size = node->job.local_size()});
-}
-
-Status NodeSupervisor::StartRank(const Node& node, const JobEnvironment& job,
-                                 const Place& place) {
-  const bool takes_stdin = settings_.gives_stdin && place.rank == 0;
+  const bool takes_stdin = settings_.gives_stdin && rank == 0;
   // Only the terminal's foreground group may read from it.
   const bool foreground = takes_stdin && isatty(0) != 0;
+  const auto report = [this, rank](RankOutput::Stream stream) {
+    return [this, rank, stream](std::string_view bytes) {
+      settings_.listener->OnRank(OutputOf(rank, stream, bytes));
+    };
+  };
   ChildProcess::Settings settings = {
-      .spawn = {.arguments = {node.job.command().begin(),
-                              node.job.command().end()},
-                .environment = RankEnvironment(job, place),
+      .spawn = {.arguments = {node->job.command().begin(),
+                              node->job.command().end()},
+                .environment = std::vector<std::string>(),
                 .process_group =
                     foreground ? ProcessGroup::kJoin : ProcessGroup::kNew,
                 .group = settings_.terminal_group,
                 .death_signal = SIGKILL,
                 .open_files = files_},
       .owns_group = !foreground,
-      .on_end = [this, rank = place.rank, elastic = job.elastic](Exit exit) {
+      .on_end = [this, rank, elastic = node->job.elastic()](Exit exit) {
         if (elastic) exit.finished = HasFinished(rank);
-        settings_.events.on_rank_ended(rank, exit);
+        settings_.listener->OnRank(EndOf(rank, exit));
       }};
-  if (settings_.events.on_rank_output) {
-    auto take = [this, rank = place.rank](int stream) {
-      return [this, rank, stream](std::string_view bytes) {
-        settings_.events.on_rank_output(rank, stream, bytes);
-      };
-    };
-    settings.out = take(0);
-    settings.err = take(1);
-  }
-  if (!node.job.function().empty()) {
-    settings.announce = [this, rank = place.rank](std::string_view bytes) {
-      settings_.events.on_rank_result(rank, bytes);
-    };
-  }
-  auto rank = std::unique_ptr<Rank>(new Rank{
-      place.rank, foreground, ChildProcess(loop_, std::move(settings))});
-  Status status = rank->process.Start(node.program, takes_stdin ? 0 : kDevNull);
+  Status status =
+      EnvironmentOf(*node, rank, slot, &*settings.spawn.environment);
   if (!status.ok()) return status;
-  ranks_.push_back(std::move(rank));
-  settings_.events.on_rank_started(place.rank, ranks_.back()->process.pid());
+  if (!settings_.raw_output) {
+    settings.out = report(RankOutput::STDOUT);
+    settings.err = report(RankOutput::STDERR);
+  }
+  if (!node->job.function().empty()) {
+    settings.announce = report(RankOutput::RESULT);
+  }
+  auto started = std::unique_ptr<Rank>(
+      new Rank{rank, foreground, ChildProcess(loop_, std::move(settings))});
+  status = started->process.Start(node->program, takes_stdin ? 0 : kDevNull);
+  if (!status.ok()) return status;
+  ranks_.push_back(std::move(started));
+  FromNode message;
+  message.mutable_rank_started()->set_rank(rank);
+  message.mutable_rank_started()->set_pid(ranks_.back()->process.pid());
+  settings_.listener->OnRank(message);
   return Status();
 }
 
@@ -439,19 +404,14 @@ std::vector<pid_t> NodeSupervisor::End() {
 }
 
 std::optional<Time> NodeSupervisor::deadline() const {
-  std::optional<Time> first = core_.deadline();
-  const auto add = [&first](const Lives& lives) {
-    if (!lives.restart_at) return;
-    first = first ? std::min(*first, *lives.restart_at) : lives.restart_at;
-  };
-  add(coordinator_);
-  for (const Node& node : nodes_) add(node.lives);
+  std::optional<Time> first =
+      Earlier(core_.deadline(), coordinator_.restart_at);
+  for (const Node& node : nodes_) first = Earlier(first, node.lives.restart_at);
   return first;
 }
 
 void NodeSupervisor::OnTime(Time now) {
-  RestartCoordinator(now);
-  RestartAgents(now);
+  RestartDaemons(now);
   const bool others_ended = !settings_.others_ended || settings_.others_ended();
   NodeCore::Step step;
   while ((step = core_.ContinueEnd(now, OutputEnded(), others_ended)) !=

@@ -8,12 +8,12 @@
 //   NodeService                  daemons for ranks of other     a log file
 //                                launchers
 //
-//   NodeSupervisor node(&loop, {.directory = d, .events = {...}});
+//   NodeSupervisor node(&loop, {.directory = d, .listener = this});
 //   Status s = node.Prepare(on_signal);
 //   if (s.ok()) s = node.StartDaemon(kCoordinatorName, arguments);
 //   if (s.ok()) s = node.AddNode(job, secret_file);  // starts its agent
 //   ... run the loop until node.core().all_ready()
-//   if (s.ok()) s = node.StartRanks();
+//   if (s.ok()) s = node.StartProcess(job.node(), rank, slot);
 //   ... run the loop until all ranks have ended
 //   node.End();
 //   while (!node.core().ended()) {
@@ -25,8 +25,7 @@
 // and with which signal. Its decisions about daemons and the end are
 // NodeCore's.
 //
-// Thread contract: one thread, the one that runs the loop. Event callbacks may
-// call every method, but must not destroy the NodeSupervisor.
+// Thread contract: one thread, the one that runs the loop.
 //
 // Invariant: once core().ended(), no process that it started is alive, and none
 // that those processes left behind (if Prepare() got on_signal).
@@ -47,6 +46,7 @@
 
 #include "client/launcher/hosts/placement.h"
 #include "client/launcher/node/node_core.h"
+#include "client/launcher/node/node_listener.h"
 #include "client/launcher/output/output_loop.h"
 #include "client/launcher/process/announcement.h"
 #include "client/launcher/process/child_process.h"
@@ -55,24 +55,6 @@
 #include "proto/node.pb.h"
 
 namespace maypole::launcher {
-
-struct NodeEvents {
-  std::function<void(int rank, pid_t pid)> on_rank_started;
-  // stream: 0 is stdout, 1 is stderr. Empty: ranks inherit our stdout and
-  // stderr.
-  std::function<void(int rank, int stream, std::string_view)> on_rank_output;
-  // A rank of a node whose agent we have started has called init(). Empty: not
-  // of interest.
-  std::function<void(int rank)> on_rank_joined = {};
-  // Part of the result of the function that the rank has run.
-  std::function<void(int rank, std::string_view)> on_rank_result;
-  std::function<void(int rank, Exit exit)> on_rank_ended;
-  std::function<void(const std::string& daemon, std::string_view)>
-      on_daemon_log;
-  // A daemon ended without being asked to; `what` is a message about it.
-  // returns: another one is started in its place.
-  std::function<void(const std::string& what, bool returns)> on_daemon_lost;
-};
 
 // Why a node of an elastic job is lost when AgentIsLost().
 inline constexpr char kAgentLost[] = "its agent has ended";
@@ -83,13 +65,14 @@ class NodeSupervisor {
   struct Settings {
     std::string directory;     // private; for the agents' sockets
     bool gives_stdin = false;  // rank 0 inherits our stdin
+    bool raw_output = false;   // ranks inherit our stdout and stderr
     pid_t terminal_group = 0;  // process group that may read the terminal
     // Our child processes that it has not started and must not end.
     std::function<std::set<pid_t>()> others = {};
     // The job's agents on other hosts have ended: our coordinator waits for
     // them.
     std::function<bool()> others_ended = {};
-    NodeEvents events;
+    NodeListener* listener;
   };
 
   NodeSupervisor(OutputLoop* loop, Settings settings);
@@ -116,16 +99,15 @@ class NodeSupervisor {
   // Adds a node that runs on this machine. Finds or starts its agent, if it
   // needs one.
   Status AddNode(NodeJob job, const std::string& secret_file);
-  // Starts the ranks of all nodes that were added.
-  Status StartRanks();
-  // Starts one process of an elastic job; `node` was added. slot: of the node.
+  // Starts a rank, or a process of an elastic job. `node` was added, as all
+  // others of this machine, unless the job is elastic. slot: of the node.
   Status StartProcess(int node, int number, int slot);
   // The node's agent, which is started again if it ends in an elastic job;
   // null: it has none of its own.
-  const NodeCore::Daemon* AgentOf(int node) const;
+  const NodeCore::Daemon* AgentOf(int node);
   // The node's agent has ended, and is not started again: no process there can
   // join an elastic job any more.
-  bool AgentIsLost(int node) const;
+  bool AgentIsLost(int node);
   void StopAgent(int node);
   // from_terminal: the terminal has sent the signal to its foreground group;
   // ranks in that group do not get it again.
@@ -177,18 +159,18 @@ class NodeSupervisor {
 
   void OnSignals();
   void OnAnnounce(const std::string& daemon, std::string_view bytes);
-  const Node* Find(int node) const;
+  // Null: there is none.
+  Node* Find(int node);
+  Node* NodeOf(const std::string& agent);
   Status StartAgent(Node* node, const std::string& secret_file);
   // A daemon has died. Plans its restart if it is the coordinator, or the agent
   // of an elastic job; returns whether it is started again.
   bool StartsAgain(const std::string& name, const Exit& exit);
-  void RestartAgents(Time now);
-  void RestartCoordinator(Time now);
-  Status StartRanks(const Node& node, int ranks_here);
-  Status EnvironmentOf(const Node& node, int ranks_here,
-                       JobEnvironment* out) const;
-  Status StartRank(const Node& node, const JobEnvironment& job,
-                   const Place& place);
+  void Restart(const std::string& name,
+               const std::vector<std::string>& arguments, Lives* lives);
+  void RestartDaemons(Time now);
+  Status EnvironmentOf(const Node& node, int rank, int slot,
+                       std::vector<std::string>* out) const;
   // Whether the process, which has ended, had trained to the end.
   bool HasFinished(int process) const;
   std::set<pid_t> Daemons() const;

@@ -7,18 +7,15 @@
 #include <csignal>
 #include <utility>
 
-#include "client/launcher/command/options.h"
+#include "client/launcher/process/function_files.h"
 #include "client/launcher/process/process.h"
 #include "common/version.h"
 
 namespace maypole::launcher {
 
-RemoteNode::RemoteNode(OutputLoop* loop, Settings settings, NodeEvents events,
-                       OnLost on_lost)
+RemoteNode::RemoteNode(OutputLoop* loop, Settings settings)
     : loop_(loop),
       settings_(std::move(settings)),
-      events_(std::move(events)),
-      on_lost_(std::move(on_lost)),
       ssh_(loop,
            {.spawn = {.arguments =
                           SshArguments(settings_.host.name, settings_.ssh),
@@ -27,21 +24,21 @@ RemoteNode::RemoteNode(OutputLoop* loop, Settings settings, NodeEvents events,
                       .open_files = settings_.files},
             .out = [this](std::string_view bytes) { OnBytes(bytes); },
             .err = [this](std::string_view bytes) { ssh_errors_.Take(bytes); },
-            .on_end = [this](Exit exit) { OnSshEnd(exit); }}) {
-  for (int i = 0; i < settings_.host.ranks; ++i) {
-    ranks_.insert(settings_.first_rank + i);
-  }
+            .on_end = [this](Exit exit) { OnSshEnd(exit); }}) {}
+
+Status RemoteNode::FindSsh(const Host& host, std::string* program) {
+  const Status status = FindProgram(kSshProgram, program);
+  if (status.ok()) return status;
+  return Status(status.code(),
+                status.message() +
+                    ": install it (openssh-client) to start ranks on " +
+                    host.name);
 }
 
 Status RemoteNode::Start() {
   std::string program;
-  Status status = FindProgram(kSshProgram, &program);
-  if (!status.ok()) {
-    return Status(status.code(), status.message() +
-                                     ": install it (openssh-client) to start "
-                                     "ranks on " +
-                                     settings_.host.name);
-  }
+  Status status = FindSsh(settings_.host, &program);
+  if (!status.ok()) return status;
   status = ssh_errors_.Open({.id = settings_.log_stream_id,
                              .prefix = "[ssh " + settings_.host.name + "] ",
                              .sink = settings_.log});
@@ -52,7 +49,22 @@ Status RemoteNode::Start() {
   if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
   const Fd reader(ends[0]);
   status = input_.Open(loop_, Fd(ends[1]));
-  return status.ok() ? ssh_.Start(program, reader.get()) : status;
+  if (status.ok()) status = ssh_.Start(program, reader.get());
+  if (!status.ok() || settings_.function.empty()) return status;
+  return ReadInParts(settings_.function, [this](std::string_view part) {
+    ToNode message;
+    message.mutable_function_part()->set_bytes(std::string(part));
+    Send(message);
+  });
+}
+
+bool RemoteNode::Ready() {
+  if (greeted() && !std::exchange(described_, true)) {
+    ToNode message;
+    *message.mutable_job() = settings_.describe(*this);
+    Send(message);
+  }
+  return ready();
 }
 
 void RemoteNode::OnBytes(std::string_view bytes) {
@@ -89,6 +101,7 @@ void RemoteNode::OnBytes(std::string_view bytes) {
 }
 
 void RemoteNode::OnMessage(const FromNode& message) {
+  NodeListener* const listener = settings_.listener;
   switch (message.kind_case()) {
     case FromNode::kHello:
       head_address_ = message.hello().head_address();
@@ -104,53 +117,33 @@ void RemoteNode::OnMessage(const FromNode& message) {
       if (!finishing_) {
         // Only agents are there. Those of elastic jobs are started again, which
         // only the text says: the job is the same.
-        events_.on_daemon_lost(message.daemon_lost().what(), false);
+        listener->OnDaemonLost(
+            host().name + ": " + message.daemon_lost().what(), false);
       }
       return;
-    case FromNode::kRankStarted: {
-      const RankStarted& started = message.rank_started();
-      if (!MaySpeakOf(started.rank())) return;
-      return events_.on_rank_started(started.rank(), started.pid());
-    }
-    case FromNode::kRankJoined: {
-      const int rank = message.rank_joined().rank();
-      if (MaySpeakOf(rank)) events_.on_rank_joined(rank);
-      return;
-    }
+    case FromNode::kRankStarted:
+      return OnRank(message.rank_started().rank(), message);
+    case FromNode::kRankJoined:
+      return OnRank(message.rank_joined().rank(), message);
     case FromNode::kRankOutput: {
       const RankOutput& output = message.rank_output();
-      if (output.stream() == RankOutput::AGENT_LOG) {
-        return events_.on_daemon_log(NodeName(node()), output.bytes());
+      if (output.stream() != RankOutput::AGENT_LOG) {
+        return OnRank(output.rank(), message);
       }
-      if (!MaySpeakOf(output.rank())) return;
-      if (output.stream() == RankOutput::RESULT) {
-        return events_.on_rank_result(output.rank(), output.bytes());
-      }
-      return events_.on_rank_output(
-          output.rank(), output.stream() == RankOutput::STDOUT ? 0 : 1,
-          output.bytes());
+      return listener->OnDaemonLog(settings_.name, output.bytes());
     }
-    case FromNode::kRankEnded: {
-      const RankEnded& ended = message.rank_ended();
-      if (!MaySpeakOf(ended.rank())) return;
-      return events_.on_rank_ended(ended.rank(),
-                                   {.signaled = ended.signaled(),
-                                    .value = ended.value(),
-                                    .finished = ended.finished()});
-    }
+    case FromNode::kRankEnded:
+      running_.erase(message.rank_ended().rank());
+      return OnRank(message.rank_ended().rank(), message);
     case FromNode::KIND_NOT_SET:
       return Lose(
           Garbled("a message that this version does not know").message());
   }
 }
 
-bool RemoteNode::MaySpeakOf(int rank) {
-  if (!Owns(rank)) {
-    Lose(Garbled("a message about a rank of another node").message());
-  } else if (!ranks_started_) {
-    Lose("it reports ranks that were not started");
-  }
-  return !lost();
+void RemoteNode::OnRank(int rank, const FromNode& message) {
+  if (ranks_.contains(rank)) return settings_.listener->OnRank(message);
+  Lose(Garbled("a message about a rank of another node").message());
 }
 
 void RemoteNode::OnSshEnd(Exit exit) {
@@ -167,21 +160,41 @@ void RemoteNode::OnSshEnd(Exit exit) {
 void RemoteNode::Lose(const std::string& why) {
   if (lost()) return;
   state_ = State::kLost;
+  running_.clear();
   bool expected = finishing_;
-  Finish();
-  if (!expected) on_lost_(why);
+  Stop();
+  if (!expected) settings_.on_lost(why);
 }
 
 void RemoteNode::Send(const ToNode& message) {
-  if (message.has_start_ranks()) ranks_started_ = true;
-  if (message.has_start_rank()) {
-    ranks_started_ = true;
-    ranks_.insert(message.start_rank().rank());
-  }
   if (!finishing_) input_.Send(message);
 }
 
-void RemoteNode::Finish() {
+Status RemoteNode::StartProcess(int process, int slot) {
+  ranks_.insert(process);
+  running_.insert(process);
+  ToNode message;
+  message.mutable_start_rank()->set_rank(process);
+  message.mutable_start_rank()->set_slot(slot);
+  Send(message);
+  return Status();
+}
+
+void RemoteNode::SignalProcess(int process, int signal) {
+  ToNode message;
+  message.mutable_signal_ranks()->set_signal(signal);
+  message.mutable_signal_ranks()->set_only(process);
+  Send(message);
+}
+
+void RemoteNode::SignalAll(int signal, bool hurry) {
+  ToNode message;
+  message.mutable_signal_ranks()->set_signal(signal);
+  message.mutable_signal_ranks()->set_hurry(hurry);
+  Send(message);
+}
+
+void RemoteNode::Stop() {
   finishing_ = true;
   input_.Close();
 }

@@ -13,6 +13,7 @@
 #ifndef MAYPOLE_CLIENT_LAUNCHER_OUTPUT_LINES_H_
 #define MAYPOLE_CLIENT_LAUNCHER_OUTPUT_LINES_H_
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <deque>
@@ -24,6 +25,12 @@
 namespace maypole::launcher {
 
 using Time = std::chrono::steady_clock::time_point;
+
+// The earlier of two times, of which each may be missing.
+inline std::optional<Time> Earlier(std::optional<Time> a,
+                                   std::optional<Time> b) {
+  return a && b ? std::min(*a, *b) : a ? a : b;
+}
 
 inline constexpr size_t kMaxLineBytes = 64 * 1024;  // longer lines are split
 inline constexpr size_t kTailLines = 200;           // kept of each stream

@@ -12,9 +12,9 @@
 
 namespace maypole::launcher {
 
-// The environment of a rank: ours, with the rank's variables set.
-std::vector<std::string> RankEnvironment(const JobEnvironment& job,
-                                         const Place& place);
+// The environment of a rank: ours, with these variables set and those of
+// another job, if we run in one, left out.
+std::vector<std::string> EnvironmentWith(const Variables& variables);
 
 // The sockets at which a maypole-worker without --socket may listen.
 std::vector<std::string> DefaultAgentSockets();

@@ -69,19 +69,7 @@ std::string LastLineOf(const std::string& path) {
 
 NodeService::NodeService(std::string directory)
     : directory_(std::move(directory)),
-      node_(
-          &loop_,
-          {.directory = directory_,
-           .events = {
-               .on_daemon_log =
-                   [this](const std::string& name, std::string_view bytes) {
-                     logs_[name].Take(bytes);
-                   },
-               .on_daemon_lost =
-                   [this](const std::string& what, bool returns) {
-                     // Ranks that come meanwhile wait for the new one.
-                     if (!returns) OnDaemonLost(what);
-                   }}}) {}
+      node_(&loop_, {.directory = directory_, .listener = this}) {}
 
 Status NodeService::Start() {
   Status s = log_.Open(&loop_);
@@ -118,7 +106,7 @@ void NodeService::Run() {
 void NodeService::OnRound() {
   for (auto& [name, log] : logs_) log.OnTime(steady_clock::now());
   node_.OnTime(steady_clock::now());
-  TellReady();
+  ReportReady();
   if (!dialed_.empty()) Dial();
   if (connections_.empty() && !stopping_ &&
       steady_clock::now() - idle_since_ >= kIdleLimit) {
@@ -210,7 +198,7 @@ Status NodeService::StartDaemon(const ServiceAction& action) {
   return s;
 }
 
-void NodeService::TellReady() {
+void NodeService::ReportReady() {
   if (starting_.empty()) return;
   const NodeCore::Daemon* daemon = node_.core().Find(starting_);
   if (daemon->ready) {
@@ -218,8 +206,8 @@ void NodeService::TellReady() {
     Perform(core_->Ready(daemon->name, daemon->announcement));
   } else if (steady_clock::now() >= give_up_) {
     starting_.clear();
-    OnDaemonLost(FirstOf(node_.core().not_ready()) + " is not ready after " +
-                 std::to_string(core_->start_timeout_seconds()) + " s");
+    FailForDaemon(FirstOf(node_.core().not_ready()) + " is not ready after " +
+                  std::to_string(core_->start_timeout_seconds()) + " s");
   }
 }
 
@@ -249,7 +237,17 @@ std::string NodeService::LastLogLine() const {
   return LastLineOf(directory_ + "/" + kServiceLog);
 }
 
-void NodeService::OnDaemonLost(const std::string& what) {
+void NodeService::OnDaemonLog(const std::string& daemon,
+                              std::string_view bytes) {
+  logs_[daemon].Take(bytes);
+}
+
+void NodeService::OnDaemonLost(const std::string& what, bool returns) {
+  // Ranks that come meanwhile wait for the new one.
+  if (!returns) FailForDaemon(what);
+}
+
+void NodeService::FailForDaemon(const std::string& what) {
   log_.Flush();
   const std::string last = LastLogLine();
   // Drops the reference to lines that the user does not see.

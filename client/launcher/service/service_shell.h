@@ -23,7 +23,7 @@
 
 namespace maypole::launcher {
 
-class NodeService {
+class NodeService : private NodeListener {
  public:
   explicit NodeService(std::string directory);
 
@@ -33,6 +33,8 @@ class NodeService {
   void Run();
 
  private:
+  void OnDaemonLog(const std::string& daemon, std::string_view bytes) override;
+  void OnDaemonLost(const std::string& what, bool returns) override;
   void Accept();
   void OnMessage(int connection);
   void Drop(int connection);
@@ -40,10 +42,10 @@ class NodeService {
   void Perform(const ServiceAction& action);
   void Send(int connection, const std::string& text);
   Status StartDaemon(const ServiceAction& action);
-  void TellReady();
+  void ReportReady();
   void Dial();
   std::string LastLogLine() const;
-  void OnDaemonLost(const std::string& what);
+  void FailForDaemon(const std::string& what);
   void OnRound();
   bool OthersNeedCoordinator() const;
   void EndDaemons();
