@@ -11,12 +11,14 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "common/checksum/checksum_mode.h"
 #include "common/types.h"
 #include "common/wire/versions.h"
@@ -28,6 +30,14 @@ namespace maypole::coordinator {
 
 // Time since a moment that the shell chooses; it never goes back.
 using Time = std::chrono::nanoseconds;
+// The earliest of several deadlines; nullopt: there is none.
+template <typename... More>
+std::optional<Time> Earlier(std::optional<Time> first, const More&... more) {
+  for (const std::optional<Time>& other : {std::optional<Time>(more)...}) {
+    if (other && (!first || *other < *first)) first = other;
+  }
+  return first;
+}
 // A gRPC stream, numbered by the shell; 0 means none.
 using StreamId = uint64_t;
 // The session of an executor, over all its streams; numbered by the core.
@@ -148,11 +158,13 @@ struct JobOutput {
   std::vector<std::pair<SessionId, Outgoing>> messages;
   Actions facts;
 
-  void Info(std::string line) {
-    facts.emplace_back(Log{Level::kInfo, std::move(line)});
+  template <typename... Parts>
+  void Info(const Parts&... parts) {
+    facts.emplace_back(Log{Level::kInfo, absl::StrCat(parts...)});
   }
-  void Warn(std::string line) {
-    facts.emplace_back(Log{Level::kWarning, std::move(line)});
+  template <typename... Parts>
+  void Warn(const Parts&... parts) {
+    facts.emplace_back(Log{Level::kWarning, absl::StrCat(parts...)});
   }
   void Count(ErrorKind kind) { facts.emplace_back(ErrorCounted{kind}); }
 };

@@ -70,8 +70,7 @@ void CoordinatorCore::Hello(Time now, StreamId stream,
   absl::Status status;
   std::string who;
   if (!message.has_hello() || message.sequence() != 0) {
-    status = absl::InvalidArgumentError(
-        "the first message of a stream must be a hello");
+    status = InvalidArgument("the first message of a stream must be a hello");
   } else {
     status = CheckHello(message.hello());
   }
@@ -117,9 +116,8 @@ absl::Status CoordinatorCore::CheckHello(
       {"an incarnation", hello.incarnation(), kMaxSessionBytes}};
   for (const Field& f : others) {
     if (f.value.size() <= f.limit) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("hello with ", f.what, " of ", f.value.size(), " bytes; ",
-                     f.limit, " are allowed"));
+    return InvalidArgument("hello with ", f.what, " of ", f.value.size(),
+                           " bytes; ", f.limit, " are allowed");
   }
   return absl::OkStatus();
 }

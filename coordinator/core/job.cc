@@ -53,9 +53,10 @@ uint64_t EpochOf(const proto::ExecutorMessage& m) {
 
 }  // namespace
 
-Job::Job(std::string id, const Config& config)
+Job::Job(std::string id, const Config& config, JobOutput* output)
     : id_(std::move(id)),
       config_(config),
+      out_(output),
       elastic_(config.elastic_settle, config.start_timeout) {}
 
 void Job::Join(Time now, SessionId session, Node node) {
@@ -76,71 +77,66 @@ bool Job::Needs(SessionId session) const {
     return true;
   }
   if (epoch_ == nullptr) return false;
-  const std::optional<size_t> node = epoch_->IndexOf(session);
-  return node && !epoch_->LiveRanks(*node).empty();
+  const std::optional<size_t> node = epoch_->nodes().IndexOf(session);
+  return node && !epoch_->departures().LiveRanks(*node).empty();
 }
 
 absl::Status Job::Handle(Time now, SessionId session,
-                         const proto::ExecutorMessage& message,
-                         JobOutput* out) {
-  absl::Status status = Dispatch(now, session, message, out);
+                         const proto::ExecutorMessage& message) {
+  absl::Status status = Dispatch(now, session, message);
   NoteState(now);
   return status;
 }
 
 absl::Status Job::Dispatch(Time now, SessionId session,
-                           const proto::ExecutorMessage& message,
-                           JobOutput* out) {
+                           const proto::ExecutorMessage& message) {
   switch (message.payload_case()) {
     case proto::ExecutorMessage::kRanksReady:
-      return OnReady(now, session, message.ranks_ready(), out);
+      return OnReady(now, session, message.ranks_ready());
     case proto::ExecutorMessage::kRanksWaiting:
-      return OnWaiting(now, session, message.ranks_waiting(), out);
+      return OnWaiting(now, session, message.ranks_waiting());
     case proto::ExecutorMessage::kRankGone:
-      return OnGone(session, message.rank_gone(), out);
+      return OnGone(session, message.rank_gone());
     case proto::ExecutorMessage::kFailed:
-      return OnFailed(session, message.failed(), out);
+      return OnFailed(session, message.failed());
     case proto::ExecutorMessage::kNodeState:
-      return OnNodeState(session, message.node_state(), out);
+      return OnNodeState(session, message.node_state());
     case proto::ExecutorMessage::kHello:
     case proto::ExecutorMessage::PAYLOAD_NOT_SET:
-      return absl::InvalidArgumentError(
+      return InvalidArgument(
           "a numbered message with a payload this coordinator does not know");
     default:
-      return OnEpochMessage(now, session, message, out);
+      return OnEpochMessage(now, session, message);
   }
 }
 
 absl::Status Job::OnEpochMessage(Time now, SessionId session,
-                                 const proto::ExecutorMessage& message,
-                                 JobOutput* out) {
+                                 const proto::ExecutorMessage& message) {
   const uint64_t epoch = EpochOf(message);
   absl::Status status = CheckEpoch(epoch);
   if (!status.ok() || !IsCurrent(epoch)) return status;
-  const std::optional<size_t> node = epoch_->IndexOf(session);
+  const std::optional<size_t> node = epoch_->nodes().IndexOf(session);
   if (!node) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the node has no ranks in epoch ", epoch, " of the job"));
+    return InvalidArgument("the node has no ranks in epoch ", epoch,
+                           " of the job");
   }
-  status = epoch_->Handle(now, *node, message, out);
-  EndIfDecided(out);
+  status = epoch_->Handle(now, *node, message);
+  EndIfDecided();
   return status;
 }
 
 absl::Status Job::CheckEpoch(uint64_t epoch) const {
   if (epoch <= std::max(epoch_number_, said_epoch_)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("a message of epoch ", epoch,
-                                                 ", the job's last epoch is ",
-                                                 epoch_number_));
+  return InvalidArgument("a message of epoch ", epoch,
+                         ", the job's last epoch is ", epoch_number_);
 }
 
-void Job::EndIfDecided(JobOutput* out) {
+void Job::EndIfDecided() {
   if (epoch_ == nullptr || epoch_->verdict().empty()) return;
-  EndEpoch(std::string(epoch_->verdict()), out);
+  EndEpoch(std::string(epoch_->verdict()));
 }
 
-absl::Status Job::OnGone(SessionId session, const proto::RankGone& gone,
-                         JobOutput* out) {
+absl::Status Job::OnGone(SessionId session, const proto::RankGone& gone) {
   absl::Status status = CheckEpoch(gone.epoch());
   if (!status.ok()) return status;
   elastic_.OnLeft(session, gone);
@@ -148,96 +144,90 @@ absl::Status Job::OnGone(SessionId session, const proto::RankGone& gone,
   // Epoch 0: the executor knew of no epoch when it sent this message.
   if (gone.epoch() == 0 && waiting != nullptr) {
     if (!waiting->HasRank(gone.rank())) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "rank ", gone.rank(), " is gone, but is not a rank of the node"));
+      return InvalidArgument("rank ", gone.rank(),
+                             " is gone, but is not a rank of the node");
     }
-    out->Count(ErrorKind::kRankLost);
+    out_->Count(ErrorKind::kRankLost);
     FailStart(
         absl::StrCat("the job cannot start: ", waiting->RankText(gone.rank()),
                      " ended: ", Cut(gone.how(), kMaxForeignText)),
-        session, out);
+        session);
     return absl::OkStatus();
   }
   if (epoch_ == nullptr) return absl::OkStatus();
   if (gone.epoch() != 0 && !IsCurrent(gone.epoch())) return absl::OkStatus();
-  const std::optional<size_t> node = epoch_->IndexOf(session);
+  const std::optional<size_t> node = epoch_->nodes().IndexOf(session);
   if (!node) return absl::OkStatus();
-  return OnGoneFromEpoch(*node, gone, out);
+  return OnGoneFromEpoch(*node, gone);
 }
 
-absl::Status Job::OnGoneFromEpoch(size_t node, const proto::RankGone& gone,
-                                  JobOutput* out) {
-  const NodeMember& member = epoch_->members()[node];
+absl::Status Job::OnGoneFromEpoch(size_t node, const proto::RankGone& gone) {
+  const NodeMember& member = epoch_->nodes().members()[node];
   if (!member.HasRank(gone.rank())) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "rank ", gone.rank(), " is gone, but is not a rank of the node"));
+    return InvalidArgument("rank ", gone.rank(),
+                           " is gone, but is not a rank of the node");
   }
-  if (epoch_->HasLeft(gone.rank())) return absl::OkStatus();
+  if (epoch_->departures().Has(gone.rank())) return absl::OkStatus();
   const std::string how = Cut(gone.how(), kMaxForeignText);
   if (!gone.clean()) {
-    out->Count(ErrorKind::kRankLost);
-    out->Warn(absl::StrCat(LogPrefix("rank_lost"), " node=", member.node,
-                           " rank=", gone.rank(), " reason=", LogValue(how)));
-    EndEpoch(absl::StrCat(member.RankText(gone.rank()), " was lost: ", how),
-             out);
+    out_->Count(ErrorKind::kRankLost);
+    out_->Warn(LogPrefix("rank_lost"), " node=", member.node,
+               " rank=", gone.rank(), " reason=", LogValue(how));
+    EndEpoch(absl::StrCat(member.RankText(gone.rank()), " was lost: ", how));
     return absl::OkStatus();
   }
-  out->Info(absl::StrCat(LogPrefix("rank_left"), " node=", member.node,
-                         " rank=", gone.rank()));
-  if (epoch_->pending() > 0) out->Count(ErrorKind::kRankLeft);
-  epoch_->OnRankLeft(gone.rank(), out);
-  SendWanted(out);
-  if (epoch_->AllLeft()) {
-    out->Info(absl::StrCat(LogPrefix("epoch_end"),
-                           " reason=\"all ranks have left\""));
+  out_->Info(LogPrefix("rank_left"), " node=", member.node,
+             " rank=", gone.rank());
+  if (epoch_->pending() > 0) out_->Count(ErrorKind::kRankLeft);
+  epoch_->OnRankLeft(gone.rank());
+  SendWanted();
+  if (epoch_->departures().AllLeft()) {
+    out_->Info(LogPrefix("epoch_end"), " reason=\"all ranks have left\"");
     DropEpoch();
-    StartIfComplete(out);
+    StartIfComplete();
   }
   return absl::OkStatus();
 }
 
 absl::Status Job::OnFailed(SessionId session,
-                           const proto::ExecutorFailed& failed,
-                           JobOutput* out) {
+                           const proto::ExecutorFailed& failed) {
   absl::Status status = CheckEpoch(failed.epoch());
   if (!status.ok()) return status;
   const Node& node = nodes_.at(session);
   const std::string message = Cut(failed.message(), kMaxForeignText);
   if (const NodeMember* waiting = gathering_.Find(session);
       failed.epoch() == 0 && waiting != nullptr) {
-    out->Count(ErrorKind::kExecutorLost);
+    out_->Count(ErrorKind::kExecutorLost);
     FailStart(absl::StrCat(
                   "the job cannot start: ", ExecutorText(node, waiting->ranks),
                   " failed: ", message),
-              session, out);
+              session);
     return absl::OkStatus();
   }
   if (epoch_ == nullptr) return absl::OkStatus();
   if (failed.epoch() != 0 && !IsCurrent(failed.epoch())) {
     return absl::OkStatus();
   }
-  const std::optional<size_t> index = epoch_->IndexOf(session);
+  const std::optional<size_t> index = epoch_->nodes().IndexOf(session);
   if (!index) return absl::OkStatus();
   // Epoch 0 refers to ranks that wait; here these are ranks whose epoch has
   // started meanwhile.
-  if (failed.epoch() == 0 && epoch_->LiveRanks(*index).empty()) {
+  if (failed.epoch() == 0 && epoch_->departures().LiveRanks(*index).empty()) {
     return absl::OkStatus();
   }
-  out->Count(ErrorKind::kExecutorLost);
-  EndEpoch(absl::StrCat(ExecutorText(node, epoch_->members()[*index].ranks),
-                        " failed: ", message),
-           out);
+  out_->Count(ErrorKind::kExecutorLost);
+  EndEpoch(
+      absl::StrCat(ExecutorText(node, epoch_->nodes().members()[*index].ranks),
+                   " failed: ", message));
   return absl::OkStatus();
 }
 
-void Job::Lost(Time now, SessionId session, const std::string& how,
-               JobOutput* out) {
-  LoseMember(session, how, out);
+void Job::Lost(Time now, SessionId session, const std::string& how) {
+  LoseMember(session, how);
   NoteState(now);
 }
 
-void Job::LoseMember(SessionId session, const std::string& how,
-                     JobOutput* out) {
+void Job::LoseMember(SessionId session, const std::string& how) {
   const Node node = nodes_.at(session);
   nodes_.erase(session);
   if (failed_start_) {
@@ -247,50 +237,47 @@ void Job::LoseMember(SessionId session, const std::string& how,
   if (const NodeMember* waiting = gathering_.Find(session)) {
     const std::string who = ExecutorText(node, waiting->ranks);
     gathering_.Remove(session);
-    out->Count(ErrorKind::kExecutorLost);
-    FailStart(absl::StrCat("the job cannot start: ", who, " ", how), 0, out);
+    out_->Count(ErrorKind::kExecutorLost);
+    FailStart(absl::StrCat("the job cannot start: ", who, " ", how), 0);
   }
   gathering_.Lose(session, how);
   if (gathering_.empty()) start_since_.reset();
   elastic_.OnLost(session);
   if (recovery_) {
     recovery_->Forget(session, how);
-    return FinishRecoveryIfComplete(out);
+    return FinishRecoveryIfComplete();
   }
   if (epoch_ == nullptr) return;
-  const std::optional<size_t> index = epoch_->IndexOf(session);
+  const std::optional<size_t> index = epoch_->nodes().IndexOf(session);
   if (!index) return;
-  epoch_->Forget(*index);
-  if (epoch_->LiveRanks(*index).empty()) return;
-  out->Count(ErrorKind::kExecutorLost);
-  EndEpoch(absl::StrCat(ExecutorText(node, epoch_->members()[*index].ranks),
-                        " ", how),
-           out);
+  epoch_->nodes().Disconnect(*index);
+  if (epoch_->departures().LiveRanks(*index).empty()) return;
+  out_->Count(ErrorKind::kExecutorLost);
+  EndEpoch(absl::StrCat(
+      ExecutorText(node, epoch_->nodes().members()[*index].ranks), " ", how));
 }
 
-void Job::EndEpoch(const std::string& message, JobOutput* out) {
-  out->Warn(
-      absl::StrCat(LogPrefix("epoch_end"), " reason=", LogValue(message)));
-  epoch_->End(message, out);
+void Job::EndEpoch(const std::string& message) {
+  out_->Warn(LogPrefix("epoch_end"), " reason=", LogValue(message));
+  epoch_->End(message);
   DropEpoch();
-  StartIfComplete(out);
+  StartIfComplete();
 }
 
 void Job::DropEpoch() {
-  decisions_ = epoch_->last_decision();
+  decisions_ = epoch_->nodes().last_decision();
   epoch_.reset();
 }
 
-void Job::Stop(const std::string& message, JobOutput* out) {
+void Job::Stop(const std::string& message) {
   if (epoch_ != nullptr) {
-    out->Warn(
-        absl::StrCat(LogPrefix("epoch_end"), " reason=", LogValue(message)));
-    epoch_->End(message, out);
+    out_->Warn(LogPrefix("epoch_end"), " reason=", LogValue(message));
+    epoch_->End(message);
     DropEpoch();
   }
-  StopElastic(message, out);
+  StopElastic(message);
   gathering_.TakeWaitingIn();
-  if (!gathering_.empty()) FailStart(message, 0, out);
+  if (!gathering_.empty()) FailStart(message, 0);
 }
 
 std::optional<Time> Job::Deadline() const {
@@ -306,27 +293,21 @@ std::optional<Time> Job::Deadline() const {
   return next;
 }
 
-void Job::OnTime(Time now, JobOutput* out) {
-  if (recovery_ && recovery_->deadline() <= now) FinishRecovery(out);
-  if (epoch_ != nullptr) epoch_->OnTime(now, out);
-  EndIfDecided(out);
-  OnElasticTime(now, out);
+void Job::OnTime(Time now) {
+  if (recovery_ && recovery_->deadline() <= now) FinishRecovery();
+  if (epoch_ != nullptr) epoch_->OnTime(now);
+  EndIfDecided();
+  OnElasticTime(now);
   const std::optional<Time> deadline = StartDeadline();
-  if (deadline && *deadline <= now) StartTimedOut(out);
+  if (deadline && *deadline <= now) StartTimedOut();
   NoteState(now);
-}
-
-Time Job::TakeStragglerTime(Time now, SessionId session) {
-  if (epoch_ == nullptr) return Time::zero();
-  const std::optional<size_t> node = epoch_->IndexOf(session);
-  return node ? epoch_->TakeStragglerTime(now, *node) : Time::zero();
 }
 
 size_t Job::live_ranks() const {
   size_t n = 0;
   if (epoch_ == nullptr) return n;
-  for (size_t i = 0; i < epoch_->members().size(); ++i) {
-    n += epoch_->LiveRanks(i).size();
+  for (size_t i = 0; i < epoch_->nodes().members().size(); ++i) {
+    n += epoch_->departures().LiveRanks(i).size();
   }
   return n;
 }

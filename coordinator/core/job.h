@@ -58,7 +58,8 @@ class Job {
     uint64_t round = 0;
   };
 
-  Job(std::string id, const Config& config);
+  // `output` must outlive this object.
+  Job(std::string id, const Config& config, JobOutput* output);
 
   const std::string& id() const { return id_; }
 
@@ -66,7 +67,7 @@ class Job {
   // node's name.
   void Join(Time now, SessionId session, Node node);
   // The executor had a session with a coordinator before this one, and will
-  // tell what it knows. (recovery/job_recovery.cc, as the next one)
+  // tell what it knows.
   void Await(Time now, SessionId session, const std::string& node);
   // Until this is false, Handle() takes nothing but NodeState.
   bool recovering() const { return recovery_.has_value(); }
@@ -80,45 +81,33 @@ class Job {
   // Handles the payload of a message. An error means that the executor violates
   // the protocol; the caller then ends its session.
   absl::Status Handle(Time now, SessionId session,
-                      const proto::ExecutorMessage& message, JobOutput* out);
+                      const proto::ExecutorMessage& message);
 
   // The session has ended; `how` completes "the executor of node n1 ".
-  void Lost(Time now, SessionId session, const std::string& how,
-            JobOutput* out);
+  void Lost(Time now, SessionId session, const std::string& how);
 
   // The coordinator ends: ends the epoch and the start with this message.
-  void Stop(const std::string& message, JobOutput* out);
+  void Stop(const std::string& message);
   // The operator ends the job: like Stop(), and no other epoch starts as long
   // as the job exists. Returns how many ranks were told.
-  uint32_t Abort(Time now, const std::string& message, JobOutput* out);
+  uint32_t Abort(Time now, const std::string& message);
 
   // When OnTime() must be called; nullopt if there is no need.
   std::optional<Time> Deadline() const;
-  void OnTime(Time now, JobOutput* out);
+  void OnTime(Time now);
 
+  // Of the running epoch, without those that have left.
   size_t live_ranks() const;
-  size_t pending() const { return epoch_ ? epoch_->pending() : 0; }
-  // How long other nodes have waited for the session's node since the last
-  // call.
-  Time TakeStragglerTime(Time now, SessionId session);
-  size_t late_ranks() const {
-    return epoch_ ? epoch_->stragglers().ranks() : 0;
-  }
-  bool frozen() const { return epoch_ && epoch_->frozen(); }
   // Null if none runs.
   const CoordinatorEpoch* epoch() const { return epoch_.get(); }
-  size_t late_operations() const {
-    return epoch_ ? epoch_->stragglers().operations() : 0;
-  }
+  CoordinatorEpoch* epoch() { return epoch_.get(); }
   State state() const;
   // Fills in everything except which nodes are connected.
   void FillStatus(Time now, proto::JobStatus* status) const;
-  // Somebody looks at what the job does now.
-  void Watch(Time now, JobOutput* out);
-  // See CoordinatorEpoch. FAILED_PRECONDITION also if no epoch runs.
+  // The operator starts or stops the timeline, see TimelineRelay.
+  // FAILED_PRECONDITION also if no epoch runs.
   absl::StatusOr<proto::TimelineStatus> RecordTimeline(bool stop,
-                                                       absl::string_view who,
-                                                       JobOutput* out);
+                                                       absl::string_view who);
 
  private:
   struct FailedStart {
@@ -128,26 +117,22 @@ class Job {
   };
 
   absl::Status Dispatch(Time now, SessionId session,
-                        const proto::ExecutorMessage& message, JobOutput* out);
+                        const proto::ExecutorMessage& message);
   // The session's node, without ranks.
   NodeMember MemberOf(SessionId session) const;
   // True if ranks that are not elastic cannot wait in this job; they have been
   // told why.
-  bool RefusesFixed(SessionId session, JobOutput* out);
+  bool RefusesFixed(SessionId session);
   absl::Status OnReady(Time now, SessionId session,
-                       const proto::RanksReady& ready, JobOutput* out);
+                       const proto::RanksReady& ready);
   absl::Status OnWaiting(Time now, SessionId session,
-                         const proto::RanksWaiting& waiting, JobOutput* out);
-  absl::Status OnGone(SessionId session, const proto::RankGone& gone,
-                      JobOutput* out);
-  absl::Status OnGoneFromEpoch(size_t node, const proto::RankGone& gone,
-                               JobOutput* out);
-  absl::Status OnFailed(SessionId session, const proto::ExecutorFailed& failed,
-                        JobOutput* out);
+                         const proto::RanksWaiting& waiting);
+  absl::Status OnGone(SessionId session, const proto::RankGone& gone);
+  absl::Status OnGoneFromEpoch(size_t node, const proto::RankGone& gone);
+  absl::Status OnFailed(SessionId session, const proto::ExecutorFailed& failed);
   // Handles a message that only the epoch needs.
   absl::Status OnEpochMessage(Time now, SessionId session,
-                              const proto::ExecutorMessage& message,
-                              JobOutput* out);
+                              const proto::ExecutorMessage& message);
 
   // OK for the current epoch and past ones (a message may cross the epoch's
   // end, and is dropped); an error for an epoch that has not been announced.
@@ -156,34 +141,30 @@ class Job {
     return epoch_ != nullptr && epoch == epoch_->number();
   }
 
-  void StartIfComplete(JobOutput* out);
+  void StartIfComplete();
   // The config, with the values that the ranks' environment sets.
-  Config ConfigOfStart(JobOutput* out) const;
-  void ReadStallTimes(Config* config, JobOutput* out) const;
+  Config ConfigOfStart() const;
+  void ReadStallTimes(Config* config) const;
   // Ends the epoch if it has found a reason to end.
-  void EndIfDecided(JobOutput* out);
+  void EndIfDecided();
   std::optional<Time> StartDeadline() const;
-  void StartTimedOut(JobOutput* out);
+  void StartTimedOut();
   // Ends the start and tells all nodes that wait, except the reporter (0:
   // none), which knows: it may be ready for another start before the message
   // could reach it.
-  void FailStart(const std::string& message, SessionId reporter, JobOutput* out,
+  void FailStart(const std::string& message, SessionId reporter,
                  absl::StatusCode code = absl::StatusCode::kAborted);
-  void TellFailedStart(SessionId session, JobOutput* out);
-  // --- A coordinator before this one (recovery/job_recovery.cc) --------------
-  absl::Status OnNodeState(SessionId session, const proto::NodeState& state,
-                           JobOutput* out);
-  void FinishRecoveryIfComplete(JobOutput* out);
-  void FinishRecovery(JobOutput* out);
+  void TellFailedStart(SessionId session);
+  // --- A coordinator before this one (job_recovery.cc) -----------------------
+  absl::Status OnNodeState(SessionId session, const proto::NodeState& state);
+  void FinishRecoveryIfComplete();
+  void FinishRecovery();
   // Returns the sessions that were told.
-  std::vector<SessionId> ContinueEpoch(const Recovery::Epoch& last,
-                                       JobOutput* out);
-  void TellTooLate(SessionId session, const proto::NodeState& state,
-                   JobOutput* out);
-  void TellEpochOver(SessionId session, uint64_t epoch, const std::string& why,
-                     JobOutput* out);
-  void LoseMember(SessionId session, const std::string& how, JobOutput* out);
-  void EndEpoch(const std::string& message, JobOutput* out);
+  std::vector<SessionId> ContinueEpoch(const Recovery::Epoch& last);
+  void TellTooLate(SessionId session, const proto::NodeState& state);
+  void TellEpochOver(SessionId session, uint64_t epoch, const std::string& why);
+  void LoseMember(SessionId session, const std::string& how);
+  void EndEpoch(const std::string& message);
   void DropEpoch();
 
   // --- The operator (job_admin.cc) -------------------------------------------
@@ -192,29 +173,28 @@ class Job {
   void FillStatus(Time now, SessionId session, const Node& node,
                   proto::NodeStatus* status) const;
   // Refuses the ranks that wait on the node, after an abort.
-  void RefuseAborted(SessionId session, JobOutput* out);
+  void RefuseAborted(SessionId session);
 
   // --- Elastic jobs (job_elastic.cc) -----------------------------------------
   absl::Status OnElasticReady(Time now, SessionId session,
-                              const proto::RanksReady& ready, JobOutput* out);
-  void OnElasticTime(Time now, JobOutput* out);
+                              const proto::RanksReady& ready);
+  void OnElasticTime(Time now);
   bool IsElasticEpoch() const;
   bool TakesElastic() const;
   bool TakesFixed() const;
   // Refuses ranks of the node because they are elastic and the job is not, or
   // the reverse.
-  void RefuseMixed(SessionId session, bool elastic, JobOutput* out);
+  void RefuseMixed(SessionId session, bool elastic);
   // Refuses these clients of the node or, if `clients` is empty, all that wait
   // there.
   void RefuseWaiting(SessionId session, const std::vector<uint64_t>& clients,
-                     absl::StatusCode code, const std::string& message,
-                     JobOutput* out);
+                     absl::StatusCode code, const std::string& message);
   // Tells the nodes of the running epoch how many ranks want to enter or leave,
   // if that has changed.
-  void SendWanted(JobOutput* out);
+  void SendWanted();
   std::string RunningText() const;
-  void StartElastic(JobOutput* out);
-  void StopElastic(const std::string& message, JobOutput* out);
+  void StartElastic();
+  void StopElastic(const std::string& message);
 
   std::string ExecutorText(const Node& node,
                            const std::vector<uint32_t>& ranks) const;
@@ -222,6 +202,7 @@ class Job {
 
   const std::string id_;
   const Config config_;
+  JobOutput* const out_;
   std::map<SessionId, Node> nodes_;
   Gathering gathering_;
   Elastic elastic_;

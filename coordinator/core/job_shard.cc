@@ -64,7 +64,7 @@ JobShard::JobShard(std::string id, std::string token, const Config& config,
       token_(std::move(token)),
       config_(config),
       incarnation_(std::move(incarnation)),
-      job_(std::make_unique<Job>(id_, config_)) {}
+      job_(std::make_unique<Job>(id_, config_, &output_)) {}
 
 // --- Executors come and go ---------------------------------------------------
 
@@ -153,7 +153,7 @@ void JobShard::Replace(SessionId id, Actions* actions) {
   // It was the last session: the job starts over.
   actions->emplace_back(
       Log{Level::kInfo, absl::StrCat("event=job_forgotten job=", id_)});
-  job_ = std::make_unique<Job>(id_, config_);
+  job_ = std::make_unique<Job>(id_, config_, &output_);
 }
 
 absl::Status JobShard::Resume(Time now, StreamId stream,
@@ -170,9 +170,9 @@ absl::Status JobShard::Resume(Time now, StreamId stream,
   }
   ExecutorSession& session = it->second;
   if (session.link.OnReceived(0, message.acknowledged()) == Receipt::kBadAck) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a resume that acknowledges message ", message.acknowledged(),
-        ", the last one sent is ", session.link.sent()));
+    return InvalidArgument("a resume that acknowledges message ",
+                           message.acknowledged(), ", the last one sent is ",
+                           session.link.sent());
   }
   if (session.stream != 0) {  // the old stream's end has not been seen yet
     PauseRelays(absl::StrCat("stream of node ", session.node), actions);
@@ -236,8 +236,7 @@ void JobShard::Received(Time now, StreamId stream,
   ExecutorSession* session = Find(stream);
   if (session == nullptr) return;
   if (message.has_hello()) {
-    return BreakOff(session,
-                    absl::InvalidArgumentError("a second hello on a stream"),
+    return BreakOff(session, InvalidArgument("a second hello on a stream"),
                     actions);
   }
   const Receipt receipt =
@@ -254,23 +253,22 @@ void JobShard::Received(Time now, StreamId stream,
       if (message.payload_case() == proto::ExecutorMessage::PAYLOAD_NOT_SET) {
         return;
       }
-      return BreakOff(session,
-                      absl::InvalidArgumentError("a payload without a number"),
+      return BreakOff(session, InvalidArgument("a payload without a number"),
                       actions);
     case Receipt::kDuplicate:
       return;
     case Receipt::kGap:
-      return BreakOff(session,
-                      absl::InvalidArgumentError(absl::StrCat(
-                          "message ", message.sequence(), " after message ",
-                          session->link.received())),
-                      actions);
+      return BreakOff(
+          session,
+          InvalidArgument("message ", message.sequence(), " after message ",
+                          session->link.received()),
+          actions);
     case Receipt::kBadAck:
-      return BreakOff(session,
-                      absl::InvalidArgumentError(absl::StrCat(
-                          "acknowledges message ", message.acknowledged(),
-                          ", the last one sent is ", session->link.sent())),
-                      actions);
+      return BreakOff(
+          session,
+          InvalidArgument("acknowledges message ", message.acknowledged(),
+                          ", the last one sent is ", session->link.sent()),
+          actions);
   }
 }
 
@@ -283,8 +281,8 @@ void JobShard::Payload(ExecutorSession* session,
     EndRelays(absl::StrCat("node ", session->node, " leaves"), actions);
   }
   if (!session->state.empty() && !message.has_node_state_part()) {
-    status = absl::InvalidArgumentError(
-        "another message between the parts of a node's state");
+    status =
+        InvalidArgument("another message between the parts of a node's state");
   } else if (message.has_node_state_part()) {
     status = TakeStatePart(session, message.node_state_part(), actions);
   } else if (message.has_relays_ready()) {
@@ -300,9 +298,8 @@ void JobShard::Payload(ExecutorSession* session,
       held_bytes_ += held_.back().second.SpaceUsedLong();
     }
   } else {
-    JobOutput output;
-    status = job_->Handle(now_, id, message, &output);
-    Deliver(std::move(output), actions);
+    status = job_->Handle(now_, id, message);
+    Deliver(actions);
   }
   const auto it = sessions_.find(id);
   if (it == sessions_.end()) return;  // Deliver() has ended the session
@@ -319,21 +316,20 @@ absl::Status JobShard::TakeStatePart(ExecutorSession* session,
   std::string& state = session->state;
   if (part.piece().empty() ||
       part.piece().size() > kMaxNodeStateBytes - state.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgument(
         "a part of ", part.piece().size(), " bytes of a node's state, after ",
-        state.size(), "; 1 to ", kMaxNodeStateBytes, " in all are allowed"));
+        state.size(), "; 1 to ", kMaxNodeStateBytes, " in all are allowed");
   }
   state += part.piece();
   if (!part.last()) return absl::OkStatus();
   proto::ExecutorMessage message;
   if (!message.mutable_node_state()->ParseFromString(
           std::exchange(state, {}))) {
-    return absl::InvalidArgumentError(
+    return InvalidArgument(
         "parts of a node's state that are no NodeState together");
   }
-  JobOutput output;
-  absl::Status status = job_->Handle(now_, session->id, message, &output);
-  Deliver(std::move(output), actions);
+  absl::Status status = job_->Handle(now_, session->id, message);
+  Deliver(actions);
   return status;
 }
 
@@ -390,13 +386,13 @@ void JobShard::Lose(SessionId id, const std::string& how,
   Note(Level::kInfo, session, "session_ended",
        absl::StrCat("reason=", LogValue(how)), actions);
   freed_.push_back(session.node);
-  JobOutput output;
-  job_->Lost(now_, id, how, &output);
-  Deliver(std::move(output), actions);
+  job_->Lost(now_, id, how);
+  Deliver(actions);
   if (!empty()) HandleHeld(actions);
 }
 
-void JobShard::Deliver(JobOutput output, Actions* actions) {
+void JobShard::Deliver(Actions* actions) {
+  JobOutput output = std::exchange(output_, {});
   if (relays_ && (job_->epoch() == nullptr ||
                   job_->epoch()->number() != relays_->epoch())) {
     EndRelays("epoch over", actions);
@@ -485,9 +481,8 @@ void JobShard::OnTime(Time now, Actions* actions) {
   }
   if (empty()) return;
   CheckRelays(actions);
-  JobOutput output;
-  job_->OnTime(now_, &output);
-  Deliver(std::move(output), actions);
+  job_->OnTime(now_);
+  Deliver(actions);
   if (!empty()) HandleHeld(actions);
 }
 
@@ -495,9 +490,8 @@ void JobShard::OnTime(Time now, Actions* actions) {
 
 void JobShard::Stop(Actions* actions) {
   constexpr char kStopped[] = "the coordinator was stopped by its operator";
-  JobOutput output;
-  job_->Stop(kStopped, &output);
-  Deliver(std::move(output), actions);
+  job_->Stop(kStopped);
+  Deliver(actions);
   for (const auto& [stream, session] : streams_) {
     actions->emplace_back(Close{stream, absl::UnavailableError(kStopped)});
   }
@@ -508,29 +502,11 @@ void JobShard::Stop(Actions* actions) {
   held_bytes_ = 0;
 }
 
-uint32_t JobShard::Abort(Time now, const std::string& message,
-                         Actions* actions) {
+void JobShard::Change(Time now, absl::FunctionRef<void(Job*, Time)> change,
+                      Actions* actions) {
   SetNow(now);
-  JobOutput output;
-  const uint32_t told = job_->Abort(now_, message, &output);
-  Deliver(std::move(output), actions);
-  return told;
-}
-
-void JobShard::Watch(Time now, Actions* actions) {
-  SetNow(now);
-  JobOutput output;
-  job_->Watch(now_, &output);
-  Deliver(std::move(output), actions);
-}
-
-absl::StatusOr<proto::TimelineStatus> JobShard::RecordTimeline(
-    Time now, bool stop, absl::string_view who, Actions* actions) {
-  SetNow(now);
-  JobOutput output;
-  auto status = job_->RecordTimeline(stop, who, &output);
-  Deliver(std::move(output), actions);
-  return status;
+  change(job_.get(), now_);
+  Deliver(actions);
 }
 
 std::vector<std::string> JobShard::TakeFreed() {
@@ -541,17 +517,26 @@ void JobShard::AddTo(Totals* totals) const {
   if (empty()) return;
   ++totals->jobs;
   totals->nodes += sessions_.size();
+  const CoordinatorEpoch* const epoch = job_->epoch();
+  if (epoch == nullptr) return;
   totals->ranks += job_->live_ranks();
-  totals->pending_operations += job_->pending();
-  totals->late_ranks += job_->late_ranks();
-  totals->late_operations += job_->late_operations();
-  totals->frozen_jobs += job_->frozen() ? 1 : 0;
+  totals->pending_operations += epoch->pending();
+  totals->late_ranks += epoch->stragglers().ranks();
+  totals->late_operations += epoch->stragglers().operations();
+  totals->frozen_jobs += epoch->frozen() ? 1 : 0;
 }
 
 void JobShard::TakeStragglerTime(Time now, std::vector<StragglerNode>* all) {
   SetNow(now);
+  CoordinatorEpoch* const epoch = job_->epoch();
   for (const auto& [id, session] : sessions_) {
-    all->push_back({id_, session.node, job_->TakeStragglerTime(now_, id)});
+    Time late{};
+    if (epoch != nullptr) {
+      if (const auto node = epoch->nodes().IndexOf(id)) {
+        late = epoch->straggler_time().Take(now_, *node);
+      }
+    }
+    all->push_back({id_, session.node, late});
   }
 }
 

@@ -47,6 +47,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -115,8 +116,10 @@ class JobShard {
 
   // The coordinator ends: tells all executors and closes all streams.
   void Stop(Actions* actions);
-  // The operator ends the job. Returns how many ranks were told.
-  uint32_t Abort(Time now, const std::string& message, Actions* actions);
+  // An operator changes the job: calls `change`, and delivers what the job then
+  // sends.
+  void Change(Time now, absl::FunctionRef<void(Job*, Time)> change,
+              Actions* actions);
 
   // Nodes whose place (see Directory) must be released, since the last call:
   // their session has ended, or Open() has refused it.
@@ -126,11 +129,6 @@ class JobShard {
   // As CoordinatorCore::TakeStragglerTime.
   void TakeStragglerTime(Time now, std::vector<StragglerNode>* all);
   void FillStatus(Time now, proto::JobStatus* status) const;
-  // Somebody looks at what the job does now.
-  void Watch(Time now, Actions* actions);
-  absl::StatusOr<proto::TimelineStatus> RecordTimeline(Time now, bool stop,
-                                                       absl::string_view who,
-                                                       Actions* actions);
 
  private:
   struct ExecutorSession {
@@ -182,7 +180,7 @@ class JobShard {
                 Actions* actions);
   // Delivers the job's output to its sessions; ends sessions with too many
   // unacknowledged messages.
-  void Deliver(JobOutput output, Actions* actions);
+  void Deliver(Actions* actions);
 
   // --- Messages that executors pass on (job_shard_relays.cc) -----------------
   absl::Status BeginRelays(const ExecutorSession& session,
@@ -202,13 +200,14 @@ class JobShard {
   const std::string token_;
   const Config config_;
   const std::string incarnation_;
+  JobOutput output_;  // of job_, until Deliver()
   std::unique_ptr<Job> job_;
   std::map<SessionId, ExecutorSession> sessions_;
   std::unordered_map<StreamId, SessionId> streams_;
   std::set<std::pair<Time, SessionId>> detached_;  // by deadline
   std::vector<std::string> freed_;
   std::deque<std::pair<SessionId, proto::ExecutorMessage>> held_;
-  size_t held_bytes_ = 0;  // of memory
+  size_t held_bytes_ = 0;       // of memory
   uint64_t last_decision_ = 0;  // that was delivered
   std::optional<Relays> relays_;
   Time now_{};  // of the last event

@@ -13,13 +13,17 @@ absl::Status JobShard::BeginRelays(const ExecutorSession& session,
   if (epoch == nullptr || epoch->number() != ready.epoch()) {
     return absl::OkStatus();
   }
-  if (epoch->members().front().session != session.id) {
-    return absl::InvalidArgumentError(
-        "only the first node says that relays are ready");
+  if (epoch->nodes().members().front().session != session.id) {
+    return InvalidArgument("only the first node says that relays are ready");
   }
-  if (epoch->RelayFanOut() == 0 || !epoch->Whole()) return absl::OkStatus();
+  // All nodes must have all their ranks.
+  if (epoch->RelayFanOut() == 0 || !epoch->departures().ranks().empty() ||
+      !epoch->nodes().AllConnected()) {
+    return absl::OkStatus();
+  }
   std::vector<SessionId> nodes;
-  for (const NodeMember& m : epoch->members()) nodes.push_back(m.session);
+  for (const NodeMember& m : epoch->nodes().members())
+    nodes.push_back(m.session);
   relays_.emplace(epoch->number(), std::move(nodes), epoch->RelayFanOut(),
                   incarnation_);
   Note(Level::kInfo, session, "relays_begun",

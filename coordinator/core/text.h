@@ -1,4 +1,4 @@
-// Formats ranks, nodes and times for messages and log lines.
+// Formats ranks, nodes, times and errors for messages and log lines.
 //
 // Thread contract: pure functions.
 #ifndef MAYPOLE_COORDINATOR_CORE_TEXT_H_
@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/log_value.h"
 #include "coordinator/core/actions.h"
@@ -26,6 +28,12 @@ std::string SecondsText(Time time);
 
 // "GPU-..." of a UUID's kGpuUuidBytes bytes.
 std::string UuidText(const std::string& bytes);
+
+// INVALID_ARGUMENT: of the protocol, or of what the ranks submitted.
+template <typename... Parts>
+absl::Status InvalidArgument(const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(parts...));
+}
 
 // The first max_bytes of the text or less, so that no UTF-8 character is cut.
 std::string Cut(absl::string_view text, size_t max_bytes);

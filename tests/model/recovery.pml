@@ -124,7 +124,7 @@ typedef Coordinator {
   bool runs;          /* Job::epoch_ */
   byte ready;         /* Gathering; nodes */
   byte endpoints;     /* nodes */
-  byte decision;      /* CoordinatorEpoch::decision_ */
+  byte decision;      /* EpochNodes::decision_ */
   byte last;          /* JobShard::last_decision_ */
   int unsettled[NODES]; /* ExecutorSession::unsettled; bits of decisions */
   byte present[NAMES]; /* nodes */

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/limits.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/core/text.h"
@@ -31,26 +30,23 @@ bool JobStats::Watch(Time now) {
 absl::Status JobStats::Take(Time now, size_t node, size_t ranks,
                             const proto::NodeStats& message) {
   if (message.waited_ns_size() != static_cast<int>(ranks)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("statistics of ", message.waited_ns_size(),
-                     " ranks; the node has ", ranks));
+    return InvalidArgument("statistics of ", message.waited_ns_size(),
+                           " ranks; the node has ", ranks);
   }
   if (message.time_ms() < 0 ||
       message.time_ms() > static_cast<int64_t>(kMaxNumber)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("statistics at ", message.time_ms(), " ms; 0 to ",
-                     kMaxNumber, " are allowed"));
+    return InvalidArgument("statistics at ", message.time_ms(), " ms; 0 to ",
+                           kMaxNumber, " are allowed");
   }
   if (message.gpus_size() > static_cast<int>(kMaxGpus)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("statistics of ", message.gpus_size(), " GPUs; ", kMaxGpus,
-                     " are allowed"));
+    return InvalidArgument("statistics of ", message.gpus_size(), " GPUs; ",
+                           kMaxGpus, " are allowed");
   }
   for (const proto::GpuLoad& gpu : message.gpus()) {
     if (gpu.uuid().size() == kGpuUuidBytes) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("statistics of a GPU whose UUID has ", gpu.uuid().size(),
-                     " bytes; ", kGpuUuidBytes, " are expected"));
+    return InvalidArgument("statistics of a GPU whose UUID has ",
+                           gpu.uuid().size(), " bytes; ", kGpuUuidBytes,
+                           " are expected");
   }
   Node& n = nodes_[node];
   n.before = std::exchange(n.last, message);

@@ -44,16 +44,16 @@ absl::Status Deadlock::Check(size_t node,
     own = own && member.HasRank(missing);
   }
   if (!own) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rank ", rank.rank(),
-                     " is blocked, but it, or a rank that blocks it, is not a "
-                     "rank of the node"));
+    return InvalidArgument(
+        "rank ", rank.rank(),
+        " is blocked, but it, or a rank that blocks it, is not a "
+        "rank of the node");
   }
   const int waits = (rank.has_identity() ? 1 : 0) + (rank.joining() ? 1 : 0) +
                     (rank.asks_for_set() ? 1 : 0);
   if (waits != 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "rank ", rank.rank(), " is blocked by ", waits, " things at once"));
+    return InvalidArgument("rank ", rank.rank(), " is blocked by ", waits,
+                           " things at once");
   }
   if (!rank.has_identity()) return absl::OkStatus();
   absl::Status status = CheckIdentity(rank.identity());
@@ -61,23 +61,20 @@ absl::Status Deadlock::Check(size_t node,
   if (sets_.FindEver(rank.identity().process_set()) != nullptr) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("unknown process set ", rank.identity().process_set()));
+  return InvalidArgument("unknown process set ", rank.identity().process_set());
 }
 
 absl::Status Deadlock::Take(size_t node, const proto::Blocked& message) {
   if (message.round() > round_) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("an answer to round ", message.round(),
-                     " of blocked ranks, the last one is ", round_));
+    return InvalidArgument("an answer to round ", message.round(),
+                           " of blocked ranks, the last one is ", round_);
   }
   std::set<uint32_t> seen;
   for (const proto::BlockedRank& rank : message.ranks()) {
     absl::Status status = Check(node, rank);
     if (!status.ok()) return status;
     if (!seen.insert(rank.rank()).second) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("rank ", rank.rank(), " is blocked twice"));
+      return InvalidArgument("rank ", rank.rank(), " is blocked twice");
     }
   }
   said_[node] = message;

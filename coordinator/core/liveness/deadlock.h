@@ -32,8 +32,8 @@
 
 #include "absl/status/status.h"
 #include "coordinator/core/actions.h"
-#include "coordinator/core/membership/joins.h"
 #include "coordinator/core/membership/process_sets.h"
+#include "coordinator/core/ordering/joins.h"
 #include "coordinator/core/ordering/presence.h"
 #include "proto/coordinator.pb.h"
 

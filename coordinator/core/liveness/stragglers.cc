@@ -39,21 +39,19 @@ absl::Status Stragglers::Check(size_t node,
   if (!status.ok()) return status;
   const RankSet* set = sets_.FindEver(op.identity().process_set());
   if (set == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("unknown process set ", op.identity().process_set()));
+    return InvalidArgument("unknown process set ", op.identity().process_set());
   }
   if (op.waiting_ms() < 0 || op.waiting_ms() > kMaxWaitingMs) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a wait of ", op.waiting_ms(), " ms"));
+    return InvalidArgument("a wait of ", op.waiting_ms(), " ms");
   }
   const std::vector<uint32_t>& here = set->by_node[node];
   for (const auto* ranks : {&op.arrived(), &op.missing(), &op.stopped()}) {
     for (const uint32_t rank : *ranks) {
       if (std::find(here.begin(), here.end(), rank) != here.end()) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat(OperationText(op.identity()), " is late for rank ", rank,
-                       ", which is not a rank of its process set on the "
-                       "node"));
+      return InvalidArgument(OperationText(op.identity()), " is late for rank ",
+                             rank,
+                             ", which is not a rank of its process set on the "
+                             "node");
     }
   }
   return absl::OkStatus();
@@ -62,9 +60,8 @@ absl::Status Stragglers::Check(size_t node,
 absl::Status Stragglers::Take(Time now, size_t node,
                               const proto::LateOperations& message) {
   if (message.operations_size() > kMaxLateOperations) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(message.operations_size(), " late operations; ",
-                     kMaxLateOperations, " are allowed"));
+    return InvalidArgument(message.operations_size(), " late operations; ",
+                           kMaxLateOperations, " are allowed");
   }
   std::vector<Said> said;
   for (const proto::LateOperation& op : message.operations()) {

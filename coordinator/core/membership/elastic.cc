@@ -28,21 +28,20 @@ absl::Status CheckElasticReady(const proto::RanksReady& ready) {
   if (ready.members().empty()) return absl::OkStatus();
   if (ready.min_size() < 1 || ready.max_size() < ready.min_size() ||
       ready.max_size() > limit) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "an elastic job of ", TermsText(ready.min_size(), ready.max_size()),
-        "; 1 to ", limit, " are allowed"));
+    return InvalidArgument("an elastic job of ",
+                           TermsText(ready.min_size(), ready.max_size()),
+                           "; 1 to ", limit, " are allowed");
   }
   if (ready.members_size() > kMaxLocalRanks) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(ready.members_size(), " ranks on one node; 1 to ",
-                     kMaxLocalRanks, " are allowed"));
+    return InvalidArgument(ready.members_size(), " ranks on one node; 1 to ",
+                           kMaxLocalRanks, " are allowed");
   }
   std::set<uint64_t> clients;
   for (const proto::ElasticMember& m : ready.members()) {
     if (m.rank() < limit && clients.insert(m.client()).second) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("client ", m.client(), " waits twice, or its last rank (",
-                     m.rank(), ") is not below ", limit));
+    return InvalidArgument("client ", m.client(),
+                           " waits twice, or its last rank (", m.rank(),
+                           ") is not below ", limit);
   }
   return CheckRankFacts(ready, ready.members_size());
 }
@@ -57,11 +56,11 @@ absl::Status Elastic::CheckSizes(const NodeMember& node,
     max_size_ = ready.max_size();
     first_ = who;
   } else if (ready.min_size() != min_size_ || ready.max_size() != max_size_) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgument(
         "the job cannot take the ranks of ", who, ": they say that it has ",
         TermsText(ready.min_size(), ready.max_size()), ", those of ", first_,
         " have said ", TermsText(min_size_, max_size_),
-        "; start all ranks with the same smallest and greatest number"));
+        "; start all ranks with the same smallest and greatest number");
   }
   return absl::OkStatus();
 }
@@ -518,13 +517,14 @@ std::vector<NodeMember> Elastic::Begin(uint64_t epoch) {
   return members;
 }
 
-void Elastic::Restore(const Recovery::Epoch& last) {
-  epoch_ = last.start.epoch();
-  min_size_ = last.start.min_size();
-  max_size_ = last.start.max_size();
+void Elastic::Restore(const proto::EpochStart& start,
+                      const std::vector<NodeMember>& members) {
+  epoch_ = start.epoch();
+  min_size_ = start.min_size();
+  max_size_ = start.max_size();
   first_ = "those of the last epoch";
-  seats_.assign(last.start.size(), Seat());
-  for (const NodeMember& m : last.members) {
+  seats_.assign(start.size(), Seat());
+  for (const NodeMember& m : members) {
     for (size_t i = 0; i < m.ranks.size(); ++i) {
       Seat& seat = seats_[m.ranks[i]];
       seat.presence = m.session == 0 ? Presence::kGone : Presence::kIn;

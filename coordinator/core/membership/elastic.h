@@ -59,7 +59,6 @@
 #include "absl/status/status.h"
 #include "coordinator/core/actions.h"
 #include "coordinator/core/membership/gathering.h"
-#include "coordinator/core/recovery/recovery.h"
 #include "proto/coordinator.pb.h"
 
 namespace maypole::coordinator {
@@ -123,8 +122,9 @@ class Elastic {
   // later than LastEpochSaid().
   std::vector<NodeMember> Begin(uint64_t epoch);
   // Takes over the last epoch of another coordinator, before any process waits
-  // here.
-  void Restore(const Recovery::Epoch& last);
+  // here. `members`: with session 0 of those that have not come back.
+  void Restore(const proto::EpochStart& start,
+               const std::vector<NodeMember>& members);
   // Removes all waiting processes; the caller tells them why.
   void Clear();
 

@@ -25,37 +25,34 @@ std::string Says(const NodeMember& m) {
 absl::Status CheckStallTimes(const proto::RanksReady& ready) {
   for (const int64_t ms : {ready.stall_check_ms(), ready.stall_shutdown_ms()}) {
     if (ms >= -1 && ms <= kMaxStallMs) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a stall time of ", ms, " ms; 0 to ", kMaxStallMs, " are allowed"));
+    return InvalidArgument("a stall time of ", ms, " ms; 0 to ", kMaxStallMs,
+                           " are allowed");
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckStartTimeout(int64_t ms) {
   if (ms >= 0 && ms <= kMaxStartTimeoutMs) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("a start timeout of ", ms, " ms; 0 (none) to ",
-                   kMaxStartTimeoutMs, " are allowed"));
+  return InvalidArgument("a start timeout of ", ms, " ms; 0 (none) to ",
+                         kMaxStartTimeoutMs, " are allowed");
 }
 
 absl::Status CheckChecksums(uint32_t mode) {
   if (mode <= kMostChecksumMode) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("checksums in mode ", mode,
-                                                 "; 0 to ", kMostChecksumMode,
-                                                 " are allowed"));
+  return InvalidArgument("checksums in mode ", mode, "; 0 to ",
+                         kMostChecksumMode, " are allowed");
 }
 
 absl::Status CheckThresholds(const proto::RanksReady& ready, int ranks) {
   if (ready.fusion_thresholds_size() != 0 &&
       ready.fusion_thresholds_size() != ranks) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(ready.fusion_thresholds_size(), " fusion thresholds for ",
-                     ranks, " ranks"));
+    return InvalidArgument(ready.fusion_thresholds_size(),
+                           " fusion thresholds for ", ranks, " ranks");
   }
   for (const int64_t bytes : ready.fusion_thresholds()) {
     if (bytes >= -1 && bytes <= static_cast<int64_t>(kMaxTensorBytes)) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a fusion threshold of ", bytes, " bytes; 0 to 2^44 are allowed"));
+    return InvalidArgument("a fusion threshold of ", bytes,
+                           " bytes; 0 to 2^44 are allowed");
   }
   return absl::OkStatus();
 }
@@ -79,17 +76,16 @@ std::string NodeMember::RankText(uint32_t rank) const {
 
 absl::Status CheckRanksReady(const proto::RanksReady& ready) {
   if (ready.size() == 0 || ready.size() > kMaxRanks) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a job of ", ready.size(), " ranks; 1 to ", kMaxRanks, " are allowed"));
+    return InvalidArgument("a job of ", ready.size(), " ranks; 1 to ",
+                           kMaxRanks, " are allowed");
   }
   if (ready.ranks_size() == 0 || ready.ranks_size() > kMaxLocalRanks) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(ready.ranks_size(), " ranks on one node; 1 to ",
-                     kMaxLocalRanks, " are allowed"));
+    return InvalidArgument(ready.ranks_size(), " ranks on one node; 1 to ",
+                           kMaxLocalRanks, " are allowed");
   }
   if (ready.pids_size() != 0 && ready.pids_size() != ready.ranks_size()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        ready.pids_size(), " pids for ", ready.ranks_size(), " ranks"));
+    return InvalidArgument(ready.pids_size(), " pids for ", ready.ranks_size(),
+                           " ranks");
   }
   return CheckRankFacts(ready, ready.ranks_size());
 }
@@ -99,8 +95,7 @@ absl::Status CheckRankFacts(const proto::RanksReady& ready, int ranks) {
   if (status.ok()) status = CheckStartTimeout(ready.start_timeout_ms());
   if (status.ok()) status = CheckChecksums(ready.checksums());
   if (status.ok() && ready.chunk_bytes() == 0) {
-    status = absl::InvalidArgumentError(
-        "chunks of 0 bytes; at least 4096 are allowed");
+    status = InvalidArgument("chunks of 0 bytes; at least 4096 are allowed");
   }
   return status.ok() ? CheckThresholds(ready, ranks) : status;
 }
@@ -110,10 +105,10 @@ absl::Status CheckRanksWaiting(const proto::RanksWaiting& waiting) {
       waiting.local_size() <= kMaxLocalRanks) {
     return CheckStartTimeout(waiting.start_timeout_ms());
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat(waiting.ranks_size(), " of ", waiting.local_size(),
-                   " ranks wait on one node for a job of ", waiting.size(),
-                   "; ", kMaxLocalRanks, " and ", kMaxRanks, " are allowed"));
+  return InvalidArgument(waiting.ranks_size(), " of ", waiting.local_size(),
+                         " ranks wait on one node for a job of ",
+                         waiting.size(), "; ", kMaxLocalRanks, " and ",
+                         kMaxRanks, " are allowed");
 }
 
 absl::Status CheckVersions(const std::vector<const NodeMember*>& nodes) {
@@ -149,12 +144,12 @@ absl::Status CheckChunks(const std::vector<const NodeMember*>& nodes) {
       **std::find_if(nodes.begin(), nodes.end(), runs_with_it);
   for (const NodeMember* m : nodes) {
     if (runs_with_it(m) || m->versions.newest >= kChunkOfEpoch) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgument(
         Says(*m), " runs with --chunk_bytes=", m->chunk_bytes, ", ",
         Says(least_one), " with --chunk_bytes=", least,
         ", and the former's version of Maypole uses no other; start "
         "maypole-worker there with --chunk_bytes=",
-        least, ", or upgrade it"));
+        least, ", or upgrade it");
   }
   return absl::OkStatus();
 }
@@ -172,10 +167,10 @@ absl::Status Gathering::Add(NodeMember member, uint32_t size) {
 absl::Status Gathering::CheckAgainstOthers(const NodeMember& member,
                                            uint32_t size) const {
   if (!members_.empty() && size != size_) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the job cannot start: ", Says(members_.front()), " says that it has ",
-        size_, " ranks, ", Says(member), " says ", size,
-        "; start all ranks with the same MAYPOLE_SIZE"));
+    return InvalidArgument("the job cannot start: ", Says(members_.front()),
+                           " says that it has ", size_, " ranks, ",
+                           Says(member), " says ", size,
+                           "; start all ranks with the same MAYPOLE_SIZE");
   }
   std::vector<const NodeMember*> nodes = {&member};
   for (const NodeMember& m : members_) nodes.push_back(&m);
@@ -188,26 +183,26 @@ absl::Status Gathering::CheckAgainstOthers(const NodeMember& member,
   std::set<uint32_t> own;
   for (uint32_t rank : member.ranks) {
     if (rank >= size) {
-      return absl::InvalidArgumentError(absl::StrCat(
+      return InvalidArgument(
           "the job cannot start: rank ", rank, " of ",
           NodeText(member.node, member.host), " is not in a job of ", size,
-          " ranks (0 to ", size - 1, "); check MAYPOLE_RANK and MAYPOLE_SIZE"));
+          " ranks (0 to ", size - 1, "); check MAYPOLE_RANK and MAYPOLE_SIZE");
     }
     if (!own.insert(rank).second) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "the job cannot start: rank ", rank, " is there twice on ",
-          NodeText(member.node, member.host),
-          "; every rank needs its own "
-          "MAYPOLE_RANK"));
+      return InvalidArgument("the job cannot start: rank ", rank,
+                             " is there twice on ",
+                             NodeText(member.node, member.host),
+                             "; every rank needs its own "
+                             "MAYPOLE_RANK");
     }
     if (!taken_.contains(rank)) continue;
     for (const NodeMember& other : members_) {
       if (!other.HasRank(rank)) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat("the job cannot start: rank ", rank,
-                       " is there twice, on ", NodeText(other.node, other.host),
-                       " and on ", NodeText(member.node, member.host),
-                       "; every rank needs its own MAYPOLE_RANK"));
+      return InvalidArgument("the job cannot start: rank ", rank,
+                             " is there twice, on ",
+                             NodeText(other.node, other.host), " and on ",
+                             NodeText(member.node, member.host),
+                             "; every rank needs its own MAYPOLE_RANK");
     }
   }
   return absl::OkStatus();

@@ -104,47 +104,46 @@ const RankSet* ProcessSets::Find(uint32_t id) const {
 absl::Status ProcessSets::Check(size_t node,
                                 const proto::SetRequest& message) const {
   if (!members_[node].HasRank(message.rank()) || message.rank() >= size_) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a process set request of rank ", message.rank(),
-                     ", which is not a rank of the node"));
+    return InvalidArgument("a process set request of rank ", message.rank(),
+                           ", which is not a rank of the node");
   }
   // After a rank has left, each rank gets its own answers, and another
   // coordinator may not know them.
   if (message.by_members()) {
     const std::vector<uint32_t> ranks = RanksOf(message);
     if (std::find(ranks.begin(), ranks.end(), message.rank()) == ranks.end()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "rank ", message.rank(), " asks as a member for a process set of ",
-          MembersText(ranks)));
+      return InvalidArgument("rank ", message.rank(),
+                             " asks as a member for a process set of ",
+                             MembersText(ranks));
     }
     return CheckRanks(ranks);
   }
   if (left_.empty() && message.number() != numbers_[message.rank()] + 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "process set request ", message.number(), " of rank ", message.rank(),
-        " after request ", numbers_[message.rank()]));
+    return InvalidArgument("process set request ", message.number(),
+                           " of rank ", message.rank(), " after request ",
+                           numbers_[message.rank()]);
   }
   if (message.ranks_size() > kMaxRanks) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a process set of ", message.ranks_size(), " ranks; ",
-                     kMaxRanks, " are allowed"));
+    return InvalidArgument("a process set of ", message.ranks_size(),
+                           " ranks; ", kMaxRanks, " are allowed");
   }
   if (!asked_.empty() &&
       message.number() >= asked_.begin()->first + kMaxSetRequests) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("process set request ", message.number(), " of rank ",
-                     message.rank(), " while request ", asked_.begin()->first,
-                     " has not been answered; ", kMaxSetRequests, " may wait"));
+    return InvalidArgument("process set request ", message.number(),
+                           " of rank ", message.rank(), " while request ",
+                           asked_.begin()->first, " has not been answered; ",
+                           kMaxSetRequests, " may wait");
   }
   return absl::OkStatus();
 }
 
-absl::Status ProcessSets::Ask(Time now, size_t node,
-                              const proto::SetRequest& message,
-                              const Busy& busy, Replies* replies) {
+absl::Status ProcessSets::OnRequest(Time now, size_t node,
+                                    const proto::SetRequest& message,
+                                    const Busy& busy, Replies* replies) {
   absl::Status sound = Check(node, message);
   if (!sound.ok()) return sound;
-  if (message.by_members()) return AskByMembers(now, node, message, replies);
+  if (message.by_members())
+    return OnMembersRequest(now, node, message, replies);
   numbers_[message.rank()] = message.number();
   if (!left_.empty()) {
     replies->emplace_back(node, LeftReply(message.number()));
@@ -167,9 +166,9 @@ absl::Status ProcessSets::Ask(Time now, size_t node,
   return absl::OkStatus();
 }
 
-absl::Status ProcessSets::AskByMembers(Time now, size_t node,
-                                       const proto::SetRequest& message,
-                                       Replies* replies) {
+absl::Status ProcessSets::OnMembersRequest(Time now, size_t node,
+                                           const proto::SetRequest& message,
+                                           Replies* replies) {
   const std::vector<uint32_t> ranks = RanksOf(message);
   if (const std::string* who = LeftMember(ranks)) {
     replies->emplace_back(
@@ -186,9 +185,9 @@ absl::Status ProcessSets::AskByMembers(Time now, size_t node,
   const auto [it, first] = by_members_.try_emplace(ranks);
   if (first && by_members_.size() > kMaxProcessSets) {
     by_members_.erase(it);
-    return absl::InvalidArgumentError(
-        absl::StrCat("more than ", kMaxProcessSets,
-                     " process sets were requested by some of their members"));
+    return InvalidArgument(
+        "more than ", kMaxProcessSets,
+        " process sets were requested by some of their members");
   }
   if (first) it->second.since = now;
   it->second.asked.insert(message.rank());
@@ -236,19 +235,17 @@ proto::SetReply ProcessSets::Decide(uint32_t number, const Request& request,
 
 absl::Status ProcessSets::CheckRanks(const std::vector<uint32_t>& ranks) const {
   if (ranks.empty()) {
-    return absl::InvalidArgumentError(
+    return InvalidArgument(
         "a process set needs at least one rank, this one has none");
   }
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (ranks[i] >= size_) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("rank ", ranks[i], " is not in the job of ", size_,
-                       " ranks (0 to ", size_ - 1, ")"));
+      return InvalidArgument("rank ", ranks[i], " is not in the job of ", size_,
+                             " ranks (0 to ", size_ - 1, ")");
     }
     if (i > 0 && ranks[i] <= ranks[i - 1]) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the ranks ", MembersText(ranks),
-                       " are not each there once, in ascending order"));
+      return InvalidArgument("the ranks ", MembersText(ranks),
+                             " are not each there once, in ascending order");
     }
   }
   return absl::OkStatus();
@@ -257,9 +254,9 @@ absl::Status ProcessSets::CheckRanks(const std::vector<uint32_t>& ranks) const {
 absl::Status ProcessSets::Make(std::vector<uint32_t> ranks, uint32_t* id) {
   if (absl::Status s = CheckRanks(ranks); !s.ok()) return s;
   if (auto same = ids_.find(ranks); same != ids_.end()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the ranks ", MembersText(ranks), " are process set ",
-                     same->second, " already; use that one"));
+    return InvalidArgument("the ranks ", MembersText(ranks),
+                           " are process set ", same->second,
+                           " already; use that one");
   }
   if (sets_.size() > kMaxProcessSets) {
     return absl::ResourceExhaustedError(absl::StrCat(
@@ -276,13 +273,13 @@ absl::Status ProcessSets::Remove(const proto::SetRequest& request,
                                  const Busy& busy) {
   const uint32_t id = request.process_set();
   if (id == 0) {
-    return absl::InvalidArgumentError(
+    return InvalidArgument(
         "process set 0 has all ranks of the job and cannot be removed");
   }
   if (Find(id) == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("there is no process set ", id, " to remove",
-                     FindEver(id) != nullptr ? "; it was removed before" : ""));
+    return InvalidArgument(
+        "there is no process set ", id, " to remove",
+        FindEver(id) != nullptr ? "; it was removed before" : "");
   }
   if (busy(id)) {
     return absl::FailedPreconditionError(

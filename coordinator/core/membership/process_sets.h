@@ -5,7 +5,7 @@
 // its n-th request, these are compared, and all get the same answer.
 //
 //   ProcessSets sets(&members, size);
-//   absl::Status s = sets.Ask(now, node, message, busy, &replies);
+//   absl::Status s = sets.OnRequest(now, node, message, busy, &replies);
 //   const RankSet* set = sets.Find(3);         // null: no such set now
 //
 //   the n-th requests of all ranks          answer
@@ -87,8 +87,9 @@ class ProcessSets {
 
   // Handles a request of a rank of `node`. An error means that the message is
   // bad.
-  absl::Status Ask(Time now, size_t node, const proto::SetRequest& message,
-                   const Busy& busy, Replies* replies);
+  absl::Status OnRequest(Time now, size_t node,
+                         const proto::SetRequest& message, const Busy& busy,
+                         Replies* replies);
   // `who`: "rank 2 (node n1)"
   void OnRankLeft(uint32_t rank, const std::string& who, Replies* replies);
 
@@ -127,8 +128,9 @@ class ProcessSets {
   };
 
   absl::Status Check(size_t node, const proto::SetRequest& message) const;
-  absl::Status AskByMembers(Time now, size_t node,
-                            const proto::SetRequest& message, Replies* replies);
+  absl::Status OnMembersRequest(Time now, size_t node,
+                                const proto::SetRequest& message,
+                                Replies* replies);
   proto::SetReply Decide(uint32_t number, const Request& request,
                          const Busy& busy);
   absl::Status CheckRanks(const std::vector<uint32_t>& ranks) const;

@@ -25,7 +25,7 @@ class ProcessSetsTest : public ::testing::Test {
     m.mutable_ranks()->Assign(ranks.begin(), ranks.end());
     m.set_remove(remove != 0);
     m.set_process_set(remove);
-    return sets_.Ask(
+    return sets_.OnRequest(
         Time(number), rank % 2, m, [&](uint32_t s) { return s == busy_; },
         &replies_);
   }
@@ -34,7 +34,7 @@ class ProcessSetsTest : public ::testing::Test {
     m.set_rank(rank);
     m.set_by_members(true);
     m.mutable_ranks()->Assign(ranks.begin(), ranks.end());
-    return sets_.Ask(
+    return sets_.OnRequest(
         Time(rank), rank % 2, m, [](uint32_t) { return false; }, &replies_);
   }
   // All ranks ask for the same; the answer.
@@ -185,7 +185,7 @@ TEST_F(ProcessSetsTest, SetZeroCannotBeRemoved) {
     m.set_remove(true);
     ASSERT_TRUE(
         sets_
-            .Ask(
+            .OnRequest(
                 Time(), rank % 2, m, [](uint32_t) { return false; }, &replies_)
             .ok());
   }

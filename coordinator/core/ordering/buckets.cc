@@ -141,7 +141,7 @@ void Buckets::Forget(BucketId id, Release* release) {
   buckets_.erase(id);
 }
 
-void Buckets::Urge(uint32_t id, Release* release) {
+void Buckets::MarkUrgent(uint32_t id, Release* release) {
   const Known& known = Find(id);
   if (known.bucket == 0) return;
   const Bucket& bucket = buckets_.at(known.bucket);

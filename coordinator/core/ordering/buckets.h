@@ -9,7 +9,7 @@
 //   Buckets buckets(threshold, age);
 //   Release release;
 //   buckets.Add(now, ready, &release);       // present on all nodes
-//   buckets.Urge(id, &release);              // a rank waits for it
+//   buckets.MarkUrgent(id, &release);              // a rank waits for it
 //   buckets.OnTime(now, &release);           // at buckets.Deadline()
 //   ... run the operations in `release` ...
 //
@@ -74,7 +74,7 @@ class Buckets {
 
   void Add(Time now, ReadyOperation ready, Release* release);
   // Has no effect unless the operation is held.
-  void Urge(uint32_t id, Release* release);
+  void MarkUrgent(uint32_t id, Release* release);
   void OnTime(Time now, Release* release);
   std::optional<Time> Deadline() const;
   // The operation's place in its bucket; 0 if it is in none.

@@ -39,9 +39,9 @@ class Bench {
   void AddAll(const Ids& ids, uint64_t bytes = 64) {
     for (const uint32_t id : ids) Add(id, bytes);
   }
-  void Urge(uint32_t id) {
+  void MarkUrgent(uint32_t id) {
     Release release;
-    buckets_.Urge(id, &release);
+    buckets_.MarkUrgent(id, &release);
     Take(release);
   }
   void Pass(Time time) {
@@ -156,11 +156,11 @@ TEST(BucketsTest, AWaitRunsWhatIsThere) {
   b.AddAll({1, 2, 3});
   b.AddAll({1, 2});
   b.Parted();
-  b.Urge(3);  // not held: nothing
+  b.MarkUrgent(3);  // not held: nothing
   EXPECT_EQ(b.Parted(), Parts{});
-  b.Urge(2);
+  b.MarkUrgent(2);
   EXPECT_EQ(b.Parted(), (Parts{{1, 2}}));
-  b.Urge(2);
+  b.MarkUrgent(2);
   EXPECT_EQ(b.Parted(), Parts{});
   b.Add(3);  // the rest of the round is complete
   EXPECT_EQ(b.Parted(), (Parts{{3}}));
@@ -351,7 +351,7 @@ TEST(BucketsTest, NothingIsHeldLongerThanItsAgeInAnyOrder) {
       if (pick(100) == 0) std::shuffle(order.begin(), order.end(), random);
       const uint32_t id = order[pick(3) ? event % names : pick(names)];
       if (pick(10) == 0) {
-        b.Urge(id);
+        b.MarkUrgent(id);
         take();
         ASSERT_FALSE(held.contains(id));
       } else if (pick(4) == 0) {

@@ -1,11 +1,13 @@
 #include "coordinator/core/ordering/communicators.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/gather_room.h"
 #include "common/limits.h"
+#include "coordinator/core/limits.h"
+#include "coordinator/core/text.h"
 
 namespace maypole::coordinator {
 namespace {
@@ -56,12 +58,25 @@ std::vector<uint32_t> MemberGpus(const NegotiatedOperation& op,
 
 }  // namespace
 
-absl::Status Communicators::NoteGpu(size_t node, const proto::RankGpu& gpu) {
-  const Gpu one = {gpu.uuid(), gpu.nccl_host()};
-  const auto it = known_.try_emplace({node, gpu.own(), gpu.gpu()}, one).first;
-  if (it->second == one) return {};
-  return absl::InvalidArgumentError(
-      absl::StrCat("GPU ", gpu.gpu(), " is another one than before"));
+absl::Status Communicators::OnRankGpu(size_t node,
+                                      const proto::RankGpu& message) {
+  if (!nodes_[node].HasRank(message.rank()) || message.gpu() >= kMaxGpus ||
+      message.uuid().size() != kGpuUuidBytes ||
+      message.bytes() > kMaxGpuMemories * kMaxGpuMemoryBytes) {
+    return InvalidArgument("rank ", message.rank(), " is said to use GPU ",
+                           message.gpu(), ", with a UUID of ",
+                           message.uuid().size(), " bytes, and ",
+                           message.bytes(), " bytes of its memory");
+  }
+  const Gpu gpu = {message.uuid(), message.nccl_host()};
+  const auto it =
+      known_.try_emplace({node, message.own(), message.gpu()}, gpu).first;
+  if (it->second != gpu) {
+    return InvalidArgument("GPU ", message.gpu(),
+                           " is another one than before");
+  }
+  rank_gpus_[{message.rank(), message.uuid()}] = message;
+  return absl::OkStatus();
 }
 
 bool Communicators::AnyIsShared(bool own, const Gpus& gpus) {
@@ -72,19 +87,21 @@ bool Communicators::AnyIsShared(bool own, const Gpus& gpus) {
       if (gpu == known_.end()) continue;
       const auto [it, is_new] = seen.emplace(gpu->second, node);
       if (is_new) continue;
-      shared_ = {it->second, node, gpu->second.uuid};
+      if (std::exchange(warned_of_sharing_, true)) return true;
+      nodes_.Warn("shared_gpu", " gpu=", UuidText(gpu->second.uuid),
+                  " node=", nodes_[it->second].node,
+                  " other=", nodes_[node].node,
+                  " reason=\"NCCL cannot connect a GPU with itself; CUDA "
+                  "tensors of ranks that share a GPU between nodes are copied "
+                  "through host memory\"");
       return true;
     }
   }
   return false;
 }
 
-std::optional<Communicators::SharedGpu> Communicators::TakeShared() {
-  if (!shared_ || std::exchange(shared_told_, true)) return std::nullopt;
-  return shared_;
-}
-
-void Communicators::Find(const NegotiatedOperation& op, ReadyOperation* ready) {
+void Communicators::Choose(const NegotiatedOperation& op,
+                           ReadyOperation* ready) {
   if (!enabled_) return;
   const bool by_ranks = op.nodes[op.set->nodes.front()].ranks_call_nccl();
   Gpus gpus;
@@ -119,8 +136,8 @@ const Communicator* Communicators::Of(const RankSet* ranks, const Gpus& gpus) {
     c.size += static_cast<uint32_t>(numbers.size());
   }
   numbers_.emplace(std::make_pair(ranks, gpus), c.number);
-  all_.push_back(c);
-  new_.push_back(std::move(c));
+  for (const Communicator::Part& part : c.parts) Send(c, part);
+  all_.push_back(std::move(c));
   return &all_.back();
 }
 
@@ -141,12 +158,87 @@ void Communicators::Restore(const std::vector<const proto::NodeState*>& states,
       Gpus gpus;
       for (const proto::CommunicatorPart& part : m.parts()) {
         if (part.node() >= states.size()) continue;
-        c.parts.push_back({part.node(), part.first(),
+        c.parts.push_back({part.node(),
+                           part.first(),
                            {part.gpus().begin(), part.gpus().end()}});
         gpus.emplace_back(part.node(), c.parts.back().gpus);
       }
       numbers_.emplace(std::make_pair(c.ranks, std::move(gpus)), c.number);
     }
+  }
+}
+
+void Communicators::Resend(size_t node,
+                           const std::vector<const proto::NodeState*>& states) {
+  std::set<uint32_t> known;
+  for (const auto& c : states[node]->communicators()) known.insert(c.number());
+  const auto& received = states[node]->ids_received();
+  const std::set<uint32_t> connected(received.begin(), received.end());
+  std::map<uint32_t, const proto::CommunicatorId*> ids;
+  for (const proto::NodeState* state : states) {
+    if (state == nullptr) continue;
+    for (const auto& id : state->communicator_ids()) ids[id.number()] = &id;
+  }
+  for (Communicator& c : all_) {
+    for (const Communicator::Part& part : c.parts) {
+      if (part.node != node) continue;
+      if (!known.contains(c.number)) Send(c, part);
+      const auto id = ids.find(c.number);
+      if (id == ids.end()) continue;
+      c.has_id = true;
+      if (connected.contains(c.number)) continue;
+      proto::CoordinatorMessage message;
+      *message.mutable_communicator_id() = *id->second;
+      nodes_.Send(node, message);
+    }
+  }
+}
+
+void Communicators::Send(const Communicator& c,
+                         const Communicator::Part& part) {
+  proto::CoordinatorMessage message;
+  proto::Communicator* m = message.mutable_communicator();
+  m->set_epoch(nodes_.epoch());
+  m->set_number(c.number);
+  m->set_size(c.size);
+  m->set_first(part.first);
+  m->mutable_gpus()->Assign(part.gpus.begin(), part.gpus.end());
+  if (c.ranks != nullptr) {
+    m->set_ranks_call_nccl(true);
+    m->set_process_set(c.ranks->id);
+  }
+  for (const Communicator::Part& p : c.parts) {
+    proto::CommunicatorPart* every = m->add_parts();
+    every->set_node(static_cast<uint32_t>(p.node));
+    every->set_first(p.first);
+    every->mutable_gpus()->Assign(p.gpus.begin(), p.gpus.end());
+  }
+  nodes_.Send(part.node, message);
+}
+
+absl::Status Communicators::OnId(size_t node,
+                                 const proto::CommunicatorId& message) {
+  Communicator* const c = Get(message.number());
+  if (c == nullptr || c->has_id || c->parts.empty() ||
+      c->parts.front().node != node || message.id().empty() ||
+      message.id().size() > kMaxCommunicatorIdBytes) {
+    return InvalidArgument("an id of ", message.id().size(),
+                           " bytes for communicator ", message.number(),
+                           ", which this node must not give");
+  }
+  c->has_id = true;
+  proto::CoordinatorMessage m;
+  *m.mutable_communicator_id() = message;
+  for (const Communicator::Part& part : c->parts) nodes_.Send(part.node, m);
+  return absl::OkStatus();
+}
+
+void Communicators::FillStatus(proto::RankStatus* rank) const {
+  for (auto gpu = rank_gpus_.lower_bound({rank->rank(), ""});
+       gpu != rank_gpus_.end() && gpu->first.first == rank->rank(); ++gpu) {
+    proto::GpuUse* const use = rank->add_gpus();
+    use->set_uuid(UuidText(gpu->second.uuid()));
+    use->set_bytes(gpu->second.bytes());
   }
 }
 

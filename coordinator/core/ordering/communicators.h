@@ -8,9 +8,9 @@
 // member is an NCCL rank. If only some of them do, the operation runs on the
 // host.
 //
-//   communicators.Find(op, &ready);     // sets ready.communicator
-//   for (const Communicator& c : communicators.TakeNew()) { ... tell its nodes
-//   }
+//   Communicators communicators(&nodes);
+//   communicators.Enable();             // all nodes have the same NCCL
+//   communicators.Choose(op, &ready);   // sets ready.communicator
 //
 // Thread contract: not synchronized; pure.
 //
@@ -23,14 +23,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "coordinator/core/membership/epoch_nodes.h"
 #include "coordinator/core/ordering/presence.h"
+#include "proto/admin.pb.h"
 
 namespace maypole::coordinator {
 
@@ -40,8 +41,8 @@ struct Communicator {
     uint32_t first = 0;          // NCCL rank of gpus[0]
     std::vector<uint32_t> gpus;  // the node's numbers, ascending; or by rank
   };
-  uint32_t number = 0;             // from 1
-  uint32_t size = 0;               // GPUs of all nodes
+  uint32_t number = 0;  // from 1
+  uint32_t size = 0;    // GPUs of all nodes
   // By node; at least one. None: no node that is left has a part.
   std::vector<Part> parts;
   const RankSet* ranks = nullptr;  // that call NCCL themselves; null: executors
@@ -50,36 +51,31 @@ struct Communicator {
 
 class Communicators {
  public:
-  // Takes over those that another coordinator has made. `states`: by node; may
-  // be null. `sets` must know their process sets.
-  void Restore(const std::vector<const proto::NodeState*>& states,
-               const ProcessSets& sets);
-  const std::vector<Communicator>& all() const { return all_; }
+  // `nodes` must outlive this object.
+  explicit Communicators(EpochNodes* nodes) : nodes_(*nodes) {}
+
   // Nothing runs on GPUs unless it is enabled.
   void Enable() { enabled_ = true; }
-
-  // Which GPU the executor of the node means by its number; GPUs that are a
-  // rank's own (GpuSharing::kOwn) have numbers of their own. An error if the
-  // number meant another GPU before.
-  absl::Status NoteGpu(size_t node, const proto::RankGpu& gpu);
-
   // Sets where the operation runs, which is present on all its nodes: its
   // communicator and member_gpus, if that is on GPUs. It is not if two nodes
   // have their tensors on the same GPU, as executors of one machine may: NCCL
   // refuses to connect a GPU with itself, unless its processes are on different
-  // hosts (proto::RankGpu::nccl_host).
-  void Find(const NegotiatedOperation& op, ReadyOperation* ready);
-  // A GPU because of which Find() has chosen the host, once.
-  struct SharedGpu {
-    size_t node = 0;
-    size_t other = 0;
-    std::string uuid;
-  };
-  std::optional<SharedGpu> TakeShared();
-  // Those that Find() has made since the last call.
-  std::vector<Communicator> TakeNew() { return std::exchange(new_, {}); }
-  // Null if there is no such communicator.
-  Communicator* Get(uint32_t number);
+  // hosts (proto::RankGpu::nccl_host). Sends a new communicator to its nodes.
+  void Choose(const NegotiatedOperation& op, ReadyOperation* ready);
+
+  // Which GPU the executor of the node means by its number; GPUs that are a
+  // rank's own (GpuSharing::kOwn) have numbers of their own. An error of both
+  // means that the executor violates the protocol.
+  absl::Status OnRankGpu(size_t node, const proto::RankGpu& message);
+  absl::Status OnId(size_t node, const proto::CommunicatorId& message);
+
+  // Takes over those that another coordinator has made. `states`: by node; may
+  // be null. `sets` must know their process sets.
+  void Restore(const std::vector<const proto::NodeState*>& states,
+               const ProcessSets& sets);
+  // Sends the node what it lacks of them, and their ids.
+  void Resend(size_t node, const std::vector<const proto::NodeState*>& states);
+  void FillStatus(proto::RankStatus* rank) const;
 
  private:
   using Gpus = std::vector<std::pair<size_t /*node*/, std::vector<uint32_t>>>;
@@ -95,13 +91,18 @@ class Communicators {
     auto operator<=>(const Gpu&) const = default;
   };
 
+  // Null if there is no such communicator.
+  Communicator* Get(uint32_t number);
+  void Send(const Communicator& c, const Communicator::Part& part);
+
+  EpochNodes& nodes_;
   bool enabled_ = false;
   std::map<std::tuple<size_t /*node*/, bool /*own*/, uint32_t>, Gpu> known_;
-  std::optional<SharedGpu> shared_;
-  bool shared_told_ = false;
+  // By rank and UUID of the GPU: the last message.
+  std::map<std::pair<uint32_t, std::string>, proto::RankGpu> rank_gpus_;
+  bool warned_of_sharing_ = false;
   std::map<std::pair<const RankSet*, Gpus>, uint32_t> numbers_;
   std::vector<Communicator> all_;  // by number - 1
-  std::vector<Communicator> new_;
 };
 
 }  // namespace maypole::coordinator

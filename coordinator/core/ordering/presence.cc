@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/limits.h"
 #include "coordinator/core/limits.h"
+#include "coordinator/core/text.h"
 
 namespace maypole::coordinator {
 namespace {
@@ -40,8 +41,7 @@ const NegotiatedOperation* OperationTable::Find(
 absl::StatusOr<NegotiatedOperation*> OperationTable::FindGiven(uint32_t id) {
   const size_t place = PlaceOf(id);
   if (place >= operations_.size() || id > operations_[place].id) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("unknown operation id ", id));
+    return InvalidArgument("unknown operation id ", id);
   }
   NegotiatedOperation* op = &operations_[place];
   return id == op->id && op->set != nullptr ? op : nullptr;
@@ -54,8 +54,8 @@ absl::StatusOr<NegotiatedOperation*> OperationTable::Resolve(
   if (!status.ok()) return status;
   const RankSet* set = sets_.FindEver(message.identity().process_set());
   if (set == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("unknown process set ", message.identity().process_set()));
+    return InvalidArgument("unknown process set ",
+                           message.identity().process_set());
   }
   std::string key = KeyOf(message.identity());
   auto it = ids_.find(key);
@@ -122,9 +122,9 @@ absl::Status OperationTable::Retire(size_t node,
     if (!op.ok()) return op.status();
     if (*op == nullptr || (*op)->present > 0 || (*op)->scheduled) continue;
     if ((*op)->set->by_node[node].empty()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          (*op)->Text(), " was retired by a node without ranks of ",
-          (*op)->set->Text()));
+      return InvalidArgument((*op)->Text(),
+                             " was retired by a node without ranks of ",
+                             (*op)->set->Text());
     }
     Forget(*op);
   }
@@ -135,13 +135,12 @@ absl::Status OperationTable::Note(Time now, size_t node,
                                   const proto::PresentOperation& message,
                                   NegotiatedOperation* op) {
   if (message.urgency() > static_cast<uint32_t>(Urgency::kImmediate)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(op->Text(), ": unknown urgency ", message.urgency()));
+    return InvalidArgument(op->Text(), ": unknown urgency ", message.urgency());
   }
   if (op->present > 0 && op->nodes[node].present) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        op->Text(), " was reported twice, as generations ",
-        op->nodes[node].generation, " and ", message.generation()));
+    return InvalidArgument(op->Text(), " was reported twice, as generations ",
+                           op->nodes[node].generation, " and ",
+                           message.generation());
   }
   absl::StatusOr<NodePresence> read = ReadPresence(
       node, *op->set, op->identity, message, op->last, &op->common);
@@ -257,10 +256,10 @@ absl::StatusOr<ReadyOperation> OperationTable::Gathered(
   const size_t n = set.ranks.size();
   const bool splits = ready.signature.kind == Kind::kAlltoall;
   if (splits && n > kMaxAlltoallRanks) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgument(
         op.Text(), ": ", set.Text(), " has more than ", kMaxAlltoallRanks,
         " ranks, which is the limit of an alltoall over several nodes; use "
-        "smaller process sets"));
+        "smaller process sets");
   }
   std::vector<int64_t> dims(set.ranks.back() + 1, 0);  // by global rank
   if (splits) ready.splits.assign(n * n, 0);

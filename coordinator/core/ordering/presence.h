@@ -52,11 +52,11 @@
 #include "absl/status/statusor.h"
 #include "common/wire/signature.h"
 #include "coordinator/core/limits.h"
-#include "coordinator/core/liveness/straggler_time.h"
 #include "coordinator/core/membership/gathering.h"
 #include "coordinator/core/membership/process_sets.h"
 #include "coordinator/core/ordering/fusion.h"
 #include "coordinator/core/ordering/reported.h"
+#include "coordinator/core/ordering/straggler_time.h"
 #include "proto/coordinator.pb.h"
 
 namespace maypole::coordinator {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/limits.h"
 #include "common/wire/signature_message.h"
+#include "coordinator/core/text.h"
 
 namespace maypole::coordinator {
 namespace {
@@ -24,10 +25,10 @@ absl::StatusOr<Signature> CheckedSignature(const proto::LocalSignature& m,
                                            const proto::Identity& identity) {
   const Signature s = ReadSignature(m, identity.process_set());
   const Status status = CheckSignature(identity.name(), s);
-  if (!status.ok()) return absl::InvalidArgumentError(status.message());
+  if (!status.ok()) return InvalidArgument(status.message());
   if (m.kind() != identity.kind()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(OperationText(identity), ": a signature of another kind"));
+    return InvalidArgument(OperationText(identity),
+                           ": a signature of another kind");
   }
   return s;
 }
@@ -41,18 +42,18 @@ absl::Status CheckRanks(const std::vector<uint32_t>& expected,
       const bool known =
           std::find(expected.begin(), expected.end(), rank) != expected.end();
       if (known && seen.insert(rank).second) continue;
-      return absl::InvalidArgumentError(absl::StrCat(
+      return InvalidArgument(
           "a signature of rank ", rank,
           ", which is not a rank of the process set on the node, or has "
-          "another signature already"));
+          "another signature already");
     }
   }
   if (seen.size() == expected.size() && !seen.empty()) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "signatures of ", seen.size(), " ranks, the process set has ",
-      expected.size(), " on the node"));
+  return InvalidArgument("signatures of ", seen.size(),
+                         " ranks, the process set has ", expected.size(),
+                         " on the node");
 }
 
 absl::Status ReadFirstDims(size_t locals, const proto::PresentOperation& m,
@@ -61,7 +62,7 @@ absl::Status ReadFirstDims(size_t locals, const proto::PresentOperation& m,
   if (p->first_dims.size() == locals && AreDimensions(p->first_dims)) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
+  return InvalidArgument(
       "there must be one first dimension, from 0 to 2^44, for each rank of the "
       "process set on the node");
 }
@@ -71,16 +72,16 @@ absl::Status ReadSplits(size_t ranks, const proto::PresentOperation& m,
   p->splits.assign(m.splits().begin(), m.splits().end());
   const size_t locals = p->first_dims.size();
   if (p->splits.size() != locals * ranks || !AreDimensions(p->splits)) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgument(
         p->splits.size(), " splits for ", locals, " ranks on the node and ",
-        ranks, " ranks of the process set, or not all from 0 to 2^44"));
+        ranks, " ranks of the process set, or not all from 0 to 2^44");
   }
   for (size_t i = 0; i < locals; ++i) {
     uint64_t sum = 0;  // at most 2^10 x 2^44
     for (size_t j = 0; j < ranks; ++j) sum += p->splits[i * ranks + j];
     if (sum == static_cast<uint64_t>(p->first_dims[i])) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "splits with a sum of ", sum, " for ", p->first_dims[i], " rows"));
+    return InvalidArgument("splits with a sum of ", sum, " for ",
+                           p->first_dims[i], " rows");
   }
   return absl::OkStatus();
 }
@@ -94,7 +95,7 @@ absl::Status ReadGpus(size_t locals, Kind kind,
   const size_t different =
       std::set<uint32_t>(p->gpus.begin(), p->gpus.end()).size();
   if (p->ranks_call_nccl && (different == 0 || different != p->gpus.size())) {
-    return absl::InvalidArgumentError(
+    return InvalidArgument(
         "ranks that call NCCL themselves must have a GPU each");
   }
   const size_t rooms = Gathers(kind) ? p->gpus.size() : 0;
@@ -106,11 +107,11 @@ absl::Status ReadGpus(size_t locals, Kind kind,
                   [](uint64_t room) { return room <= kMaxGpuMemoryBytes; })) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat(
+  return InvalidArgument(
       "there must be no GPU or one, below ", kMaxGpus,
       ", for each rank of the process set on the node; and, if results are "
       "gathered, as many rooms of at most ",
-      kMaxGpuMemoryBytes, " bytes"));
+      kMaxGpuMemoryBytes, " bytes");
 }
 
 // True if the message says nothing but one signature of all these ranks.
@@ -154,13 +155,11 @@ std::string OperationText(const proto::Identity& identity) {
 absl::Status CheckIdentity(const proto::Identity& identity) {
   if (identity.kind() >= kKinds ||
       identity.kind() == static_cast<uint32_t>(Kind::kJoin)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("unknown kind of operation ", identity.kind()));
+    return InvalidArgument("unknown kind of operation ", identity.kind());
   }
   if (identity.name().size() > kMaxNameBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("an operation's name of ", identity.name().size(),
-                     " bytes; ", kMaxNameBytes, " are allowed"));
+    return InvalidArgument("an operation's name of ", identity.name().size(),
+                           " bytes; ", kMaxNameBytes, " are allowed");
   }
   return absl::OkStatus();
 }
@@ -170,8 +169,7 @@ absl::StatusOr<NodePresence> ReadPresence(
     const proto::PresentOperation& message,
     const std::optional<Signature>& last, std::optional<Signature>* common) {
   auto bad = [&identity](absl::string_view what) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(OperationText(identity), ": ", what));
+    return InvalidArgument(OperationText(identity), ": ", what);
   };
   NodePresence p;
   p.present = true;

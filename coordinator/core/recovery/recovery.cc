@@ -15,7 +15,7 @@ namespace {
 constexpr uint32_t kMaxAnswers = uint32_t{1} << 31;
 
 absl::Status Bad(const std::string& what) {
-  return absl::InvalidArgumentError(absl::StrCat("a node's state with ", what));
+  return InvalidArgument("a node's state with ", what);
 }
 
 absl::Status CheckTerms(const proto::EpochStart& start) {

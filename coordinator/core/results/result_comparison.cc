@@ -38,8 +38,8 @@ absl::Status ResultComparison::Take(size_t node, const proto::Results& message,
     if (!undecided_.contains(key)) Expect(key, result, *set);
     const auto it = undecided_.find(key);
     if (it->second.missing.erase(node) == 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "two reports of the results of ", OperationText(result.identity())));
+      return InvalidArgument("two reports of the results of ",
+                             OperationText(result.identity()));
     }
     Add(result, &it->second.groups);
     if (it->second.missing.empty()) Settle(it, found);
@@ -53,8 +53,8 @@ absl::Status ResultComparison::Take(size_t node, const proto::Results& message,
 absl::Status ResultComparison::Check(size_t node, const RankSet* set,
                                      const proto::Result& result) const {
   const auto bad = [&](absl::string_view what) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "results of ", OperationText(result.identity()), " ", what));
+    return InvalidArgument("results of ", OperationText(result.identity()), " ",
+                           what);
   };
   if (set == nullptr || set->by_node[node].empty()) {
     return bad("of a process set without ranks on the node");

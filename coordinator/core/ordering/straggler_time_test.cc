@@ -1,5 +1,5 @@
 // StragglerTime: how long other nodes have waited for a node.
-#include "coordinator/core/liveness/straggler_time.h"
+#include "coordinator/core/ordering/straggler_time.h"
 
 #include <map>
 #include <string>

@@ -1,6 +1,7 @@
-#include "coordinator/core/membership/joins.h"
+#include "coordinator/core/ordering/joins.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/limits.h"
@@ -9,23 +10,21 @@
 
 namespace maypole::coordinator {
 
-absl::StatusOr<bool> Joins::Take(size_t node, const proto::JoinState& message,
-                                 Replies* replies) {
+absl::StatusOr<bool> Joins::OnState(size_t node,
+                                    const proto::JoinState& message) {
   const uint32_t rank = message.rank();
   if (!left_.empty()) {
-    // If this is `settled`, the rank has been told already: when it joined, or
-    // when the other rank left.
-    if (!message.settled()) {
-      replies->emplace_back(node, LeftReply(message.number()));
-    }
+    // If this is `settled`, the rank has been answered already: when it joined,
+    // or when the other rank left.
+    if (!message.settled()) SendLeft(node, message.number());
     return false;
   }
   const State expected = message.settled() ? State::kBegun : State::kAway;
   if (message.number() != number_ || ranks_[rank] != expected) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "join ", message.number(), " of rank ", rank,
-        message.settled() ? " is settled" : " begins", " out of turn; join ",
-        number_, " is the next or under way"));
+    return InvalidArgument("join ", message.number(), " of rank ", rank,
+                           message.settled() ? " is settled" : " begins",
+                           " out of turn; join ", number_,
+                           " is the next or under way");
   }
   if (!message.settled()) {
     ranks_[rank] = State::kBegun;
@@ -38,13 +37,12 @@ absl::StatusOr<bool> Joins::Take(size_t node, const proto::JoinState& message,
   proto::JoinReply reply;
   reply.set_number(number_++);
   reply.set_last_rank(static_cast<int32_t>(last_));
-  std::fill(ranks_.begin(), ranks_.end(), State::kAway);
-  begun_ = settled_ = 0;
-  replies->emplace_back(std::nullopt, std::move(reply));
+  EndJoin();
+  SendReply(std::nullopt, std::move(reply));
   return false;
 }
 
-proto::JoinReply Joins::LeftReply(uint32_t number) const {
+void Joins::SendLeft(std::optional<size_t> node, uint32_t number) {
   proto::JoinReply reply;
   reply.set_number(number);
   reply.set_last_rank(-1);
@@ -52,16 +50,25 @@ proto::JoinReply Joins::LeftReply(uint32_t number) const {
   reply.set_message(
       Cut(absl::StrCat(left_, " has shut down; join needs every rank"),
           kMaxErrorBytes));
-  return reply;
+  SendReply(node, std::move(reply));
 }
 
-void Joins::OnRankLeft(const std::string& who, Replies* replies) {
+void Joins::SendReply(std::optional<size_t> node, proto::JoinReply reply) {
+  nodes_.SendReply(node, std::move(reply),
+                   &proto::CoordinatorMessage::mutable_join_reply);
+}
+
+void Joins::EndJoin() {
+  std::fill(ranks_.begin(), ranks_.end(), State::kAway);
+  begun_ = settled_ = 0;
+}
+
+void Joins::OnRankLeft(const std::string& who) {
   if (!left_.empty()) return;
   left_ = who;
   if (begun_ == 0) return;
-  replies->emplace_back(std::nullopt, LeftReply(number_));
-  std::fill(ranks_.begin(), ranks_.end(), State::kAway);
-  begun_ = settled_ = 0;
+  SendLeft(std::nullopt, number_);
+  EndJoin();
 }
 
 bool Joins::Aside(const RankSet& set, size_t node) const {
@@ -78,19 +85,19 @@ std::vector<uint32_t> Joins::Missing() const {
   return out;
 }
 
-std::vector<size_t> Joins::ToStandIn(NegotiatedOperation* op) const {
-  std::vector<size_t> out;
-  if (begun_ == 0 || op->present == 0) return out;
+void Joins::RequestStandIns(NegotiatedOperation* op) {
+  if (begun_ == 0 || op->present == 0) return;
   for (const size_t i : op->set->nodes) {
     NodePresence& p = op->nodes[i];
     if (p.present || p.stands_in || !Aside(*op->set, i)) continue;
     p.stands_in = true;
-    out.push_back(i);
+    proto::CoordinatorMessage message;
+    *message.mutable_stand_in() = StandInOf(*op);
+    nodes_.Send(i, message);
   }
-  return out;
 }
 
-proto::StandIn Joins::Request(const NegotiatedOperation& op) {
+proto::StandIn Joins::StandInOf(const NegotiatedOperation& op) const {
   uint32_t generation = 0;
   std::optional<NodePresence::Group> group;
   // Prefers the signature of ranks with inputs: they know the shape.
@@ -104,6 +111,7 @@ proto::StandIn Joins::Request(const NegotiatedOperation& op) {
     }
   }
   proto::StandIn m;
+  m.set_epoch(nodes_.epoch());
   m.set_id(op.id);
   *m.mutable_identity() = op.identity;
   m.set_generation(generation);

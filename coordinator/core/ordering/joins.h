@@ -5,9 +5,9 @@
 // joined, and none has an operation of its own pending (all are settled), the
 // join ends for all ranks, and none stands aside any more.
 //
-//   Joins joins(size);
-//   joins.Take(node, message, &replies);      // an error: the message is bad
-//   for (size_t node : joins.ToStandIn(op)) ...send StandIn, once...
+//   Joins joins(&nodes, size);
+//   joins.OnState(node, message);        // an error: the message is bad
+//   joins.RequestStandIns(op);           // of each pending operation
 //
 // After a rank has left, no join can be completed: ranks that wait, and ranks
 // that join later, get an error, and no rank stands aside.
@@ -15,17 +15,17 @@
 // Thread contract: not synchronized; pure.
 //
 // Invariants: the n-th joins of all ranks belong together. A rank stands aside
-// from Take(settled = false) until the reply.
-#ifndef MAYPOLE_COORDINATOR_CORE_MEMBERSHIP_JOINS_H_
-#define MAYPOLE_COORDINATOR_CORE_MEMBERSHIP_JOINS_H_
+// from OnState(settled = false) until the reply.
+#ifndef MAYPOLE_COORDINATOR_CORE_ORDERING_JOINS_H_
+#define MAYPOLE_COORDINATOR_CORE_ORDERING_JOINS_H_
 
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "coordinator/core/membership/epoch_nodes.h"
 #include "coordinator/core/ordering/presence.h"
 #include "proto/coordinator.pb.h"
 
@@ -33,18 +33,14 @@ namespace maypole::coordinator {
 
 class Joins {
  public:
-  // The receiver (nullopt: all nodes) and the message.
-  using Reply = std::pair<std::optional<size_t>, proto::JoinReply>;
-  using Replies = std::vector<Reply>;
-
-  explicit Joins(uint32_t size) : ranks_(size) {}
+  // `nodes` must outlive this object. `size`: ranks of the epoch.
+  Joins(EpochNodes* nodes, uint32_t size) : nodes_(*nodes), ranks_(size) {}
 
   // Handles a message from `node`; the caller has checked that the rank is on
   // that node. True if the rank stands aside from now on.
-  absl::StatusOr<bool> Take(size_t node, const proto::JoinState& message,
-                            Replies* replies);
+  absl::StatusOr<bool> OnState(size_t node, const proto::JoinState& message);
   // `who`: "rank 2 (node n1)"
-  void OnRankLeft(const std::string& who, Replies* replies);
+  void OnRankLeft(const std::string& who);
 
   // Takes over from another coordinator, which has answered so many joins.
   void Restore(uint32_t answered) { number_ = answered + 1; }
@@ -56,18 +52,19 @@ class Joins {
   // The ranks that have not begun the join in which others wait.
   std::vector<uint32_t> Missing() const;
 
-  // Returns the nodes that should be asked to stand in for the operation: nodes
-  // that have not reported it, where all ranks of its set stand aside, and that
-  // have not been asked yet. Marks them as asked.
-  std::vector<size_t> ToStandIn(NegotiatedOperation* op) const;
-  // The message for these nodes.
-  static proto::StandIn Request(const NegotiatedOperation& op);
+  // Requests a stand-in for the operation from the nodes that have not reported
+  // it, where all ranks of its set stand aside; from each node once.
+  void RequestStandIns(NegotiatedOperation* op);
 
  private:
   enum class State { kAway, kBegun, kSettled };
 
-  proto::JoinReply LeftReply(uint32_t number) const;
+  void SendLeft(std::optional<size_t> node, uint32_t number);
+  void SendReply(std::optional<size_t> node, proto::JoinReply reply);
+  void EndJoin();
+  proto::StandIn StandInOf(const NegotiatedOperation& op) const;
 
+  EpochNodes& nodes_;
   std::vector<State> ranks_;
   uint32_t number_ = 1;  // of the current or the next join
   uint32_t begun_ = 0;   // ranks that are not kAway
@@ -78,4 +75,4 @@ class Joins {
 
 }  // namespace maypole::coordinator
 
-#endif  // MAYPOLE_COORDINATOR_CORE_MEMBERSHIP_JOINS_H_
+#endif  // MAYPOLE_COORDINATOR_CORE_ORDERING_JOINS_H_

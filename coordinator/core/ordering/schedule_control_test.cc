@@ -1,7 +1,8 @@
 // Inside an epoch: the frozen tier.
+#include "coordinator/core/ordering/schedule_control.h"
+
 #include <string>
 
-#include "coordinator/core/coordinator_epoch.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/core/testing/testing.h"
 #include "gmock/gmock.h"

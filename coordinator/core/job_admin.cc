@@ -91,27 +91,21 @@ void Job::FillStatus(Time now, proto::JobStatus* status) const {
   if (epoch_ != nullptr) epoch_->FillStats(now, status);
 }
 
-void Job::Watch(Time now, JobOutput* out) {
-  if (epoch_ != nullptr) epoch_->Watch(now, out);
-}
-
-absl::StatusOr<proto::TimelineStatus> Job::RecordTimeline(bool stop,
-                                                          absl::string_view who,
-                                                          JobOutput* out) {
+absl::StatusOr<proto::TimelineStatus> Job::RecordTimeline(
+    bool stop, absl::string_view who) {
   if (epoch_ == nullptr) {
     return absl::FailedPreconditionError(
         absl::StrCat("the job does not run: it is ", Name(state())));
   }
-  if (absl::Status s = epoch_->RecordTimeline(id_, stop, out); !s.ok()) {
+  if (absl::Status s = epoch_->timeline().Record(stop); !s.ok()) {
     return s;
   }
   proto::JobStatus status;
-  epoch_->FillStatus(&status);
+  epoch_->timeline().FillStatus(&status);
   const proto::TimelineStatus& timeline = status.timeline();
-  out->Info(absl::StrCat(
-      LogPrefix(stop ? "timeline_stopped" : "timeline_started"),
-      " rank=", timeline.rank(), " host=", timeline.host(),
-      " path=", LogValue(timeline.path()), " who=", LogValue(who)));
+  out_->Info(LogPrefix(stop ? "timeline_stopped" : "timeline_started"),
+             " rank=", timeline.rank(), " host=", timeline.host(),
+             " path=", LogValue(timeline.path()), " who=", LogValue(who));
   return timeline;
 }
 
@@ -121,7 +115,7 @@ void Job::FillStatus(Time now, SessionId session, const Node& node,
   status->set_host(node.host);
   status->set_address(node.address);
   if (epoch_ != nullptr) {
-    if (const std::optional<size_t> i = epoch_->IndexOf(session)) {
+    if (const std::optional<size_t> i = epoch_->nodes().IndexOf(session)) {
       epoch_->FillStatus(now, *i, status);
     }
   }
@@ -131,22 +125,22 @@ void Job::FillStatus(Time now, SessionId session, const Node& node,
   AddWaiting(elastic_.WaitingPids(session), status);
 }
 
-uint32_t Job::Abort(Time now, const std::string& message, JobOutput* out) {
+uint32_t Job::Abort(Time now, const std::string& message) {
   size_t told = live_ranks() + elastic_.waiting();
   gathering_.TakeWaitingIn();
   for (const NodeMember& m : gathering_.members()) told += m.ranks.size();
   aborted_ = Cut(message, kMaxErrorBytes);
-  out->Warn(absl::StrCat(LogPrefix("job_aborted"), " ranks=", told,
-                         " reason=", LogValue(message)));
-  Stop(message, out);
+  out_->Warn(LogPrefix("job_aborted"), " ranks=", told,
+             " reason=", LogValue(message));
+  Stop(message);
   // Ranks that come later are refused, without another failed start.
   failed_start_.reset();
   NoteState(now);
   return static_cast<uint32_t>(told);
 }
 
-void Job::RefuseAborted(SessionId session, JobOutput* out) {
-  RefuseWaiting(session, {}, absl::StatusCode::kAborted, *aborted_, out);
+void Job::RefuseAborted(SessionId session) {
+  RefuseWaiting(session, {}, absl::StatusCode::kAborted, *aborted_);
 }
 
 }  // namespace maypole::coordinator

@@ -1,4 +1,6 @@
 // What is told of ranks that leave, one after the other.
+#include "coordinator/core/membership/departures.h"
+
 #include <algorithm>
 #include <numeric>
 #include <vector>

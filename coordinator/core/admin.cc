@@ -76,7 +76,13 @@ void CoordinatorCore::Watch(Time now, const std::string& job, Carry carry) {
   for (const Entry& entry : directory_.All()) {
     if (!job.empty() && entry->shard.id() != job) continue;
     Do(entry, carry, [now](JobShard* shard, Actions* actions) {
-      if (!shard->empty()) shard->Watch(now, actions);
+      if (shard->empty()) return;
+      shard->Change(
+          now,
+          [](Job* job, Time at) {
+            if (job->epoch() != nullptr) job->epoch()->Watch(at);
+          },
+          actions);
     });
   }
 }
@@ -92,9 +98,13 @@ absl::StatusOr<proto::AbortReply> CoordinatorCore::Abort(
   }
   proto::AbortReply reply;
   bool there = false;
-  Do(entry, carry, [&](JobShard* job, Actions* actions) {
-    there = !job->empty();
-    if (there) reply.set_ranks(job->Abort(now, message, actions));
+  Do(entry, carry, [&](JobShard* shard, Actions* actions) {
+    there = !shard->empty();
+    if (!there) return;
+    shard->Change(
+        now,
+        [&](Job* job, Time at) { reply.set_ranks(job->Abort(at, message)); },
+        actions);
   });
   if (!there) return directory_.UnknownJob(request.job());
   return reply;
@@ -106,10 +116,15 @@ absl::StatusOr<proto::RecordTimelineReply> CoordinatorCore::RecordTimeline(
   if (entry == nullptr) return directory_.UnknownJob(request.job());
   absl::StatusOr<proto::TimelineStatus> timeline =
       directory_.UnknownJob(request.job());
-  Do(entry, carry, [&](JobShard* job, Actions* actions) {
-    if (job->empty()) return;
-    timeline = job->RecordTimeline(now, request.stop(), WhoText(request.who()),
-                                   actions);
+  Do(entry, carry, [&](JobShard* shard, Actions* actions) {
+    if (shard->empty()) return;
+    shard->Change(
+        now,
+        [&](Job* job, Time) {
+          timeline =
+              job->RecordTimeline(request.stop(), WhoText(request.who()));
+        },
+        actions);
   });
   if (!timeline.ok()) return timeline.status();
   proto::RecordTimelineReply reply;
@@ -123,10 +138,10 @@ absl::StatusOr<proto::DrainReply> CoordinatorCore::Drain(
   if (const maypole::Status s =
           CheckName("the node's name", node, kMaxHostBytes);
       !s.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(s.message(),
-                     "; a node's name is the --node of its maypole-worker "
-                     "(default: the host's name)"));
+    return InvalidArgument(
+        s.message(),
+        "; a node's name is the --node of its maypole-worker "
+        "(default: the host's name)");
   }
   const auto drained = directory_.Drain(node, request.undo());
   if (!drained.ok()) return drained.status();

@@ -1,5 +1,5 @@
 // Joins: which nodes are asked to stand in, and when the join ends.
-#include "coordinator/core/membership/joins.h"
+#include "coordinator/core/ordering/joins.h"
 
 #include <algorithm>
 #include <map>

@@ -1,20 +1,32 @@
-#include "coordinator/core/timeline.h"
+#include "coordinator/core/admin/timeline.h"
 
-#include <gtest/gtest.h>
+#include "coordinator/core/testing/epoch_testing.h"
+#include "gtest/gtest.h"
 
 namespace maypole::coordinator {
 namespace {
 
-using Messages = TimelineRelay::Messages;
+using Messages = EpochBed::Messages;
 
-// A relay of epoch 5 with three nodes.
+// A relay of epoch 5 with four nodes, of which the last is not connected; node
+// i has ranks 2 i and 2 i + 1.
 struct Relay {
+  Relay() { bed.nodes.Disconnect(3); }
   Messages Handle(size_t node, const proto::ExecutorMessage& m,
                   bool ok = true) {
-    Messages out;
     EXPECT_TRUE(TimelineRelay::Handles(m));
-    EXPECT_EQ(relay.Handle(Time(777), node, m, &out).ok(), ok);
-    return out;
+    EXPECT_EQ(relay.Handle(Time(777), node, m).ok(), ok);
+    return bed.Take();
+  }
+  // What an operator's request sends.
+  Messages Record(bool stop, absl::Status* status) {
+    *status = relay.Record(stop);
+    return bed.Take();
+  }
+  proto::TimelineStatus Status() const {
+    proto::JobStatus status;
+    relay.FillStatus(&status);
+    return status.timeline();
   }
   Messages Start(size_t node, uint32_t rank, std::string path = "/t") {
     proto::ExecutorMessage m;
@@ -24,6 +36,7 @@ struct Relay {
   }
   Messages Stop(size_t node, uint32_t number) {
     proto::ExecutorMessage m;
+    m.mutable_timeline_request()->set_rank(static_cast<uint32_t>(2 * node));
     m.mutable_timeline_request()->set_stop(true);
     m.mutable_timeline_request()->set_number(number);
     return Handle(node, m);
@@ -41,12 +54,13 @@ struct Relay {
     return Handle(node, m, ok);
   }
 
-  TimelineRelay relay{5, 3};
+  EpochBed bed{4};
+  TimelineRelay relay{&bed.nodes, &bed.departures};
 };
 
 TEST(TimelineRelay, TheFirstStartCounts) {
   Relay r;
-  const Messages on = r.Start(1, 4);
+  const Messages on = r.Start(1, 3);
   ASSERT_EQ(on.size(), 3u);
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(on[i].first, i);
@@ -54,11 +68,11 @@ TEST(TimelineRelay, TheFirstStartCounts) {
     EXPECT_EQ(t.epoch(), 5u);
     EXPECT_EQ(t.number(), 1u);
     EXPECT_TRUE(t.on());
-    EXPECT_EQ(t.rank(), 4u);
+    EXPECT_EQ(t.rank(), 3u);
     EXPECT_EQ(t.node(), 1u);
     EXPECT_EQ(t.path(), "/t");
   }
-  const Messages joined = r.Start(2, 6, "/other");
+  const Messages joined = r.Start(2, 5, "/other");
   ASSERT_EQ(joined.size(), 1u);
   EXPECT_EQ(joined[0].first, 2u);
   EXPECT_EQ(joined[0].second.timeline().path(), "/t");
@@ -66,7 +80,7 @@ TEST(TimelineRelay, TheFirstStartCounts) {
 
 TEST(TimelineRelay, StopsOnceAndCloses) {
   Relay r;
-  r.Start(1, 4);
+  r.Start(1, 3);
   EXPECT_EQ(r.Stop(0, 7).size(), 1u);  // another number: nothing changes
   const Messages off = r.Stop(2, 1);
   ASSERT_EQ(off.size(), 3u);
@@ -87,7 +101,7 @@ TEST(TimelineRelay, StopsOnceAndCloses) {
 
 TEST(TimelineRelay, AFileThatFailsEndsIt) {
   Relay r;
-  r.Start(1, 4);
+  r.Start(1, 3);
   const Messages out = r.Closed(1, 1);
   ASSERT_EQ(out.size(), 6u);
   EXPECT_FALSE(out[0].second.timeline().on());
@@ -98,7 +112,7 @@ TEST(TimelineRelay, RecordsGoToTheNodeThatWrites) {
   Relay r;
   EXPECT_TRUE(r.Records(0, 0).empty());
   r.Records(0, 1, /*ok=*/false);  // there was none
-  r.Start(1, 4);
+  r.Start(1, 3);
   const Messages out = r.Records(2, 1);
   ASSERT_EQ(out.size(), 1u);
   EXPECT_EQ(out[0].first, 1u);
@@ -109,7 +123,7 @@ TEST(TimelineRelay, RecordsGoToTheNodeThatWrites) {
   const Messages back = r.Handle(1, taken);
   ASSERT_EQ(back.size(), 1u);
   EXPECT_EQ(back[0].first, 2u);
-  taken.mutable_timeline_taken()->set_node(3);
+  taken.mutable_timeline_taken()->set_node(4);
   r.Handle(1, taken, /*ok=*/false);
   // Also while it closes, not later.
   r.Stop(0, 1);
@@ -118,58 +132,75 @@ TEST(TimelineRelay, RecordsGoToTheNodeThatWrites) {
   EXPECT_TRUE(r.Records(2, 1).empty());
 }
 
+TEST(TimelineRelay, OnlyOfARankOfTheNode) {
+  Relay r;
+  proto::ExecutorMessage m;
+  m.mutable_timeline_request()->set_rank(2);
+  EXPECT_TRUE(r.Handle(0, m, /*ok=*/false).empty());
+}
+
 TEST(TimelineRelay, AnOperatorStartsAndStopsIt) {
   Relay r;
-  Messages on, off, none;
-  EXPECT_FALSE(r.relay.Stop(&none).ok());
-  ASSERT_TRUE(r.relay.Start(1, 4, "t.json", &on).ok());
+  absl::Status status;
+  EXPECT_TRUE(r.Record(/*stop=*/true, &status).empty());
+  EXPECT_FALSE(status.ok());
+  for (const uint32_t rank : {0, 1, 2}) r.bed.departures.OnLeft(rank);
+  r.bed.Take();
+  const Messages on = r.Record(/*stop=*/false, &status);
+  ASSERT_TRUE(status.ok());
   ASSERT_EQ(on.size(), 3u);
   const proto::Timeline& t = on[2].second.timeline();
   EXPECT_TRUE(t.on() && t.by_operator());
   EXPECT_EQ(t.number(), 1u);
   EXPECT_EQ(t.node(), 1u);
-  EXPECT_EQ(t.rank(), 4u);
-  EXPECT_EQ(t.path(), "t.json");
-  const absl::Status again = r.relay.Start(0, 0, "other", &none);
-  EXPECT_EQ(again.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(again.message(),
-            "the job's timeline is on already: rank 4 writes 't.json'");
+  EXPECT_EQ(t.rank(), 3u);
+  EXPECT_EQ(t.path(), "maypole-timeline-j-1003-5-1.json");
+  EXPECT_TRUE(r.Record(/*stop=*/false, &status).empty());
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(status.message(),
+            "the job's timeline is on already: rank 3 writes "
+            "'maypole-timeline-j-1003-5-1.json'");
   // A rank joins it.
-  EXPECT_EQ(r.Start(2, 6, "/other")[0].second.timeline().path(), "t.json");
-  ASSERT_TRUE(r.relay.Stop(&off).ok());
+  EXPECT_EQ(r.Start(2, 5, "/other")[0].second.timeline().path(), t.path());
+  const Messages off = r.Record(/*stop=*/true, &status);
+  ASSERT_TRUE(status.ok());
   ASSERT_EQ(off.size(), 3u);
   EXPECT_TRUE(off[0].second.timeline().closing());
-  EXPECT_FALSE(r.relay.Stop(&none).ok());
-  EXPECT_FALSE(r.relay.Start(0, 0, "other", &none).ok());
-  EXPECT_TRUE(none.empty());
+  EXPECT_TRUE(r.Record(/*stop=*/true, &status).empty());
+  EXPECT_FALSE(status.ok());
+  EXPECT_TRUE(r.Record(/*stop=*/false, &status).empty());
+  EXPECT_FALSE(status.ok());
   r.Closed(1, 1);
-  EXPECT_EQ(r.relay.error(), "");
-  ASSERT_TRUE(r.relay.Start(0, 0, "other", &on).ok());
-  EXPECT_EQ(r.relay.last().number(), 2u);
+  EXPECT_EQ(r.Status().error(), "");
+  r.Record(/*stop=*/false, &status);
+  ASSERT_TRUE(status.ok());
+  EXPECT_EQ(r.Status().path(), "maypole-timeline-j-1003-5-2.json");
   // A rank's is stopped as well.
-  r.Closed(0, 2);
-  r.Start(2, 6, "/rank");
-  EXPECT_FALSE(r.relay.last().by_operator());
-  EXPECT_TRUE(r.relay.Stop(&off).ok());
+  r.Closed(1, 2);
+  EXPECT_FALSE(r.Start(2, 5, "/rank")[0].second.timeline().by_operator());
+  EXPECT_EQ(r.Record(/*stop=*/true, &status).size(), 3u);
+  EXPECT_TRUE(status.ok());
 }
 
 TEST(TimelineRelay, WhyThereIsNoFileIsKeptUntilTheNext) {
   Relay r;
-  Messages out;
-  ASSERT_TRUE(r.relay.Start(1, 4, "t.json", &out).ok());
+  absl::Status status;
+  r.Record(/*stop=*/false, &status);
+  ASSERT_TRUE(status.ok());
   proto::ExecutorMessage m;
   m.mutable_timeline_closed()->set_number(1);
   m.mutable_timeline_closed()->set_message("no place");
-  r.Handle(1, m);
-  EXPECT_FALSE(r.relay.last().on());
-  EXPECT_EQ(r.relay.error(), "no place");
-  ASSERT_TRUE(r.relay.Start(1, 4, "t.json", &out).ok());
-  EXPECT_EQ(r.relay.error(), "");
+  r.Handle(0, m);
+  EXPECT_EQ(r.Status().state(), "off");
+  EXPECT_EQ(r.Status().error(), "no place");
+  r.Record(/*stop=*/false, &status);
+  ASSERT_TRUE(status.ok());
+  EXPECT_EQ(r.Status().error(), "");
 }
 
 TEST(TimelineRelay, RecordsAreBounded) {
   Relay r;
-  r.Start(1, 4);
+  r.Start(1, 3);
   proto::ExecutorMessage m;
   m.mutable_timeline_records()->set_number(1);
   m.mutable_timeline_records()->set_records(

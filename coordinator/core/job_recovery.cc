@@ -30,30 +30,30 @@ void Job::Await(Time now, SessionId session, const std::string& node) {
   recovery_->Await(session, node);
 }
 
-absl::Status Job::OnNodeState(SessionId session, const proto::NodeState& state,
-                              JobOutput* out) {
+absl::Status Job::OnNodeState(SessionId session,
+                              const proto::NodeState& state) {
   if (!recovery_ || !recovery_->Has(session)) {
     if (absl::Status s = CheckNodeState(state); !s.ok()) return s;
-    TellTooLate(session, state, out);
+    TellTooLate(session, state);
     return absl::OkStatus();
   }
   absl::Status status = recovery_->Take(session, state);
-  if (status.ok()) FinishRecoveryIfComplete(out);
+  if (status.ok()) FinishRecoveryIfComplete();
   return status;
 }
 
-void Job::FinishRecoveryIfComplete(JobOutput* out) {
-  if (recovery_ && recovery_->Complete()) FinishRecovery(out);
+void Job::FinishRecoveryIfComplete() {
+  if (recovery_ && recovery_->Complete()) FinishRecovery();
 }
 
-void Job::FinishRecovery(JobOutput* out) {
+void Job::FinishRecovery() {
   const Recovery recovery = *std::exchange(recovery_, std::nullopt);
   recovered_ = true;
   decisions_ = std::max(decisions_, recovery.LastDecision());
   const auto last = recovery.LastEpoch(SecondsText(config_.resume_timeout));
   if (last) epoch_number_ = std::max(epoch_number_, last->start.epoch());
   if (last && !last->members.front().clients.empty()) {
-    elastic_.Restore(*last);
+    elastic_.Restore(last->start, last->members);
     wanted_ = {UINT32_MAX, UINT32_MAX};  // the nodes may have been told any
   }
   const bool all_left = last && last->left.size() == last->start.size();
@@ -66,7 +66,7 @@ void Job::FinishRecovery(JobOutput* out) {
     over = last->over;
   }
   std::vector<SessionId> told;
-  if (runs) told = ContinueEpoch(*last, out);
+  if (runs) told = ContinueEpoch(*last);
   for (const SessionId session : recovery.Sessions()) {
     const proto::NodeState* state = recovery.StateOf(session);
     // Without a state, the node is told when it sends it.
@@ -75,29 +75,27 @@ void Job::FinishRecovery(JobOutput* out) {
       continue;
     }
     if (state->has_start() && !state->has_end()) {
-      TellEpochOver(session, state->start().epoch(), over, out);
+      TellEpochOver(session, state->start().epoch(), over);
     }
     proto::CoordinatorMessage recovered;
     recovered.mutable_recovered();
-    out->messages.emplace_back(session, std::move(recovered));
+    out_->messages.emplace_back(session, std::move(recovered));
   }
-  out->Info(absl::StrCat(LogPrefix("job_recovered"),
-                         " nodes=", recovery.Sessions().size(),
-                         " running=", runs ? 1 : 0));
+  out_->Info(LogPrefix("job_recovered"), " nodes=", recovery.Sessions().size(),
+             " running=", runs ? 1 : 0);
   if (!last || last->over.empty()) return;
-  out->Warn(
-      absl::StrCat(LogPrefix("epoch_end"), " reason=", LogValue(last->over)));
+  out_->Warn(LogPrefix("epoch_end"), " reason=", LogValue(last->over));
 }
 
-std::vector<SessionId> Job::ContinueEpoch(const Recovery::Epoch& last,
-                                          JobOutput* out) {
+std::vector<SessionId> Job::ContinueEpoch(const Recovery::Epoch& last) {
   std::vector<SessionId> told;
   std::vector<const proto::NodeState*> states(last.members.size(), nullptr);
   static const proto::NodeState kHasNotStarted;
   for (size_t i = 0; i < last.members.size(); ++i) {
     const SessionId session = last.members[i].session;
     // A node that has dropped the epoch has no part in it any more.
-    if (session == 0 || (last.states[i] != nullptr && last.states[i]->has_end()))
+    if (session == 0 ||
+        (last.states[i] != nullptr && last.states[i]->has_end()))
       continue;
     states[i] = last.states[i] != nullptr ? last.states[i] : &kHasNotStarted;
     if (last.states[i] == nullptr) ++nodes_.at(session).round;
@@ -107,36 +105,35 @@ std::vector<SessionId> Job::ContinueEpoch(const Recovery::Epoch& last,
   for (NodeMember& m : members) {
     if (m.session != 0) m.versions = nodes_.at(m.session).versions;
   }
+  const proto::EpochStart& start = last.start;
   epoch_ = std::make_unique<CoordinatorEpoch>(
-      last.start.epoch(), last.start.size(), std::move(members),
-      ConfigOf(config_, last.start), id_);
-  epoch_->SetElasticSizes(last.start.min_size(), last.start.max_size());
-  epoch_->Restore(states, last.left, decisions_, out);
+      start.epoch(),
+      EpochSize{start.size(), start.min_size(), start.max_size()},
+      std::move(members), ConfigOf(config_, start), id_, out_);
+  epoch_->Restore(states, last.left, decisions_);
   return told;
 }
 
-void Job::TellTooLate(SessionId session, const proto::NodeState& state,
-                      JobOutput* out) {
+void Job::TellTooLate(SessionId session, const proto::NodeState& state) {
   said_epoch_ = std::max(said_epoch_, state.start().epoch());
   if (state.has_start() && !state.has_end()) {
     TellEpochOver(session, state.start().epoch(),
                   absl::StrCat("node ", nodes_.at(session).node,
                                " came back too late after the coordinator had "
-                               "been replaced"),
-                  out);
+                               "been replaced"));
   }
   proto::CoordinatorMessage recovered;
   recovered.mutable_recovered();
-  out->messages.emplace_back(session, std::move(recovered));
+  out_->messages.emplace_back(session, std::move(recovered));
 }
 
 void Job::TellEpochOver(SessionId session, uint64_t epoch,
-                        const std::string& why, JobOutput* out) {
+                        const std::string& why) {
   proto::CoordinatorMessage m;
   m.mutable_epoch_end()->set_epoch(epoch);
   m.mutable_epoch_end()->set_code(static_cast<int>(absl::StatusCode::kAborted));
   m.mutable_epoch_end()->set_message(Cut(why, kMaxErrorBytes));
-  out->messages.emplace_back(session, std::move(m));
+  out_->messages.emplace_back(session, std::move(m));
 }
 
 }  // namespace maypole::coordinator

@@ -10,8 +10,8 @@
 //   Time late = straggler_time.Take(now, node);  // since the last Take
 //
 // Thread contract: not synchronized; pure.
-#ifndef MAYPOLE_COORDINATOR_CORE_LIVENESS_STRAGGLER_TIME_H_
-#define MAYPOLE_COORDINATOR_CORE_LIVENESS_STRAGGLER_TIME_H_
+#ifndef MAYPOLE_COORDINATOR_CORE_ORDERING_STRAGGLER_TIME_H_
+#define MAYPOLE_COORDINATOR_CORE_ORDERING_STRAGGLER_TIME_H_
 
 #include <algorithm>
 #include <cstddef>
@@ -67,4 +67,4 @@ class StragglerTime {
 
 }  // namespace maypole::coordinator
 
-#endif  // MAYPOLE_COORDINATOR_CORE_LIVENESS_STRAGGLER_TIME_H_
+#endif  // MAYPOLE_COORDINATOR_CORE_ORDERING_STRAGGLER_TIME_H_

@@ -23,11 +23,11 @@ NodeMember Job::MemberOf(SessionId session) const {
   return member;
 }
 
-bool Job::RefusesFixed(SessionId session, JobOutput* out) {
+bool Job::RefusesFixed(SessionId session) {
   if (aborted_) {
-    RefuseAborted(session, out);
+    RefuseAborted(session);
   } else if (!TakesFixed()) {
-    RefuseMixed(session, false, out);
+    RefuseMixed(session, false);
   } else {
     return false;
   }
@@ -35,20 +35,20 @@ bool Job::RefusesFixed(SessionId session, JobOutput* out) {
 }
 
 absl::Status Job::OnReady(Time now, SessionId session,
-                          const proto::RanksReady& ready, JobOutput* out) {
-  if (ready.elastic()) return OnElasticReady(now, session, ready, out);
+                          const proto::RanksReady& ready) {
+  if (ready.elastic()) return OnElasticReady(now, session, ready);
   absl::Status sound = CheckRanksReady(ready);
   if (!sound.ok()) return sound;
   if (epoch_ != nullptr) {
-    const std::optional<size_t> node = epoch_->IndexOf(session);
-    if (node && !epoch_->LiveRanks(*node).empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("ranks that are ready for a new epoch while ",
-                       RanksText(epoch_->LiveRanks(*node)),
-                       " of the node have not left epoch ", epoch_number_));
+    const std::optional<size_t> node = epoch_->nodes().IndexOf(session);
+    if (node && !epoch_->departures().LiveRanks(*node).empty()) {
+      return InvalidArgument("ranks that are ready for a new epoch while ",
+                             RanksText(epoch_->departures().LiveRanks(*node)),
+                             " of the node have not left epoch ",
+                             epoch_number_);
     }
   }
-  if (RefusesFixed(session, out)) return absl::OkStatus();
+  if (RefusesFixed(session)) return absl::OkStatus();
   const Node& node = nodes_.at(session);
   NodeMember member = MemberOf(session);
   member.ranks = {ready.ranks().begin(), ready.ranks().end()};
@@ -61,11 +61,11 @@ absl::Status Job::OnReady(Time now, SessionId session,
   member.stall_shutdown_ms = ready.stall_shutdown_ms();
   member.start_timeout_ms = ready.start_timeout_ms();
   member.checksums = ready.checksums();
-  out->Info(absl::StrCat(
-      LogPrefix("ranks_ready"), " node=", node.node, " host=", node.host,
-      " ranks=", LogValue(RanksText(member.ranks)), " size=", ready.size()));
+  out_->Info(LogPrefix("ranks_ready"), " node=", node.node, " host=", node.host,
+             " ranks=", LogValue(RanksText(member.ranks)),
+             " size=", ready.size());
   if (failed_start_ && failed_start_->told.insert(session).second) {
-    TellFailedStart(session, out);
+    TellFailedStart(session);
     return absl::OkStatus();
   }
   failed_start_.reset();
@@ -74,28 +74,27 @@ absl::Status Job::OnReady(Time now, SessionId session,
   if (!start_since_) start_since_ = now;
   absl::Status status = gathering_.Add(std::move(member), ready.size());
   if (!status.ok()) {
-    FailStart(std::string(status.message()), 0, out);
+    FailStart(std::string(status.message()), 0);
   } else {
-    StartIfComplete(out);
+    StartIfComplete();
   }
   return absl::OkStatus();
 }
 
 absl::Status Job::OnWaiting(Time now, SessionId session,
-                            const proto::RanksWaiting& waiting,
-                            JobOutput* out) {
+                            const proto::RanksWaiting& waiting) {
   absl::Status sound = CheckRanksWaiting(waiting);
   if (!sound.ok()) return sound;
   const Node& node = nodes_.at(session);
   if (epoch_ != nullptr) {
-    const std::optional<size_t> i = epoch_->IndexOf(session);
-    if (i && !epoch_->LiveRanks(*i).empty()) {
+    const std::optional<size_t> i = epoch_->nodes().IndexOf(session);
+    if (i && !epoch_->departures().LiveRanks(*i).empty()) {
       // The node's start timed out while its last ranks became ready: the
       // messages have crossed.
-      EndEpoch(absl::StrCat("the job cannot start: ",
-                            ExecutorText(node, epoch_->members()[*i].ranks),
-                            " has given up waiting for it"),
-               out);
+      EndEpoch(
+          absl::StrCat("the job cannot start: ",
+                       ExecutorText(node, epoch_->nodes().members()[*i].ranks),
+                       " has given up waiting for it"));
     }
   }
   gathering_.Remove(session);
@@ -103,7 +102,7 @@ absl::Status Job::OnWaiting(Time now, SessionId session,
     if (gathering_.empty()) start_since_.reset();
     return absl::OkStatus();
   }
-  if (RefusesFixed(session, out)) return absl::OkStatus();
+  if (RefusesFixed(session)) return absl::OkStatus();
   NodeMember member = MemberOf(session);
   member.ranks = {waiting.ranks().begin(), waiting.ranks().end()};
   member.local_size = waiting.local_size();
@@ -119,24 +118,25 @@ absl::Status Job::OnWaiting(Time now, SessionId session,
   return absl::OkStatus();
 }
 
-void Job::StartIfComplete(JobOutput* out) {
+void Job::StartIfComplete() {
   if (epoch_ != nullptr || recovery_ || !gathering_.Complete()) return;
   const uint32_t size = gathering_.size();
   start_since_.reset();
   epoch_number_ = std::max(epoch_number_, said_epoch_) + 1;
-  const Config config = ConfigOfStart(out);
-  epoch_ = std::make_unique<CoordinatorEpoch>(epoch_number_, size,
-                                              gathering_.Take(), config, id_);
-  out->Info(absl::StrCat(LogPrefix("epoch_start"), " size=", size,
-                         " nodes=", epoch_->members().size()));
-  for (const NodeMember& m : epoch_->members()) ++nodes_.at(m.session).round;
-  epoch_->SetElasticSizes(elastic_.min_size(), elastic_.max_size());
-  epoch_->Start(decisions_, out);
+  const Config config = ConfigOfStart();
+  const EpochSize sizes = {size, elastic_.min_size(), elastic_.max_size()};
+  epoch_ = std::make_unique<CoordinatorEpoch>(
+      epoch_number_, sizes, gathering_.Take(), config, id_, out_);
+  out_->Info(LogPrefix("epoch_start"), " size=", size,
+             " nodes=", epoch_->nodes().members().size());
+  for (const NodeMember& m : epoch_->nodes().members())
+    ++nodes_.at(m.session).round;
+  epoch_->Start(decisions_);
 }
 
-Config Job::ConfigOfStart(JobOutput* out) const {
+Config Job::ConfigOfStart() const {
   Config config = config_;
-  ReadStallTimes(&config, out);
+  ReadStallTimes(&config);
   for (const NodeMember& m : gathering_.members()) {
     config.checksums =
         std::max(config.checksums, static_cast<ChecksumMode>(m.checksums));
@@ -146,18 +146,18 @@ Config Job::ConfigOfStart(JobOutput* out) const {
   config.fusion_threshold = static_cast<uint64_t>(said.front().bytes);
   for (const RankThreshold& other : said) {
     if (other.bytes == said.front().bytes) continue;
-    out->Warn(absl::StrCat(
-        LogPrefix("fusion_thresholds_differ"), " rank=", said.front().rank,
-        " bytes=", said.front().bytes, " other_rank=", other.rank,
-        " other_bytes=", other.bytes, " used=", said.front().bytes,
-        " reason=\"the smallest rank's is used; give all ranks the same "
-        "MAYPOLE_FUSION_THRESHOLD\""));
+    out_->Warn(LogPrefix("fusion_thresholds_differ"),
+               " rank=", said.front().rank, " bytes=", said.front().bytes,
+               " other_rank=", other.rank, " other_bytes=", other.bytes,
+               " used=", said.front().bytes,
+               " reason=\"the smallest rank's is used; give all ranks the same "
+               "MAYPOLE_FUSION_THRESHOLD\"");
     break;
   }
   return config;
 }
 
-void Job::ReadStallTimes(Config* config, JobOutput* out) const {
+void Job::ReadStallTimes(Config* config) const {
   auto smallest = [this](int64_t NodeMember::*field) {
     const NodeMember* first = nullptr;
     for (const NodeMember& m : gathering_.members()) {
@@ -180,25 +180,24 @@ void Job::ReadStallTimes(Config* config, JobOutput* out) const {
       (checks && config->stall_shutdown > config->stall_check)) {
     return;
   }
-  out->Warn(absl::StrCat(
+  out_->Warn(
       LogPrefix("stall_shutdown_too_short"),
       " check=", LogValue(SecondsText(config->stall_check)),
       " shutdown=", LogValue(SecondsText(config->stall_shutdown)),
       !checks ? " reason=\"no rank counts as late (check 0), so no job ends\""
               : " reason=\"a rank counts as late only after the check time, so "
-                "the job ends later\""));
+                "the job ends later\"");
 }
 
 void Job::FailStart(const std::string& message, SessionId reporter,
-                    JobOutput* out, absl::StatusCode code) {
-  out->Warn(
-      absl::StrCat(LogPrefix("start_failed"), " reason=", LogValue(message)));
+                    absl::StatusCode code) {
+  out_->Warn(LogPrefix("start_failed"), " reason=", LogValue(message));
   failed_start_ = FailedStart();
   failed_start_->code = code;
   failed_start_->message = Cut(message, kMaxErrorBytes);
   for (const NodeMember& member : gathering_.members()) {
     failed_start_->told.insert(member.session);
-    if (member.session != reporter) TellFailedStart(member.session, out);
+    if (member.session != reporter) TellFailedStart(member.session);
   }
   // If no node was told, no node would start again and reset failed_start_.
   if (failed_start_->told.empty()) failed_start_.reset();
@@ -206,12 +205,12 @@ void Job::FailStart(const std::string& message, SessionId reporter,
   start_since_.reset();
 }
 
-void Job::TellFailedStart(SessionId session, JobOutput* out) {
+void Job::TellFailedStart(SessionId session) {
   ++nodes_.at(session).round;
   proto::CoordinatorMessage m;
   m.mutable_epoch_end()->set_code(static_cast<int>(failed_start_->code));
   m.mutable_epoch_end()->set_message(failed_start_->message);
-  out->messages.emplace_back(session, std::move(m));
+  out_->messages.emplace_back(session, std::move(m));
 }
 
 std::optional<Time> Job::StartDeadline() const {
@@ -219,8 +218,8 @@ std::optional<Time> Job::StartDeadline() const {
   return *start_since_ + gathering_.StartTimeout(config_.start_timeout);
 }
 
-void Job::StartTimedOut(JobOutput* out) {
-  out->Count(ErrorKind::kStartTimeout);
+void Job::StartTimedOut() {
+  out_->Count(ErrorKind::kStartTimeout);
   std::string message = absl::StrCat(
       "the job did not start within ",
       SecondsText(gathering_.StartTimeout(config_.start_timeout)), ": ");
@@ -231,7 +230,7 @@ void Job::StartTimedOut(JobOutput* out) {
     absl::StrAppend(&message, gathering_.MissingText());
   }
   gathering_.TakeWaitingIn();
-  FailStart(message, 0, out, absl::StatusCode::kDeadlineExceeded);
+  FailStart(message, 0, absl::StatusCode::kDeadlineExceeded);
 }
 
 }  // namespace maypole::coordinator

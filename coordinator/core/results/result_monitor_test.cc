@@ -1,4 +1,6 @@
 // What becomes of a job whose ranks' results differ.
+#include "coordinator/core/results/result_monitor.h"
+
 #include <algorithm>
 #include <string>
 #include <vector>

@@ -1,0 +1,65 @@
+#include "coordinator/core/membership/departures.h"
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/limits.h"
+
+namespace maypole::coordinator {
+
+void Departures::OnLeft(uint32_t rank) {
+  ranks_.push_back(rank);
+  has_left_[rank] = true;
+  new_.push_back(rank);
+  if (ranks_.size() <= kLeavesToldAtOnce || AllLeft()) AnnounceNew();
+}
+
+void Departures::Restore(const std::set<uint32_t>& ranks) {
+  ranks_.assign(ranks.begin(), ranks.end());
+  for (const uint32_t rank : ranks) has_left_[rank] = true;
+}
+
+std::optional<Time> Departures::Deadline() const {
+  if (new_.empty()) return std::nullopt;
+  return announced_at_ + kLeavePause;
+}
+
+void Departures::OnTime(Time now) {
+  if (new_.empty() || *Deadline() > now) return;
+  AnnounceNew();
+  announced_at_ = now;
+}
+
+void Departures::AnnounceNew() {
+  const Outgoing together = MessageOf(new_);
+  for (size_t i = 0; i < nodes_.size(); ++i) Send(i, new_, together);
+  new_.clear();
+}
+
+void Departures::Send(size_t node, const std::vector<uint32_t>& ranks,
+                      const Outgoing& together) {
+  if (nodes_.Knows(node, kRankLeftOfSeveral)) {
+    return nodes_.Send(node, together);
+  }
+  for (const uint32_t rank : ranks) nodes_.Send(node, MessageOf({rank}));
+}
+
+Outgoing Departures::MessageOf(const std::vector<uint32_t>& ranks) const {
+  proto::CoordinatorMessage message;
+  proto::RankLeft* m = message.mutable_rank_left();
+  m->set_epoch(nodes_.epoch());
+  m->set_rank(ranks.front());
+  m->mutable_others()->Assign(ranks.begin() + 1, ranks.end());
+  m->set_message(
+      absl::StrCat(nodes_.RankText(ranks.front()),
+                   " has shut down; operations that need it cannot run"));
+  return message;
+}
+
+std::vector<uint32_t> Departures::LiveRanks(size_t node) const {
+  std::vector<uint32_t> live;
+  for (const uint32_t rank : nodes_[node].ranks) {
+    if (!Has(rank)) live.push_back(rank);
+  }
+  return live;
+}
+
+}  // namespace maypole::coordinator
