@@ -334,7 +334,7 @@ class CudaTest(unittest.TestCase):
                            *hvd.alltoall(x, [1, 1], "f")]
                 # Not by backward(), in which torch disables the mode.
                 context = types.SimpleNamespace(
-                    rows=2, name="g", process_set=hvd.global_process_set)
+                    rows=[2], name="g", process_set=hvd.global_process_set)
                 _autograd.Allgather.backward(context,
                                              torch.ones_like(results[1]))
                 objects = hvd.allgather_object(r)

@@ -253,6 +253,11 @@ def start(pending: Pending) -> Pending:
     return pending
 
 
+def run(pending: Pending) -> Any:
+    """Submits a prepared operation and waits for its result."""
+    return start(pending).wait()
+
+
 def request(native_submit: Callable[[Any], int]) -> int:
     """Makes a request with native_submit(library) and waits for its answer.
 
