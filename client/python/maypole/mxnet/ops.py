@@ -30,6 +30,11 @@ from maypole.common.constants import Average, ReduceOp
 from maypole.common.process_sets import ProcessSet, global_process_set, id_of
 from maypole.mxnet import _engine
 
+__all__ = [
+    "allgather", "allreduce", "allreduce_", "alltoall", "broadcast", "broadcast_", "grouped_allgather",
+    "grouped_allreduce", "grouped_allreduce_", "grouped_reducescatter", "reducescatter",
+]
+
 _log = logging.getLogger("maypole.mxnet")
 
 # MXNet has no 16-bit integers, and says bfloat16 in its own way.

@@ -15,6 +15,10 @@ from maypole.common.process_sets import ProcessSet, global_process_set
 from maypole.tensorflow import mpi_ops
 from maypole.tensorflow._library import as_it_is
 
+__all__ = [
+    "allgather_object", "broadcast_global_variables", "broadcast_object", "broadcast_object_fn", "broadcast_variables",
+]
+
 
 @as_it_is
 def broadcast_variables(variables: Sequence[Any], root_rank: int,

@@ -27,6 +27,11 @@ from maypole.tensorflow import _gradient_layouts, _nodes
 from maypole.tensorflow._library import as_it_is
 from maypole.tensorflow.util import tf_variable
 
+__all__ = [
+    "allgather", "alltoall", "barrier", "broadcast", "broadcast_", "grouped_allgather", "join", "local_rank_op",
+    "local_size_op", "process_set_included_op", "rank_op", "size_op",
+]
+
 # How many bytes of variables one operation broadcasts: its results lie beside
 # them until they are assigned.
 _GROUP_BYTES = 256 << 20

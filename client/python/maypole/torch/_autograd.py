@@ -138,7 +138,7 @@ class Reducescatter(torch.autograd.Function):
         scattered = _results(tensors, name, grouped, lambda tensor, member: _submissions.reducescatter(
             tensor, member, op, prescale, postscale, number, awaited=not grouped))
         # As for an allreduce with the same reduction: a sum counts n times.
-        ctx.scale = prescale * postscale * (process_set.size() if op == Sum else 1)
+        ctx.scale = prescale * postscale * ((process_set.size() or 1) if op == Sum else 1)
         ctx.arguments = (_backward_name(name), grouped, process_set)
         return scattered
 

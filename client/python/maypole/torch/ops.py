@@ -20,6 +20,11 @@ from maypole.torch._tensors import as_tensor
 from maypole.torch.async_ops import grouped_allreduce_async_, synchronize
 from maypole.torch.compression import Compression, CompressorLike, PowerSGD, compressor_of
 
+__all__ = [
+    "allgather", "allreduce", "allreduce_", "alltoall", "broadcast", "broadcast_", "grouped_allgather",
+    "grouped_allreduce", "grouped_allreduce_", "grouped_reducescatter", "reducescatter",
+]
+
 
 @not_compiled
 def allreduce(tensor: torch.Tensor,
