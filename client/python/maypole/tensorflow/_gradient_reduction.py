@@ -22,13 +22,12 @@ Thread contract: any thread, but no two threads with the same variables at once.
 
 import contextlib
 import hashlib
-import warnings
 from collections.abc import Sequence
 from typing import Any, Callable
 
 import tensorflow as tf
 
-from maypole.common import basics
+from maypole.common import basics, training_arguments
 from maypole.common.constants import Average, ReduceOp
 from maypole.common.process_sets import ProcessSet, global_process_set
 from maypole.tensorflow import _gradient_layouts, _nodes, reductions
@@ -37,32 +36,6 @@ from maypole.tensorflow.mpi_ops import size_op
 from maypole.tensorflow.util import vars_to_refs
 
 _GROUP_BYTES = 32 << 20
-
-
-def check_reduction(op: ReduceOp, gradient_predivide_factor: float) -> None:
-    """Raises ValueError for options that cannot be had together."""
-    if gradient_predivide_factor != 1.0 and op != Average:
-        raise ValueError(
-            f"gradient_predivide_factor={gradient_predivide_factor}: expected "
-            "1.0, because op is not Average; it splits the averaging before "
-            "and after the sum")
-
-
-def check_groups(num_groups: int, groups: Any) -> Any:
-    """Returns `groups`, with Horovod's older name for it taken into account.
-
-    Raises ValueError if it is not None, a number >= 0 or a list of lists.
-    """
-    if num_groups != 0:
-        warnings.warn("num_groups is now called groups", DeprecationWarning,
-                      stacklevel=3)
-        groups = num_groups if groups is None else groups
-    if groups is None or isinstance(groups, (list, tuple)):
-        return groups
-    if isinstance(groups, bool) or not isinstance(groups, int) or groups < 0:
-        raise ValueError(f"groups={groups!r}: expected None, the number of "
-                         "groups, or a list of lists of variables")
-    return groups
 
 
 class LocalVariables:
@@ -141,7 +114,7 @@ class GradientReduction:
                  groups: Any = None,
                  process_set: ProcessSet = global_process_set,
                  scale_local_gradients: bool = True):
-        check_reduction(op, gradient_predivide_factor)
+        training_arguments.check_predivision(op, gradient_predivide_factor)
         self._name = name
         self._process_set = process_set
         self._sparse_as_dense = sparse_as_dense

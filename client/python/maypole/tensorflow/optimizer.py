@@ -15,7 +15,8 @@ import tensorflow as tf
 from maypole.common import basics
 from maypole.common.constants import Adasum, Average, ReduceOp
 from maypole.common.process_sets import ProcessSet, global_process_set
-from maypole.tensorflow._gradient_reduction import GradientReduction, check_groups, check_reduction
+from maypole.common.training_arguments import check_predivision, groups_of
+from maypole.tensorflow._gradient_reduction import GradientReduction
 from maypole.tensorflow.adasum_optimizer import _DistributedAdasumOptimizer
 from maypole.tensorflow.compression import Compression, Compressor
 from maypole.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
@@ -132,8 +133,8 @@ def DistributedOptimizer(optimizer: Any,
     Raises:
         ValueError: for other objects, and for options that do not fit together.
     """
-    check_reduction(op, gradient_predivide_factor)
-    groups = check_groups(num_groups, groups)
+    check_predivision(op, gradient_predivide_factor)
+    groups = groups_of(num_groups, groups)
     if isinstance(optimizer, tf.compat.v1.train.Optimizer) and op == Adasum:
         return _DistributedAdasumOptimizer(
             optimizer, name, use_locking, device_dense, device_sparse,

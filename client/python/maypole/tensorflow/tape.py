@@ -15,7 +15,8 @@ import tensorflow as tf
 
 from maypole.common.constants import Average, ReduceOp
 from maypole.common.process_sets import ProcessSet, global_process_set
-from maypole.tensorflow._gradient_reduction import GradientReduction, check_groups
+from maypole.common.training_arguments import groups_of
+from maypole.tensorflow._gradient_reduction import GradientReduction
 from maypole.tensorflow.compression import Compression, Compressor
 
 
@@ -152,7 +153,7 @@ def DistributedGradientTape(gradtape: tf.GradientTape,
     Raises:
         ValueError: for options that do not fit together.
     """
-    groups = check_groups(num_groups, groups)
+    groups = groups_of(num_groups, groups)
     return _DistributedGradientTape(
         gradtape, device_dense, device_sparse,
         compression, sparse_as_dense, op,
