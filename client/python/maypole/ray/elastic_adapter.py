@@ -6,13 +6,14 @@ import signal
 import time
 from typing import Any, Callable, NamedTuple, Optional
 
+from maypole.common import driver
 from maypole.common.elastic import ASKED_TO_LEAVE
 from maypole.common.elastic_driver import Action, ElasticDriver
-from maypole.ray import cluster, discovery, placement, shim
+from maypole.ray import cluster, discovery, shim
 from maypole.ray.errors import describe
 from maypole.ray.gathering import Callbacks
 from maypole.ray.nodes import Daemons, Node
-from maypole.ray.static_adapter import call, make_daemons, variables_of_job
+from maypole.ray.static_adapter import make_daemons, variables_of_job
 from maypole.ray.worker import BaseHorovodWorker, Ended, failed_after_its_training
 from maypole.runner.errors import RankError
 
@@ -48,11 +49,6 @@ class ElasticAdapter:
         self._executable = (executable_cls, executable_args, executable_kwargs)
         self._extra = extra_env_vars
 
-    def run(self, fn: Callable[..., Any], args: Optional[list], kwargs: Optional[dict],
-            callbacks: Optional[list[Callable]]) -> list[Any]:
-        """Runs fn(*args, **kwargs) in all ranks; returns their results."""
-        return self.execute(call(fn, args, kwargs), callbacks)
-
     def execute(self, fn: Callable[[Any], Any], callbacks: Optional[list[Callable]]) -> list[Any]:
         """Runs fn(worker) in all ranks, which may come and go; returns their results."""
         variables = variables_of_job(self._settings, self._extra)
@@ -65,7 +61,7 @@ class ElasticAdapter:
         finally:
             calling.end()
 
-    def run_remote(self, fn: Callable[..., Any], args: Optional[list], kwargs: Optional[dict]) -> list[Any]:
+    def run_remote(self, fn: Callable[[Any], Any]) -> list[Any]:
         """Raises NotImplementedError."""
         raise NotImplementedError("run_remote() of an elastic job: its ranks come and go, so their number, and that of "
                                   "the results, is not known; use run()")
@@ -214,8 +210,9 @@ class _Run:
         # In the directory of an agent of ours, which ends with it.
         file = f"{os.path.dirname(agent)}/finished.{number}" if self._daemons.starts_any() else ""
         self._processes[number] = _Process(actor, node, file, time.monotonic() + of_ranks.seconds)
-        variables = {**of_ranks.variables, "MAYPOLE_FINISHED_FILE": file,
-                     **placement.elastic_variables(agent, node.name, node.ray_node.host, of_ranks.least, of_ranks.most)}
+        variables = {**of_ranks.variables, "MAYPOLE_FINISHED_FILE": file, "MAYPOLE_AGENT": agent,
+                     **driver.variables_on(node.name, node.ray_node.host),
+                     **driver.elastic_variables(of_ranks.least, of_ranks.most)}
         self._waiting[actor.where.remote(shim.in_use())] = lambda ref: self._on_start(number, ref)
         self._waiting[actor.execute_elastic.remote(of_ranks.fn, variables, of_ranks.executable, self._callbacks.queue)
                       ] = lambda ref: self._on_end(number, ref)
