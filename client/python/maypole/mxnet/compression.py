@@ -17,6 +17,7 @@ class FP16Compressor(CastCompressor):
 
     @staticmethod
     def cast(tensor: mx.nd.NDArray, dtype: Any) -> mx.nd.NDArray:
+        """The array in another dtype."""
         return tensor.astype(dtype)
 
 
