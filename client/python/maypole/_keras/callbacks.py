@@ -12,7 +12,8 @@ import numpy as np
 
 from maypole import arrays
 from maypole._keras import variables
-from maypole.common import basics, same_on_all
+from maypole.arrays import same_on_all
+from maypole.common import basics
 from maypole.common.constants import Min
 from maypole.common.process_sets import global_process_set
 

@@ -5,14 +5,28 @@ Thread contract: the thread that trains.
 
 import sys
 from collections.abc import Sequence
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import numpy as np
 
 from maypole._keras import variables
-from maypole._keras.failures import internal_error
 from maypole.common import basics, objects
 from maypole.common.elastic import ObjectState, run_converting
+from maypole.common.exceptions import HorovodInternalError
+
+
+def internal_error(error: Exception) -> Optional[HorovodInternalError]:
+    """The error of the collective behind one of TensorFlow or JAX; None for others, and for those that are one."""
+    if isinstance(error, HorovodInternalError):
+        return None
+    found = None
+    if "maypole.tensorflow" in sys.modules:
+        from maypole.tensorflow._elastic import internal_error as of_tensorflow
+        found = of_tensorflow(error)
+    if found is None and "maypole.jax" in sys.modules:
+        from maypole.jax.elastic import internal_error as of_jax
+        found = of_jax(error)
+    return found
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
