@@ -56,7 +56,38 @@ class _KeptValues:
         variables.broadcast(tracked, 0, "keras.state")
 
 
-class KerasState(ObjectState):
+class VariablesState(ObjectState):
+    """Variables, and objects, which are attributes.
+
+    kept: has save() and sync() of variables, and restore() of those that it has saved.
+    """
+
+    def __init__(self, kept: Any, **kwargs: Any):
+        tracked = self._variables()
+        self._kept = kept
+        super().__init__(objects.broadcast_object, basics.rank, **kwargs)
+        self._kept.save(tracked)
+
+    def save(self) -> None:
+        """Keeps copies of the variables and attributes."""
+        self._kept.save(self._variables())
+        super().save()
+
+    def restore(self) -> None:
+        """Sets variables and attributes to their values at the last save()."""
+        self._kept.restore()
+        super().restore()
+
+    def sync(self) -> None:
+        """Gives all ranks the variables and attributes of rank 0, and saves them."""
+        self._kept.sync(self._variables())
+        super().sync()  # saves
+
+    def _variables(self) -> list[Any]:
+        raise NotImplementedError
+
+
+class KerasState(VariablesState):
     """The state of training: a model, its optimizer, and objects such as epoch=0 and batch=0.
 
     On TensorFlow also what optimizers have summed over passes that are not complete.
@@ -70,23 +101,11 @@ class KerasState(ObjectState):
     def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any):
         self.model = model
         self.optimizer = optimizer or getattr(model, "optimizer", None)
-        tracked = self._variables()
-        self._kept = self._new_kept_values()
-        super().__init__(objects.broadcast_object, basics.rank, **kwargs)
-        self._kept.save(tracked)
-
-    def save(self) -> None:
-        self._kept.save(self._variables())
-        super().save()
+        super().__init__(self._new_kept_values(), **kwargs)
 
     def restore(self) -> None:
         variables.drop_jax_state(self.model)
-        self._kept.restore()
         super().restore()
-
-    def sync(self) -> None:
-        self._kept.sync(self._variables())
-        super().sync()  # saves
 
     def reset(self) -> None:
         # Compiled steps may contain the number of ranks.

@@ -19,9 +19,9 @@ class Place(NamedTuple):
     cross_rank: int
     cross_size: int
 
-    def variables(self) -> dict[str, str]:
+    def variables(self, prefixes: Sequence[str] = _PREFIXES) -> dict[str, str]:
         """The place as Maypole's variables, and as Horovod's, which scripts may read."""
-        return {prefix + name.upper(): str(value) for prefix in _PREFIXES for name, value in self._asdict().items()}
+        return {prefix + name.upper(): str(value) for prefix in prefixes for name, value in self._asdict().items()}
 
 
 def number(nodes: Mapping[int, Any]) -> dict[int, Place]:
