@@ -33,7 +33,7 @@ from maypole.common.process_sets import ProcessSet, global_process_set
 from maypole.tensorflow import _gradient_layouts, _nodes, reductions
 from maypole.tensorflow.compression import Compression
 from maypole.tensorflow.mpi_ops import size_op
-from maypole.tensorflow.util import vars_to_refs
+from maypole.tensorflow.util import groups_of, vars_to_refs
 
 _GROUP_BYTES = 32 << 20
 
@@ -221,7 +221,7 @@ class GradientReduction:
             return self._as_told(dense, variables)
         if tf.executing_eagerly():
             return [dense] if dense else []
-        return _by_bytes(dense, gradients)
+        return groups_of(reversed(dense), gradients.__getitem__, _GROUP_BYTES)
 
     def _as_told(self, dense: list[int], variables: list[Any]
                 ) -> list[list[int]]:
@@ -236,20 +236,6 @@ class GradientReduction:
             else:
                 groups[number].append(i)
         return [group for group in groups if group]
-
-
-def _by_bytes(dense: list[int], gradients: list[Any]) -> list[list[int]]:
-    groups: list[list[int]] = []
-    room = 0
-    for i in reversed(dense):
-        size = gradients[i].dtype.size * (
-            gradients[i].shape.num_elements() or 0)
-        if not groups or size > room:
-            groups.append([])
-            room = _GROUP_BYTES
-        groups[-1].append(i)
-        room -= size
-    return groups
 
 
 def _labels(variables: Sequence[Any], generic: bool) -> list[str]:

@@ -25,7 +25,7 @@ from maypole.common.constants import Adasum, ReduceOp
 from maypole.common.process_sets import ProcessSet, global_process_set, id_of
 from maypole.tensorflow import _gradient_layouts, _nodes
 from maypole.tensorflow._library import as_it_is
-from maypole.tensorflow.util import tf_variable
+from maypole.tensorflow.util import groups_of, tf_variable
 
 __all__ = [
     "allgather", "alltoall", "barrier", "broadcast", "broadcast_", "grouped_allgather", "join", "local_rank_op",
@@ -141,25 +141,11 @@ def broadcast_(variables: Sequence[Any], root_rank: int, name: Optional[str] = N
     number = id_of(process_set)
     assigned: list[Any] = []
     with _nodes.together():
-        for group in _groups([tf_variable(variable) for variable in variables]):
+        for group in groups_of(map(tf_variable, variables), lambda variable: variable, _GROUP_BYTES):
             values = _broadcast([variable.read_value() for variable in group], root_rank,
                                 f"{name or 'broadcast'}.{len(assigned)}", False, number)
             assigned += [variable.assign(value) for variable, value in zip(group, values)]
     return assigned
-
-
-def _groups(variables: Sequence[Any]) -> list[list[Any]]:
-    """The variables in order, in lists of at most _GROUP_BYTES (or of one)."""
-    groups: list[list[Any]] = []
-    room = 0
-    for variable in variables:
-        size = (variable.shape.num_elements() or 0) * variable.dtype.size
-        if not groups or size > room:
-            groups.append([])
-            room = _GROUP_BYTES
-        groups[-1].append(variable)
-        room -= size
-    return groups
 
 
 @as_it_is
