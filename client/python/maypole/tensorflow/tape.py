@@ -28,20 +28,10 @@ class _DistributedGradientTape(tf.GradientTape):
     tf.GradientTape.
     """
 
-    def __init__(self, tape: tf.GradientTape, device_dense: str,
-                 device_sparse: str, compression: type[Compressor], sparse_as_dense: bool,
-                 op: ReduceOp, gradient_predivide_factor: float, groups: Any,
-                 persistent: bool = False,
-                 watch_accessed_variables: bool = True,
-                 process_set: ProcessSet = global_process_set,
-                 scale_local_gradients: bool = True):
-        super().__init__(persistent=persistent,
-                         watch_accessed_variables=watch_accessed_variables)
+    def __init__(self, tape: tf.GradientTape, reduction: GradientReduction):
+        super().__init__()
         self._inner = tape
-        self._reduction = GradientReduction(
-            "DistributedGradientTape", device_dense, device_sparse, compression,
-            sparse_as_dense, op, gradient_predivide_factor, groups, process_set,
-            scale_local_gradients)
+        self._reduction = reduction
 
     def register_local_source(self, source: Any) -> None:
         """The source's gradient stays on this rank. source: one, or a structure of them."""
@@ -154,11 +144,9 @@ def DistributedGradientTape(gradtape: tf.GradientTape,
         ValueError: for options that do not fit together.
     """
     groups = groups_of(num_groups, groups)
-    return _DistributedGradientTape(
-        gradtape, device_dense, device_sparse,
-        compression, sparse_as_dense, op,
-        gradient_predivide_factor, groups, process_set=process_set,
-        scale_local_gradients=scale_local_gradients)
+    return _DistributedGradientTape(gradtape, GradientReduction(
+        "DistributedGradientTape", device_dense, device_sparse, compression, sparse_as_dense, op,
+        gradient_predivide_factor, groups, process_set, scale_local_gradients))
 
 
 def PartialDistributedGradientTape(gradtape: tf.GradientTape,
