@@ -8,16 +8,12 @@ is multiplied, once, when the rate changes.
 Thread contract: the thread that trains.
 """
 
-from typing import TYPE_CHECKING, Any, Callable, Optional, Union
+from typing import Any, Callable, Optional, Union
 
 from maypole._keras import variables
+from maypole._keras.callbacks import Callback
 from maypole._keras.values import as_array, assign
 from maypole.common import basics
-
-if TYPE_CHECKING:
-    from keras.callbacks import Callback
-else:  # whichever Keras' the public classes add
-    Callback = object
 
 
 class LearningRateSchedule(Callback):
