@@ -55,7 +55,8 @@ class _DistributedGradientTape(tf.GradientTape):
         gradients = self._inner.gradient(
             target, sources, output_gradients,
             unconnected_gradients=unconnected_gradients)
-        reduced = self._reduction(_flat(gradients), tf.nest.flatten(sources),
+        # Not expanded: an IndexedSlices is one gradient.
+        reduced = self._reduction(tf.nest.flatten(gradients, expand_composites=False), tf.nest.flatten(sources),
                                   use_generic_names)
         return tf.nest.pack_sequence_as(sources, reduced)
 
@@ -104,11 +105,6 @@ class _DistributedGradientTape(tf.GradientTape):
         if name == "_inner":
             raise AttributeError(name)
         return getattr(self._inner, name)
-
-
-def _flat(gradients: Any) -> list[Any]:
-    # Not expanded: an IndexedSlices is one gradient.
-    return tf.nest.flatten(gradients, expand_composites=False)
 
 
 def DistributedGradientTape(gradtape: tf.GradientTape,

@@ -30,10 +30,6 @@ from maypole.torch._tensors import DTYPES, as_tensor, dtype_code
 _Finish = Optional[Callable[[int], Any]]
 
 
-def _new_output(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-
-
 def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
     """`tensor`, or a copy whose memory has its values in their order."""
     if tensor.is_neg():  # a view that negates when it is read
@@ -129,7 +125,7 @@ def _target_of(tensor: torch.Tensor, source: torch.Tensor, in_place: bool,
     stream: the one that the operation is submitted on; None: host memory.
     """
     if not in_place:
-        target, finish = _new_output(tensor), None
+        target, finish = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device), None
     else:
         target = source
         finish = None if source is tensor else _copy_back(tensor, source)
