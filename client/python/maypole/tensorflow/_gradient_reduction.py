@@ -101,7 +101,10 @@ def ranks_of(process_set: Any) -> Any:
 
 
 class GradientReduction:
-    """Reduces gradients; one that no rank has stays None. See DistributedOptimizer() for the keywords."""
+    """Reduces gradients; one that no rank has stays None. See DistributedOptimizer() for the keywords.
+
+    local: variables whose gradients stay on this rank.
+    """
 
     def __init__(self,
                  name: str,
@@ -119,7 +122,7 @@ class GradientReduction:
         self._process_set = process_set
         self._sparse_as_dense = sparse_as_dense
         self._groups = groups
-        self._local = LocalVariables(process_set, scale_local_gradients)
+        self.local = LocalVariables(process_set, scale_local_gradients)
         self._options = dict(
             device_dense=device_dense, device_sparse=device_sparse, op=op,
             compression=compression, process_set=process_set)
@@ -128,13 +131,6 @@ class GradientReduction:
                 prescale_factor=1.0 / gradient_predivide_factor,
                 postscale_factor=gradient_predivide_factor)
 
-    def register_local(self, variables: Any) -> None:
-        """The gradients of these, one or a structure of them, stay on this rank."""
-        self._local.register(variables)
-
-    def is_local(self, variable: Any) -> bool:
-        return variable in self._local
-
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any],
                  use_generic_names: bool = False) -> list[Any]:
         """The reduced gradients of the variables, in their order.
@@ -142,7 +138,7 @@ class GradientReduction:
         use_generic_names: names by position, for ranks whose variables have
         different names.
         """
-        return self._local.reduce_others(
+        return self.local.reduce_others(
             lambda g, v: self._reduced(g, v, use_generic_names),
             gradients, variables)
 
@@ -152,7 +148,7 @@ class GradientReduction:
 
         For a sum of them, which is to have the same members on all ranks.
         """
-        return self._local.reduce_others(
+        return self.local.reduce_others(
             lambda g, v: self._completed(g, v, _labels(v, False)), gradients,
             variables, scale=False)
 

@@ -38,7 +38,7 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
 
     def register_local_var(self, var: Any) -> None:
         """The variable's gradient stays on this rank."""
-        self._reduction.register_local(var)
+        self._reduction.local.register(var)
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[Any]:
         """The reduced gradients of the wrapped optimizer, with their variables."""

@@ -35,7 +35,7 @@ class _DistributedGradientTape(tf.GradientTape):
 
     def register_local_source(self, source: Any) -> None:
         """The source's gradient stays on this rank. source: one, or a structure of them."""
-        self._reduction.register_local(source)
+        self._reduction.local.register(source)
 
     def gradient(self, target: Any, sources: Any, output_gradients: Any = None,
                  unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
@@ -70,7 +70,7 @@ class _DistributedGradientTape(tf.GradientTape):
         local: list[Any] = []
         others: list[Any] = []
         for source, gradient in zip(flat, gradients):
-            (local if self._reduction.is_local(source)
+            (local if source in self._reduction.local
              else others).append(gradient)
         return local, others
 
