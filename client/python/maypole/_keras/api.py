@@ -83,7 +83,6 @@ class Functions:
             scale_local_gradients: local gradients are divided by the number of ranks, so that they are on the scale
                 of averages over the global batch.
         """
-        del device_dense, device_sparse
         return distributed_optimizer(
             self._keras, optimizer, name, compression, sparse_as_dense, gradient_predivide_factor, op,
             0, groups, backward_passes_per_step, average_aggregated_gradients, process_set,

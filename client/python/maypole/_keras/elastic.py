@@ -142,18 +142,15 @@ class CommitState:
         self.batches_remaining = batches_per_commit
 
     def on_train_begin(self, logs: Any = None) -> None:
-        del logs
         self.batches_remaining = self.batches_per_commit  # the same on all ranks
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        del batch, logs
         self.batches_remaining -= 1
         if self.batches_remaining == 0:
             self.batches_remaining = self.batches_per_commit
             self.state.commit()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        del epoch, logs
         self.state.commit()
 
 
@@ -166,15 +163,12 @@ class UpdateBatchState:
         self._done_before = 0
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        del epoch, logs
         self._done_before = self.state.batch
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        del logs
         self.state.batch = self._done_before + batch + 1
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        del epoch, logs
         self.state.batch = 0
 
 
@@ -187,9 +181,7 @@ class UpdateEpochState:
         self.initial_epoch = state.epoch
 
     def on_train_begin(self, logs: Any = None) -> None:
-        del logs
         self.initial_epoch = self.state.epoch
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        del logs
         self.state.epoch = self.initial_epoch + epoch + 1

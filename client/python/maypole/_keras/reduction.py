@@ -57,7 +57,6 @@ class Reduction:
         return copied
 
     def __deepcopy__(self, memo: Any) -> "Reduction":
-        del memo
         return self.__copy__()
 
     def __getstate__(self) -> Any:

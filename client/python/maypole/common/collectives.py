@@ -191,7 +191,6 @@ def join(device: int = -1) -> int:
     Returns:
         The rank that joined last.
     """
-    del device
     last = _submit_without_tensor(
         _native.JOIN, 0,
         lambda native: _native.library().result(native)[2]).wait()

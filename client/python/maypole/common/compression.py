@@ -51,7 +51,6 @@ class NoneCompressor(Compressor):
     @staticmethod
     def decompress(tensor: Any, ctx: Any) -> Any:
         """Returns the tensor itself."""
-        del ctx
         return tensor
 
 

@@ -275,7 +275,6 @@ def _splits_forward(plan: Plan, splits: tuple[int, ...],
 
 def _splits_backward(plan: Plan, splits: tuple[int, ...], received: _Static,
                      cotangents: Any) -> tuple[Leaves]:
-    del splits
     gradients, _ = apply_splits(plan.named(".backward"), received.value,
                                 cotangents[0])
     return (gradients,)

@@ -43,7 +43,6 @@ def reduce_gradients(name: Optional[str] = None,
     check_predivision(op, gradient_predivide_factor)
 
     def update(updates: Any, state: Any, params: Any = None) -> Any:
-        del params
         return allreduce(updates, name=name, compression=compression, op=op,
                          prescale_factor=1.0 / gradient_predivide_factor,
                          postscale_factor=gradient_predivide_factor,

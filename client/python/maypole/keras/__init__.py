@@ -85,7 +85,6 @@ def DistributedOptimizer(
     Raises:
         ValueError: for wrong arguments; the text says what is expected.
     """
-    del device_dense, device_sparse
     return api.distributed_optimizer(
         _keras_module, optimizer, name, compression, sparse_as_dense, gradient_predivide_factor, op,
         num_groups, groups, backward_passes_per_step, average_aggregated_gradients, process_set,

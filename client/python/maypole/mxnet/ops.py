@@ -218,7 +218,6 @@ def allgather(tensor: mx.nd.NDArray,
         ValueError: wrong arguments, or before init().
         HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
-    del priority
     _check(tensor, "allgather", name)
     return _from_numpy(arrays.allgather(tensor.asnumpy(), name, process_set),
                        tensor)
@@ -234,7 +233,6 @@ def grouped_allgather(tensors: Sequence[mx.nd.NDArray],
     Returns:
         The list of results.
     """
-    del priority
     _check_all(tensors, "allgather", member_names(name, len(tensors)))
     gathered = arrays.grouped_allgather([t.asnumpy() for t in tensors], name,
                                         process_set)
@@ -298,7 +296,6 @@ def alltoall(tensor: mx.nd.NDArray,
         ValueError: wrong arguments, or before init().
         HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
-    del priority
     _check(tensor, "alltoall", name)
     if isinstance(splits, mx.nd.NDArray):
         splits = splits.asnumpy()

@@ -63,7 +63,6 @@ class RayExecutor:
                         ssh_str: Optional[str] = None, placement_group_timeout_s: int = 100,
                         nics: Optional[Iterable[str]] = None, verbose: int = 1) -> MiniSettings:
         """See MiniSettings. ssh_str has no effect: no key is written."""
-        del ssh_str
         return MiniSettings(nics=nics, verbose=verbose, ssh_identity_file=ssh_identity_file, timeout_s=timeout_s,
                             placement_group_timeout_s=placement_group_timeout_s)
 

@@ -111,7 +111,6 @@ class LocalGradientAggregationHelperEager:
 
         args[0]: the gradients and variables that the closure applies.
         """
-        del kwargs
         return self._cond_applied(
             apply_grads_closure, lambda: self._count_iteration(optimizer),
             args)

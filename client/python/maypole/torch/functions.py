@@ -74,7 +74,6 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer,
     `model` is not needed and is accepted for compatibility. Raises ValueError
     for LBFGS, because its ranks would evaluate different closures.
     """
-    del model
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast the state of torch.optim.LBFGS")
     is_root = basics.rank() == root_rank

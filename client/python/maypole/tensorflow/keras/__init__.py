@@ -48,7 +48,6 @@ def DistributedOptimizer(
         process_set: ProcessSet = global_process_set,
         scale_local_gradients: bool = True) -> Any:
     """As maypole.keras.DistributedOptimizer(), in another order."""
-    del device_dense, device_sparse
     return api.distributed_optimizer(
         _keras_module, optimizer, name, compression, sparse_as_dense, gradient_predivide_factor, op,
         num_groups, groups, backward_passes_per_step, average_aggregated_gradients, process_set,
