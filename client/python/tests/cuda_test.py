@@ -20,7 +20,8 @@ from maypole import _native
 
 _native.use(fake_library.FakeLibrary(2))
 import maypole.torch as hvd  # pylint: disable=wrong-import-position
-from maypole.torch import _autograd, _buckets, _structures, _tensors, arena  # pylint: disable=wrong-import-position
+from maypole.torch import _autograd, _structures, _tensors, arena  # pylint: disable=wrong-import-position
+from maypole.torch._gradients import buckets as _buckets  # pylint: disable=wrong-import-position
 
 _CONSTRUCTORS = (torch.empty, torch.zeros, torch.ones, torch.full, torch.tensor)
 

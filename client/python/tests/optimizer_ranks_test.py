@@ -13,8 +13,8 @@ from maypole import _native
 
 _native.use(fake_library.FakeLibrary(2))
 import maypole.torch as hvd  # pylint: disable=wrong-import-position
-from maypole.torch import _layouts  # pylint: disable=wrong-import-position
-from maypole.torch._learned import Learned  # pylint: disable=wrong-import-position
+from maypole.torch._gradients import layouts as _layouts  # pylint: disable=wrong-import-position
+from maypole.torch._gradients.learned import Learned  # pylint: disable=wrong-import-position
 
 BATCHES = {
     "empty-first": [[3, 0], [2, 2], [1, 3]],

@@ -12,7 +12,7 @@ from maypole._keras.gradients import BackendGradients
 from maypole.common import basics
 from maypole.common.constants import Min
 from maypole.torch._compiling import not_compiled
-from maypole.torch._reducer import Reducer
+from maypole.torch._gradients.reducer import Reducer
 from maypole.torch.ops import allreduce
 
 

@@ -10,8 +10,8 @@ A step, as the state of each parameter's gradient:
 
 synchronize() reduces all parameters, also those that this rank has not
 computed, so that ranks with different graphs do not wait for each other forever
-(_layouts has what such a rank contributes). step() calls it; so does the first
-access to a .grad between backward() and step() (_guards): clipping, looking for
+(layouts.py has what such a rank contributes). step() calls it; so does the first
+access to a .grad between backward() and step() (guards.py): clipping, looking for
 infinities and printing see the result. Before a second round of reductions in a
 step the ranks ask each other whether all have one; its operations have other
 names.
@@ -20,9 +20,7 @@ An error that one rank finds alone (a gradient changed while it was reduced, say
 is raised when this rank has taken part in the step's reductions and the others
 know of it, so that they raise it, too, in step() at the latest.
 
-_parameters has the names and hooks, _reducer what is done with one gradient,
-_learned what earlier steps have taught, _equal_start and _same_step what the
-ranks compare before they step.
+The folder _gradients has the parts.
 
 Thread contract: one thread at a time.
 
@@ -44,17 +42,17 @@ from maypole.common import basics
 from maypole.common.constants import ReduceOp, Sum
 from maypole.common.exceptions import HorovodInternalError
 from maypole.common.process_sets import global_process_set
-from maypole.torch._buckets import Bucket
-from maypole.torch._callers import in_backward, in_checkpoint, in_zero_grad, nothing
 from maypole.torch._compiling import not_compiled
-from maypole.torch._equal_start import EqualStart
-from maypole.torch._gradient_changes import Gradients, is_clear
-from maypole.torch._guards import READ, Guards, grad_of
-from maypole.torch._learned import Learned
-from maypole.torch._parameters import Parameters
-from maypole.torch._reducer import Reducer
-from maypole.torch._same_step import SameStep
-from maypole.torch._sums import Sums
+from maypole.torch._gradients.buckets import Bucket
+from maypole.torch._gradients.callers import in_backward, in_checkpoint, in_zero_grad, nothing
+from maypole.torch._gradients.changes import Gradients, is_clear
+from maypole.torch._gradients.equal_start import EqualStart
+from maypole.torch._gradients.guards import READ, Guards, grad_of
+from maypole.torch._gradients.learned import Learned
+from maypole.torch._gradients.parameters import Parameters
+from maypole.torch._gradients.reducer import Reducer
+from maypole.torch._gradients.same_step import SameStep
+from maypole.torch._gradients.sums import Sums
 from maypole.torch.compression import Compression
 
 # With two optimizers, as in a GAN, the generator's backward() also computes

@@ -22,7 +22,7 @@ from maypole.common import basics, process_sets, training_arguments
 from maypole.common.constants import Adasum, Average, ReduceOp
 from maypole.common.process_sets import global_process_set
 from maypole.torch._compiling import not_compiled
-from maypole.torch._parameters import is_watched
+from maypole.torch._gradients.parameters import is_watched
 from maypole.torch._reduction import GradientReduction, Options
 from maypole.torch._tensors import has_no_memory
 from maypole.torch._wrapping import Wrapped, attach, step_is_counted

@@ -19,7 +19,7 @@ from typing import Any, Optional
 import torch
 
 from maypole.common.constants import Max
-from maypole.torch._guards import grad_of
+from maypole.torch._gradients.guards import grad_of
 from maypole.torch.async_ops import allreduce_async_, synchronize
 
 _NO_GRADIENT = 0

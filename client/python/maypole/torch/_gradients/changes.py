@@ -14,7 +14,7 @@ from typing import Optional
 
 import torch
 
-from maypole.torch._guards import grad_of
+from maypole.torch._gradients.guards import grad_of
 
 
 def is_clear(grad: Optional[torch.Tensor]) -> bool:

@@ -19,10 +19,10 @@ import torch
 from maypole import _native
 from maypole.common import basics
 from maypole.common.constants import Max
-from maypole.torch._buckets import Buckets
-from maypole.torch._equal_start import EqualStart
-from maypole.torch._reducer import Reducer
-from maypole.torch._same_step import SameStep
+from maypole.torch._gradients.buckets import Buckets
+from maypole.torch._gradients.equal_start import EqualStart
+from maypole.torch._gradients.reducer import Reducer
+from maypole.torch._gradients.same_step import SameStep
 from maypole.torch.async_ops import allreduce_async_, synchronize
 
 

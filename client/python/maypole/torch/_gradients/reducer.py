@@ -9,9 +9,9 @@ from typing import Any, Callable, Optional
 import torch
 
 from maypole.common.constants import ReduceOp
-from maypole.torch._buckets import Bucket
-from maypole.torch._guards import check_no_graph, grad_of, set_grad
-from maypole.torch._layouts import Layouts, Order
+from maypole.torch._gradients.buckets import Bucket
+from maypole.torch._gradients.guards import check_no_graph, grad_of, set_grad
+from maypole.torch._gradients.layouts import Layouts, Order
 from maypole.torch.async_ops import allreduce_async, reduce_gradient, synchronize
 from maypole.torch.compression import compressor_of, wire_dtype
 from maypole.torch.sparse import sparse_allreduce_async
