@@ -35,7 +35,9 @@ _MODULES: dict[str, str] = {
         "maypole.common.objects":
             "allgather_object broadcast_object",
         "maypole.common.collectives":
-            "barrier join poll synchronize",
+            "barrier join",
+        "maypole.common.operations":
+            "poll synchronize",
         "maypole.arrays":
             """allgather allgather_async allreduce allreduce_ allreduce_async
             allreduce_async_ alltoall alltoall_async broadcast broadcast_

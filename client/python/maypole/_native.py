@@ -98,6 +98,50 @@ class _Exchange(ctypes.Structure):
 # that never repeats a name.
 _MAX_CACHED_NAMES = 16384
 
+_INT, _I32, _I64, _U64 = ctypes.c_int, ctypes.c_int32, ctypes.c_int64, ctypes.c_uint64
+_ADDRESS, _TEXT = ctypes.c_void_p, ctypes.c_char_p
+_ADDRESS_OUT, _INT_OUT, _I64_OUT = ctypes.POINTER(_ADDRESS), ctypes.POINTER(_INT), ctypes.POINTER(_I64)
+_RANKS = ctypes.POINTER(_I32)
+
+# The functions of maypole.h, and what they take.
+_FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "submit": (_ADDRESS, _ADDRESS),
+    "submit_group": (_ADDRESS, _I32, _ADDRESS),
+    "poll": (_I64, _INT_OUT),
+    "on_done": (_I64, _DONE, _ADDRESS),
+    "result": (_I64, _ADDRESS_OUT, _I64_OUT, _I64_OUT),
+    "copy_result": (_I64, _ADDRESS, _ADDRESS),
+    "received_splits": (_I64, _I64_OUT, _I32),
+    "allocate": (_U64, _ADDRESS_OUT),
+    "allocate_on_gpu": (_U64, _I32, _ADDRESS_OUT),
+    "free_on_gpu": (_ADDRESS, _ADDRESS_OUT, _I32),
+    "process_set_add": (_RANKS, _I32, _I64_OUT),
+    "process_set_add_by_members": (_RANKS, _I32, _I64_OUT),
+    "process_set_remove": (_I32, _I64_OUT),
+    "process_set_ranks": (_I32, _RANKS, _I32),
+    "keep_state": (_TEXT, _INT),
+    "find_state": (_TEXT, _INT_OUT),
+    "drop_state": (_TEXT,),
+    "set_exchange": (_ADDRESS,),
+    "counter": (_TEXT,),
+    **dict.fromkeys(("is_initialized", "is_homogeneous", "last_error", "version"), ()),
+}
+# Those that Library has as they are. copy_digest(to, source, bytes) copies, if `to` is not None, and returns a digest
+# that is equal for equal bytes in all processes of the job; start_timeline() waits until it is on, stop_timeline()
+# until its file is complete; free() is allowed after shutdown(), too.
+_DIRECT: dict[str, tuple[Any, ...]] = {
+    "wait": (_I64, _INT),
+    "release": (_I64,),
+    "free": (_ADDRESS,),
+    "set_finished": (_INT,),
+    "copy_digest": (_ADDRESS, _ADDRESS, _U64),
+    "start_timeline": (_TEXT, _I32),
+    **dict.fromkeys(("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size", "init", "shutdown",
+                     "leave_epoch", "abandon_epoch", "change_wanted", "stop_timeline"), ()),
+}
+# What they return, if not an int.
+_RESULTS = {"set_finished": None, "copy_digest": _U64, "last_error": _TEXT, "version": _TEXT, "counter": _I64}
+
 # How many ranks fit into the first call of maypole_process_set_ranks().
 _LIKELY_RANKS = 64
 
@@ -121,74 +165,23 @@ class Library:
     several ranks.)
     """
 
-    __slots__ = ("path", "counts", "_lib", "_exchange", "_submit", "_submit_group", "_wait", "_poll",
-                 "_names", "_done", "_when_done", "_callbacks", "rank", "size", "local_rank", "local_size",
-                 "cross_rank", "cross_size", "init", "shutdown",
-                 "leave_epoch", "abandon_epoch", "change_wanted", "release",
-                 "set_finished")
+    __slots__ = ("path", "counts", "_lib", "_exchange", "_submit", "_submit_group", "_names", "_done", "_when_done",
+                 "_callbacks", *_DIRECT)
 
     def __init__(self, path: str):
         self.path = path
         self.counts: dict[Any, int] = collections.Counter()
         self._lib = lib = ctypes.CDLL(path)
+        for name, types in (_FUNCTIONS | _DIRECT).items():
+            function = getattr(lib, "maypole_" + name)
+            function.argtypes, function.restype = types, _RESULTS.get(name, _INT)
+            if name in _DIRECT:
+                setattr(self, name, function)
+        self._submit, self._submit_group = lib.maypole_submit, lib.maypole_submit_group
         self._names: dict[str, tuple[Any, int]] = {}
-        self._submit = _bind(lib, "maypole_submit", ctypes.c_void_p,
-                             ctypes.c_void_p)
-        self._submit_group = _bind(lib, "maypole_submit_group",
-                                   ctypes.c_void_p, ctypes.c_int32,
-                                   ctypes.c_void_p)
-        self._wait = _bind(lib, "maypole_wait", ctypes.c_int64, ctypes.c_int)
-        self._poll = _bind(lib, "maypole_poll", ctypes.c_int64,
-                           ctypes.POINTER(ctypes.c_int))
-        self.release = _bind(lib, "maypole_release", ctypes.c_int64)
         self._when_done: dict[int, Callable[[], None]] = {}
         self._callbacks = itertools.count(1)
         self._done = _DONE(self._call)
-        _bind(lib, "maypole_on_done", ctypes.c_int64, _DONE, ctypes.c_void_p)
-        for name in ("rank", "size", "local_rank", "local_size", "cross_rank",
-                     "cross_size", "init", "shutdown", "leave_epoch",
-                     "abandon_epoch", "change_wanted"):
-            setattr(self, name, _bind(lib, "maypole_" + name))
-        self.set_finished = _bind(lib, "maypole_set_finished", ctypes.c_int)
-        lib.maypole_set_finished.restype = None
-        _bind(lib, "maypole_allocate", ctypes.c_uint64,
-              ctypes.POINTER(ctypes.c_void_p))
-        _bind(lib, "maypole_free", ctypes.c_void_p)
-        _bind(lib, "maypole_allocate_on_gpu", ctypes.c_uint64, ctypes.c_int32,
-              ctypes.POINTER(ctypes.c_void_p))
-        _bind(lib, "maypole_free_on_gpu", ctypes.c_void_p,
-              ctypes.POINTER(ctypes.c_void_p), ctypes.c_int32)
-        _bind(lib, "maypole_is_initialized")
-        _bind(lib, "maypole_is_homogeneous")
-        _bind(lib, "maypole_result", ctypes.c_int64,
-              ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64),
-              ctypes.POINTER(ctypes.c_int64))
-        _bind(lib, "maypole_copy_result", ctypes.c_int64, ctypes.c_void_p,
-              ctypes.c_void_p)
-        _bind(lib, "maypole_received_splits", ctypes.c_int64,
-              ctypes.POINTER(ctypes.c_int64), ctypes.c_int32)
-        _bind(lib, "maypole_process_set_add", ctypes.POINTER(ctypes.c_int32),
-              ctypes.c_int32, ctypes.POINTER(ctypes.c_int64))
-        _bind(lib, "maypole_process_set_add_by_members",
-              ctypes.POINTER(ctypes.c_int32), ctypes.c_int32,
-              ctypes.POINTER(ctypes.c_int64))
-        _bind(lib, "maypole_process_set_remove", ctypes.c_int32,
-              ctypes.POINTER(ctypes.c_int64))
-        _bind(lib, "maypole_process_set_ranks", ctypes.c_int32,
-              ctypes.POINTER(ctypes.c_int32), ctypes.c_int32)
-        _bind(lib, "maypole_keep_state", ctypes.c_char_p, ctypes.c_int)
-        _bind(lib, "maypole_find_state", ctypes.c_char_p,
-              ctypes.POINTER(ctypes.c_int))
-        _bind(lib, "maypole_drop_state", ctypes.c_char_p)
-        _bind(lib, "maypole_copy_digest", ctypes.c_void_p, ctypes.c_void_p,
-              ctypes.c_uint64).restype = ctypes.c_uint64
-        _bind(lib, "maypole_set_exchange", ctypes.c_void_p)
-        _bind(lib, "maypole_start_timeline", ctypes.c_char_p, ctypes.c_int32)
-        _bind(lib, "maypole_stop_timeline")
-        _bind(lib, "maypole_last_error").restype = ctypes.c_char_p
-        _bind(lib, "maypole_version").restype = ctypes.c_char_p
-        _bind(lib, "maypole_counter",
-              ctypes.c_char_p).restype = ctypes.c_int64
 
     def is_initialized(self) -> bool:
         return bool(self._lib.maypole_is_initialized())
@@ -230,19 +223,15 @@ class Library:
             return OK
 
         exchange = _Exchange(ctypes.sizeof(_Exchange), None, c_put, c_get)
-        status = self._lib.maypole_set_exchange(ctypes.byref(exchange))
-        if status != OK:
-            raise StatusError(status, self.last_error())
+        self._check(self._lib.maypole_set_exchange(ctypes.byref(exchange)))
         self._exchange = exchange  # must live as long as C may call it
 
     def submit(self, *arguments: Any) -> int:
         """Submits an operation and returns its handle. Arguments are those of packed(). Raises StatusError."""
         operation, kept = self.packed(*arguments)
         handle = ctypes.c_int64()
-        status = self._submit(operation, ctypes.addressof(handle))
+        self._check(self._submit(operation, ctypes.addressof(handle)))
         del kept
-        if status != OK:
-            raise StatusError(status, self.last_error())
         return handle.value
 
     def submit_group(self, members: Sequence[Arguments]) -> Sequence[int]:
@@ -253,11 +242,8 @@ class Library:
         """
         packed, kept = zip(*(self.packed(*member) for member in members))
         handles = (ctypes.c_int64 * len(packed))()
-        status = self._submit_group(b"".join(packed), len(packed),
-                                    ctypes.addressof(handles))
+        self._check(self._submit_group(b"".join(packed), len(packed), ctypes.addressof(handles)))
         del kept
-        if status != OK:
-            raise StatusError(status, self.last_error())
         return list(handles)
 
     def packed(self,
@@ -313,14 +299,10 @@ class Library:
             self._names[name] = entry
         return entry
 
-    def wait(self, handle: int, timeout_ms: int) -> int:
-        """Waits at most `timeout_ms` (or WAIT_INTERRUPTIBLE) and returns the status."""
-        return self._wait(handle, timeout_ms)
-
     def poll(self, handle: int) -> tuple[int, bool]:
         """Returns (status, whether the operation has ended)."""
         done = ctypes.c_int()
-        status = self._poll(handle, done)
+        status = self._lib.maypole_poll(handle, done)
         return status, bool(done.value)
 
     def call_when_done(self, handle: int, function: Callable[[], None]) -> None:
@@ -349,9 +331,7 @@ class Library:
         data = ctypes.c_void_p()
         size = ctypes.c_int64()
         first_dim = ctypes.c_int64()
-        status = self._lib.maypole_result(handle, data, size, first_dim)
-        if status != OK:
-            raise StatusError(status, self.last_error())
+        self._check(self._lib.maypole_result(handle, data, size, first_dim))
         return data.value or 0, size.value, first_dim.value
 
     def copy_result(self, handle: int, to_address: int, stream: int) -> None:
@@ -364,9 +344,7 @@ class Library:
         operation's output (not for allgather and alltoall, which have none).
         Raises StatusError.
         """
-        status = self._lib.maypole_copy_result(handle, to_address, stream)
-        if status != OK:
-            raise StatusError(status, self.last_error())
+        self._check(self._lib.maypole_copy_result(handle, to_address, stream))
 
     def received_splits(self, handle: int, count: int) -> list[int]:
         """Returns how many rows of an alltoall came from each of `count` ranks.
@@ -374,9 +352,7 @@ class Library:
         Raises StatusError.
         """
         splits = (ctypes.c_int64 * count)()
-        status = self._lib.maypole_received_splits(handle, splits, count)
-        if status != OK:
-            raise StatusError(status, self.last_error())
+        self._check(self._lib.maypole_received_splits(handle, splits, count))
         return list(splits)
 
     def process_set_add(self, ranks: Sequence[int]) -> int:
@@ -385,10 +361,8 @@ class Library:
         The first dimension of its result() is the set's id. Raises StatusError.
         """
         handle = ctypes.c_int64()
-        status = self._lib.maypole_process_set_add(
-            (ctypes.c_int32 * len(ranks))(*ranks), len(ranks), handle)
-        if status != OK:
-            raise StatusError(status, self.last_error())
+        self._check(self._lib.maypole_process_set_add(
+            (ctypes.c_int32 * len(ranks))(*ranks), len(ranks), handle))
         return handle.value
 
     def process_set_add_by_members(self, ranks: Sequence[int]) -> int:
@@ -401,9 +375,7 @@ class Library:
     def process_set_remove(self, process_set: int) -> int:
         """Requests the removal of a set and returns the operation's handle. Raises StatusError."""
         handle = ctypes.c_int64()
-        status = self._lib.maypole_process_set_remove(process_set, handle)
-        if status != OK:
-            raise StatusError(status, self.last_error())
+        self._check(self._lib.maypole_process_set_remove(process_set, handle))
         return handle.value
 
     def process_set_ranks(self, process_set: int) -> Optional[list[int]]:
@@ -424,14 +396,8 @@ class Library:
         RESOURCE_EXHAUSTED if the arena is full.
         """
         memory = ctypes.c_void_p()
-        status = self._lib.maypole_allocate(size, memory)
-        if status != OK:
-            raise StatusError(status, self.last_error())
+        self._check(self._lib.maypole_allocate(size, memory))
         return memory.value or 0
-
-    def free(self, address: int) -> int:
-        """Frees memory of allocate(); allowed after shutdown(), too."""
-        return self._lib.maypole_free(address)
 
     def allocate_on_gpu(self, size: int, gpu: int) -> int:
         """Allocates `size` bytes of the CUDA device with the ordinal `gpu`; returns their address.
@@ -443,9 +409,7 @@ class Library:
         or memory cannot be shared here.
         """
         memory = ctypes.c_void_p()
-        status = self._lib.maypole_allocate_on_gpu(size, gpu, memory)
-        if status != OK:
-            raise StatusError(status, self.last_error())
+        self._check(self._lib.maypole_allocate_on_gpu(size, gpu, memory))
         return memory.value or 0
 
     def free_on_gpu(self, address: int, streams: Sequence[int]) -> int:
@@ -479,25 +443,9 @@ class Library:
         """The executor holds nothing under `name` any more. Raises StatusError."""
         self._check(self._lib.maypole_drop_state(name.encode("utf-8")))
 
-    def copy_digest(self, to: Optional[int], source: int, size: int) -> int:
-        """Copies `size` bytes between addresses and returns a digest of them.
-
-        `to` None: copies nothing. Equal bytes have equal digests in all
-        processes of the job.
-        """
-        return self._lib.maypole_copy_digest(to, source, size)
-
     def _check(self, status: int) -> None:
         if status != OK:
             raise StatusError(status, self.last_error())
-
-    def start_timeline(self, path: bytes, mark_cycles: bool) -> int:
-        """Starts the job's timeline; waits until it is on. Returns the status."""
-        return self._lib.maypole_start_timeline(path, mark_cycles)
-
-    def stop_timeline(self) -> int:
-        """Stops it; waits until its file is complete. Returns the status."""
-        return self._lib.maypole_stop_timeline()
 
     def last_error(self) -> str:
         """The calling thread's last error."""
@@ -519,13 +467,6 @@ def _fill(address: int, size: int, text: str) -> None:
     """Copies `text`, truncated to fit, and a final 0 to C's buffer."""
     encoded = text.encode("utf-8")[:size - 1] + b"\0"
     ctypes.memmove(address, encoded, len(encoded))
-
-
-def _bind(lib: ctypes.CDLL, name: str, *argtypes: Any) -> Any:
-    function = getattr(lib, name)
-    function.argtypes = argtypes
-    function.restype = ctypes.c_int
-    return function
 
 
 def find_library() -> str:

@@ -14,7 +14,8 @@ from maypole import _native
 
 _native.use(fake_library.FakeLibrary(2))
 import maypole.torch as hvd  # pylint: disable=wrong-import-position
-from maypole.torch import _buckets, arena  # pylint: disable=wrong-import-position
+from maypole.torch import arena  # pylint: disable=wrong-import-position
+from maypole.torch._gradients import buckets as _buckets  # pylint: disable=wrong-import-position
 
 
 def make_model():

@@ -20,7 +20,8 @@ from maypole import _native
 
 _native.use(fake_library.FakeLibrary(2))
 import maypole.torch as hvd  # pylint: disable=wrong-import-position
-from maypole.torch import _autograd, _buckets, _structures, _tensors, arena  # pylint: disable=wrong-import-position
+from maypole.torch import _autograd, _structures, _tensors, arena  # pylint: disable=wrong-import-position
+from maypole.torch._gradients import buckets as _buckets  # pylint: disable=wrong-import-position
 
 _CONSTRUCTORS = (torch.empty, torch.zeros, torch.ones, torch.full, torch.tensor)
 
@@ -334,7 +335,7 @@ class CudaTest(unittest.TestCase):
                            *hvd.alltoall(x, [1, 1], "f")]
                 # Not by backward(), in which torch disables the mode.
                 context = types.SimpleNamespace(
-                    rows=2, name="g", process_set=hvd.global_process_set)
+                    rows=[2], name="g", process_set=hvd.global_process_set)
                 _autograd.Allgather.backward(context,
                                              torch.ones_like(results[1]))
                 objects = hvd.allgather_object(r)

@@ -12,7 +12,7 @@ from maypole import _native
 
 _native.use(fake_library.FakeLibrary(2))
 import maypole.torch as hvd  # pylint: disable=wrong-import-position
-from maypole.torch import _equal_start  # pylint: disable=wrong-import-position
+from maypole.torch._gradients import equal_start as _equal_start  # pylint: disable=wrong-import-position
 
 
 def make(kind=torch.optim.SGD, value=0.5, lr=0.1, **options):

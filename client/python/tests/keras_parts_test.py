@@ -11,7 +11,8 @@ import torch
 from maypole import _native
 from maypole._keras import backends, elastic, schedules
 from maypole._keras.gradients import BackendGradients
-from maypole._keras.reduction import Ahead, Step, checked_groups
+from maypole._keras.reduction import Ahead, Step
+from maypole.common import training_arguments
 from maypole.common.elastic import State
 
 
@@ -57,8 +58,8 @@ class StepTest(unittest.TestCase):
 
     def test_the_older_name_of_groups(self):
         with self.assertWarns(DeprecationWarning):
-            self.assertEqual(checked_groups(3, None), 3)
-        self.assertEqual(checked_groups(0, [["a"]]), [["a"]])
+            self.assertEqual(training_arguments.groups_of(3, None), 3)
+        self.assertEqual(training_arguments.groups_of(0, [["a"]]), [["a"]])
 
 
 class TorchGradientsTest(unittest.TestCase):

@@ -13,8 +13,8 @@ from maypole import _native
 
 _native.use(fake_library.FakeLibrary(2))
 import maypole.torch as hvd  # pylint: disable=wrong-import-position
-from maypole.torch import _layouts  # pylint: disable=wrong-import-position
-from maypole.torch._reduction import GradientReduction  # pylint: disable=wrong-import-position
+from maypole.torch._gradients import layouts as _layouts  # pylint: disable=wrong-import-position
+from maypole.torch._gradients.learned import Learned  # pylint: disable=wrong-import-position
 
 BATCHES = {
     "empty-first": [[3, 0], [2, 2], [1, 3]],
@@ -157,19 +157,19 @@ class RanksTest(fake_library.TwoRanks):
 
     def test_hooks_of_several_devices_after_a_join(self):
         """backward() has a thread for each device; here two threads call it."""
-        original = GradientReduction._all_know_the_same
+        original = Learned._all_know_the_same
         others = []
 
-        def ask(reduction):
+        def ask(learned, operation):
             if self.fake.rank() == 0:
-                q = reduction._parameters.optimizer().param_groups[0]["params"][1]
+                (q,) = (parameter for parameter, name in learned._optimizers_names.items() if name == "q")
                 others.append(threading.Thread(
                     target=backward, args=(0, dict(self.fake.counts), q), daemon=True))
                 others[0].start()
                 others[0].join(0.5)
                 # It waits until the ranks know whether they know the same.
                 self.assertEqual(self.fake.submitted.count((0, "DistributedOptimizer.q")), 1)
-            return original(reduction)
+            return original(learned, operation)
 
         def backward(r, counts, *parameters):
             self.fake.set_rank(r)
@@ -189,7 +189,7 @@ class RanksTest(fake_library.TwoRanks):
                 hvd.join()
             return p.tolist(), q.tolist()
 
-        with mock.patch.object(GradientReduction, "_all_know_the_same", ask):
+        with mock.patch.object(Learned, "_all_know_the_same", ask):
             self.assertEqual(self.both(rank), [([-2.0] * 2, [-2.0] * 2)] * 2)
 
     def test_parameters_in_another_order(self):

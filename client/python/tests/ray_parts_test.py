@@ -17,10 +17,9 @@ from maypole.runner import RankError
 
 class PlacementTest(unittest.TestCase):
     def test_ranks_of_a_node_follow_each_other(self):
-        order = placement.by_node(["b", "a", "b", "a", "c"])
-        self.assertEqual(order, [0, 2, 1, 3, 4])
-        found = placement.places([["b", "a", "b", "a", "c"][index] for index in order])
-        self.assertEqual([tuple(place) for place in found], [
+        found = driver.number(dict(enumerate(["b", "a", "b", "a", "c"])))
+        self.assertEqual(list(found), [0, 2, 1, 3, 4])
+        self.assertEqual([tuple(place) for place in found.values()], [
             (0, 5, 0, 2, 0, 3), (1, 5, 1, 2, 0, 3), (2, 5, 0, 2, 1, 3), (3, 5, 1, 2, 1, 3), (4, 5, 0, 1, 2, 3)])
 
     def test_names_of_nodes(self):
@@ -43,14 +42,14 @@ class PlacementTest(unittest.TestCase):
         given = placement.job_variables({}, {"MAYPOLE_JOB": "j", "MAYPOLE_TOKEN": "s", "HOROVOD_START_TIMEOUT": 9},
                                         120, "t")
         self.assertEqual(given, {"MAYPOLE_JOB": "j", "MAYPOLE_TOKEN": "s", "HOROVOD_START_TIMEOUT": "9"})
-        own = placement.rank_variables(placement.Place(3, 4, 1, 2, 1, 2), "/a", "n1", "h1")
+        own = {**driver.variables_on("n1", "h1"), **driver.Place(3, 4, 1, 2, 1, 2).variables()}
         for name, value in (("RANK", "3"), ("SIZE", "4"), ("LOCAL_RANK", "1"), ("LOCAL_SIZE", "2"), ("CROSS_RANK", "1"),
                             ("CROSS_SIZE", "2")):
             self.assertEqual((own.pop("MAYPOLE_" + name), own.pop("HOROVOD_" + name)), (value, value))
-        self.assertEqual(own, {"MAYPOLE_AGENT": "/a", "MAYPOLE_NODE": "n1", "HOROVOD_HOSTNAME": "h1"})
-        self.assertEqual(placement.elastic_variables("/a", "n", "h", 2, None), {
-            "MAYPOLE_AGENT": "/a", "MAYPOLE_NODE": "n", "HOROVOD_HOSTNAME": "h", "MAYPOLE_ELASTIC": "1",
-            "HOROVOD_ELASTIC": "1", "MAYPOLE_MIN_SIZE": "2"})
+        self.assertEqual(own, {"MAYPOLE_NODE": "n1", "HOROVOD_HOSTNAME": "h1"})
+        self.assertEqual(driver.elastic_variables(2, None), {
+            "MAYPOLE_ELASTIC": "1", "HOROVOD_ELASTIC": "1", "MAYPOLE_MIN_SIZE": "2"})
+        self.assertEqual(driver.elastic_variables(2, 3)["MAYPOLE_MAX_SIZE"], "3")
 
     def test_device_local_rank_is_a_ranks_own(self):
         self.assertEqual(placement.visible_devices([[3], [1]]), "3,1")

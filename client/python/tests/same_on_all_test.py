@@ -1,4 +1,4 @@
-"""maypole.common.same_on_all: numbers of two ranks, with the same labels and with others."""
+"""maypole.arrays.same_on_all: numbers of two ranks, with the same labels and with others."""
 
 import unittest
 
@@ -7,7 +7,7 @@ import numpy as np
 from maypole import _native
 
 _native.use(fake_library.FakeLibrary(2))
-from maypole.common import same_on_all  # pylint: disable=wrong-import-position
+from maypole.arrays import same_on_all  # pylint: disable=wrong-import-position
 from maypole.common.process_sets import global_process_set  # pylint: disable=wrong-import-position
 
 

@@ -12,16 +12,17 @@ from unittest import mock
 
 import numpy
 
+from maypole.common import driver
 from maypole.runner import messages
 from maypole.runner.errors import RankError
-from maypole.spark import channel, elastic, fixed, job, output, places, requirements, runner, tasks
+from maypole.spark import channel, elastic, fixed, job, output, requirements, runner, tasks
 from maypole.spark.common import dataset
 
 
 class PlacesTest(unittest.TestCase):
 
     def test_host_by_host_in_the_order_of_their_first_tasks(self):
-        numbers = places.number({3: "b", 0: "b", 1: "a", 4: "a", 2: "c"})
+        numbers = driver.number({3: "b", 0: "b", 1: "a", 4: "a", 2: "c"})
         self.assertEqual({
             index: tuple(place) for index, place in numbers.items()
         }, {
@@ -33,20 +34,20 @@ class PlacesTest(unittest.TestCase):
         })
 
     def test_variables(self):
-        found = places.variables(places.Place(1, 4, 1, 2, 0, 2), "h1")
+        found = {**driver.variables_on("h1", "h1"), **driver.Place(1, 4, 1, 2, 0, 2).variables()}
         self.assertEqual((found["MAYPOLE_RANK"], found["HOROVOD_LOCAL_SIZE"], found["HOROVOD_HOSTNAME"]),
                          ("1", "2", "h1"))
-        self.assertNotIn("MAYPOLE_RANK", places.elastic_variables(1, 2, "h1"))
+        self.assertNotIn("MAYPOLE_RANK", driver.elastic_variables(1, 2))
 
     def test_settings_are_forwarded_and_places_are_not(self):
         self.assertEqual(
-            places.forwarded({
+            driver.settings({
                 "MAYPOLE_RANK": "1",
                 "MAYPOLE_TOKEN": "x",
                 "MAYPOLE_LOG_LEVEL": "info",
                 "HOME": "/",
                 "HOROVOD_FUSION_THRESHOLD": "0"
-            }), {
+            }, job._OWN), {
                 "MAYPOLE_LOG_LEVEL": "info",
                 "HOROVOD_FUSION_THRESHOLD": "0"
             })

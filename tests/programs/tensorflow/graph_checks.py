@@ -102,7 +102,7 @@ def check_aggregation_eager():
             close(of_a, [0.0, 2 * mean(lambda r: r + 1.0)])
             close(of_b, 20.0 * (hvd.rank() + 1.0) / hvd.size())
             assert applied.numpy() == turn + 1
-    refused(lambda: helper(0, reduced, False, False), ValueError, "expected a positive number")
+    refused(lambda: helper(0, reduced, False, False), ValueError, "expected a positive integer")
     sparse = helper(2, reduced, False, False)
     refused(lambda: sparse.compute_gradients([tf.IndexedSlices([1.0], [1], [2])], [a]), ValueError, "sparse_as_dense")
 

@@ -308,7 +308,7 @@ def check_reductions():
     close(gradient(op=hvd.Max), hvd.size())
     close(gradient(op=hvd.Adasum), total / hvd.size())  # of gradients that are parallel, the mean
     close(gradient(gradient_predivide_factor=3.0), total / hvd.size())
-    refused(lambda: gradient(op=hvd.Sum, gradient_predivide_factor=2.0), ValueError, "op is not Average")
+    refused(lambda: gradient(op=hvd.Sum, gradient_predivide_factor=2.0), ValueError, "needs op=Average")
     refused(lambda: gradient(groups="two"), ValueError, "list of lists")
 
 

@@ -17,10 +17,11 @@ import unittest.mock
 import torch
 
 import maypole.torch as hvd
-from maypole.torch import _reducer, adasum_optimizer, optimizer
-from maypole.torch._equal_start import EqualStart as _EqualStart
-from maypole.torch._guards import grad_of, set_grad
-from maypole.torch._parameters import Parameters as _Parameters
+from maypole.torch import adasum_optimizer, optimizer
+from maypole.torch._gradients import reducer as _reducer
+from maypole.torch._gradients.equal_start import EqualStart as _EqualStart
+from maypole.torch._gradients.guards import grad_of, set_grad
+from maypole.torch._gradients.parameters import Parameters as _Parameters
 from maypole.torch._reduction import GradientReduction as _Reduction
 from maypole.torch.elastic.state import StateDictHandler as _StateDictHandler
 

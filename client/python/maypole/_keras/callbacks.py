@@ -12,7 +12,8 @@ import numpy as np
 
 from maypole import arrays
 from maypole._keras import variables
-from maypole.common import basics, same_on_all
+from maypole.arrays import same_on_all
+from maypole.common import basics
 from maypole.common.constants import Min
 from maypole.common.process_sets import global_process_set
 
@@ -56,21 +57,18 @@ class BroadcastGlobalVariables(Callback):
 
     def __init__(self, root_rank: int, device: str = "", local_variables: Any = None):
         super().__init__()
-        del device
         self.root_rank = root_rank
         self._local = {id(variable) for variable in local_variables or ()}
         self.broadcast_done = False
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Before the first step, unless the model gets its variables only there."""
-        del logs
         # On some ranks it may be loaded from a file, and not built yet on others.
         if arrays.allreduce(np.array(int(self.model.built)), op=Min, name="keras.broadcast.built"):
             self._broadcast()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """After the first step of a model that had no variables before it."""
-        del batch, logs
         self._broadcast()
 
     def _broadcast(self) -> None:
@@ -89,11 +87,9 @@ class MetricAverage(Callback):
 
     def __init__(self, device: str = ""):
         super().__init__()
-        del device
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Averages the logs that are numbers, in place."""
-        del epoch
         logs = {} if logs is None else logs
         names = sorted(name for name, value in logs.items() if np.ndim(value) == 0)
         values = np.array([float(logs[name]) for name in names], dtype=np.float64)

@@ -83,7 +83,6 @@ def _class_of(base: type, methods: Methods) -> type:
     if base not in _classes:
 
         def __reduce_ex__(self: Any, protocol: Any) -> Any:
-            del protocol
             return _again, (_Plain(self), methods, state_of(self))
 
         _classes[base] = type(base)(base.__name__, (base,), {

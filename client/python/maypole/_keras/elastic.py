@@ -5,14 +5,28 @@ Thread contract: the thread that trains.
 
 import sys
 from collections.abc import Sequence
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import numpy as np
 
 from maypole._keras import variables
-from maypole._keras.failures import internal_error
 from maypole.common import basics, objects
 from maypole.common.elastic import ObjectState, run_converting
+from maypole.common.exceptions import HorovodInternalError
+
+
+def internal_error(error: Exception) -> Optional[HorovodInternalError]:
+    """The error of the collective behind one of TensorFlow or JAX; None for others, and for those that are one."""
+    if isinstance(error, HorovodInternalError):
+        return None
+    found = None
+    if "maypole.tensorflow" in sys.modules:
+        from maypole.tensorflow._elastic import internal_error as of_tensorflow
+        found = of_tensorflow(error)
+    if found is None and "maypole.jax" in sys.modules:
+        from maypole.jax.elastic import internal_error as of_jax
+        found = of_jax(error)
+    return found
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -42,7 +56,38 @@ class _KeptValues:
         variables.broadcast(tracked, 0, "keras.state")
 
 
-class KerasState(ObjectState):
+class VariablesState(ObjectState):
+    """Variables, and objects, which are attributes.
+
+    kept: has save() and sync() of variables, and restore() of those that it has saved.
+    """
+
+    def __init__(self, kept: Any, **kwargs: Any):
+        tracked = self._variables()
+        self._kept = kept
+        super().__init__(objects.broadcast_object, basics.rank, **kwargs)
+        self._kept.save(tracked)
+
+    def save(self) -> None:
+        """Keeps copies of the variables and attributes."""
+        self._kept.save(self._variables())
+        super().save()
+
+    def restore(self) -> None:
+        """Sets variables and attributes to their values at the last save()."""
+        self._kept.restore()
+        super().restore()
+
+    def sync(self) -> None:
+        """Gives all ranks the variables and attributes of rank 0, and saves them."""
+        self._kept.sync(self._variables())
+        super().sync()  # saves
+
+    def _variables(self) -> list[Any]:
+        raise NotImplementedError
+
+
+class KerasState(VariablesState):
     """The state of training: a model, its optimizer, and objects such as epoch=0 and batch=0.
 
     On TensorFlow also what optimizers have summed over passes that are not complete.
@@ -56,23 +101,11 @@ class KerasState(ObjectState):
     def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any):
         self.model = model
         self.optimizer = optimizer or getattr(model, "optimizer", None)
-        tracked = self._variables()
-        self._kept = self._new_kept_values()
-        super().__init__(objects.broadcast_object, basics.rank, **kwargs)
-        self._kept.save(tracked)
-
-    def save(self) -> None:
-        self._kept.save(self._variables())
-        super().save()
+        super().__init__(self._new_kept_values(), **kwargs)
 
     def restore(self) -> None:
         variables.drop_jax_state(self.model)
-        self._kept.restore()
         super().restore()
-
-    def sync(self) -> None:
-        self._kept.sync(self._variables())
-        super().sync()  # saves
 
     def reset(self) -> None:
         # Compiled steps may contain the number of ranks.
@@ -109,18 +142,15 @@ class CommitState:
         self.batches_remaining = batches_per_commit
 
     def on_train_begin(self, logs: Any = None) -> None:
-        del logs
         self.batches_remaining = self.batches_per_commit  # the same on all ranks
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        del batch, logs
         self.batches_remaining -= 1
         if self.batches_remaining == 0:
             self.batches_remaining = self.batches_per_commit
             self.state.commit()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        del epoch, logs
         self.state.commit()
 
 
@@ -133,15 +163,12 @@ class UpdateBatchState:
         self._done_before = 0
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        del epoch, logs
         self._done_before = self.state.batch
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        del logs
         self.state.batch = self._done_before + batch + 1
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        del epoch, logs
         self.state.batch = 0
 
 
@@ -154,9 +181,7 @@ class UpdateEpochState:
         self.initial_epoch = state.epoch
 
     def on_train_begin(self, logs: Any = None) -> None:
-        del logs
         self.initial_epoch = self.state.epoch
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        del logs
         self.state.epoch = self.initial_epoch + epoch + 1

@@ -16,12 +16,10 @@ class BackendGradients:
 
         On JAX all ranks have the same ones: it gives zeros itself.
         """
-        del reduction, prefix, indices, variables
         return list(grads)
 
     def owns(self, grads: Sequence[Any], variables: Sequence[Any]) -> bool:
         """Whether these gradients may be overwritten."""
-        del grads, variables
         return False
 
     def reduce(self, reduction: Any, grads: Sequence[Any], prefix: str, indices: Sequence[int],
@@ -43,7 +41,6 @@ class BackendGradients:
 
         The optimizer calls it where it clips the sum of its gradients.
         """
-        del optimizer
         return reduce(grads)
 
     def computed(self, loss: Any, variables: Any, grad_loss: Any, tape: Any) -> list[Any]:

@@ -12,7 +12,7 @@ from maypole._keras.gradients import BackendGradients
 from maypole.common import basics
 from maypole.common.constants import Min
 from maypole.torch._compiling import not_compiled
-from maypole.torch._reducer import Reducer
+from maypole.torch._gradients.reducer import Reducer
 from maypole.torch.ops import allreduce
 
 
@@ -46,11 +46,11 @@ class Gradients(BackendGradients):
         for slot, grad in zip(slots, grads):
             slot.grad = grad
         # Whatever Keras has passed was computed in this step; nothing else reads it before it is reduced.
-        reducer.learn_layouts(slots, f"{prefix}.layouts", {slot for slot in slots if slot.grad is not None},
+        reducer.layouts.learn(slots, f"{prefix}.layouts", {slot for slot in slots if slot.grad is not None},
                               reads=False, unaware=False)
         for slot in slots:
             slot.grad = None
-        return [torch.zeros_like(variable.value) if grad is None and reducer.is_used(slot) else grad
+        return [torch.zeros_like(variable.value) if grad is None and reducer.layouts.is_known(slot) else grad
                 for slot, grad, variable in zip(slots, grads, variables)]
 
     def owns(self, grads: Sequence[Any], variables: Sequence[Any]) -> bool:

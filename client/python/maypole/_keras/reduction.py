@@ -8,13 +8,12 @@ Thread contract: as the optimizer's, one thread at a time.
 """
 
 import pickle
-import warnings
 import zlib
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from maypole.common import basics, process_sets
-from maypole.common.constants import OP_NAMES, Adasum, Average, ReduceOp, Sum
+from maypole.common import basics, process_sets, training_arguments
+from maypole.common.constants import ReduceOp
 
 
 class Reduction:
@@ -27,11 +26,13 @@ class Reduction:
 
     def __init__(self, gradients: Any, name: Optional[str], compression: Any,
                  sparse_as_dense: bool, op: ReduceOp, gradient_predivide_factor: float, passes: int,
-                 average_aggregated_gradients: bool, groups: Any, process_set: Any,
+                 average_aggregated_gradients: bool, process_set: Any,
                  local_layers: Sequence[Any], scale_local_gradients: bool):
         basics.size()  # raises ValueError before init()
         process_sets.id_of(process_set)
-        _check(op, gradient_predivide_factor, passes, groups)
+        training_arguments.check_op(op)
+        training_arguments.check_predivision(op, gradient_predivide_factor)
+        training_arguments.check_passes(passes)
         self.gradients = gradients
         self.ahead = Ahead()
         self.name = name or "optimizer"
@@ -56,7 +57,6 @@ class Reduction:
         return copied
 
     def __deepcopy__(self, memo: Any) -> "Reduction":
-        del memo
         return self.__copy__()
 
     def __getstate__(self) -> Any:
@@ -180,28 +180,3 @@ class Step:
             if self.local[i] and factor != 1.0:
                 out[i] = reduction.gradients.scaled(grads[i], factor)
         return out
-
-
-def checked_groups(num_groups: int, groups: Any) -> Any:
-    """`groups`, or its older name num_groups."""
-    if num_groups != 0:
-        warnings.warn("num_groups is deprecated, use groups", DeprecationWarning, stacklevel=3)
-        groups = num_groups if groups is None else groups
-    return groups
-
-
-def _check(op: ReduceOp, predivide: float, passes: int, groups: Any) -> None:
-    if op not in (Average, Sum, Adasum):
-        raise ValueError(f"DistributedOptimizer: op={OP_NAMES.get(op, op)}, "
-                         "expected Average, Sum or Adasum")
-    if predivide != 1.0 and op != Average:
-        raise ValueError(f"DistributedOptimizer: gradient_predivide_factor={predivide} needs "
-                         f"op=Average, got {OP_NAMES[op]}")
-    if not isinstance(passes, int) or passes < 1:
-        raise ValueError(f"DistributedOptimizer: backward_passes_per_step={passes}, expected a "
-                         "positive integer")
-    if groups is None or (isinstance(groups, int) and groups >= 0):
-        return
-    if not isinstance(groups, list) or not all(isinstance(g, (list, tuple)) for g in groups):
-        raise ValueError("DistributedOptimizer: groups must be None, a non-negative integer, or a "
-                         "list of lists of variables")

@@ -8,16 +8,12 @@ is multiplied, once, when the rate changes.
 Thread contract: the thread that trains.
 """
 
-from typing import TYPE_CHECKING, Any, Callable, Optional, Union
+from typing import Any, Callable, Optional, Union
 
 from maypole._keras import variables
+from maypole._keras.callbacks import Callback
 from maypole._keras.values import as_array, assign
 from maypole.common import basics
-
-if TYPE_CHECKING:
-    from keras.callbacks import Callback
-else:  # whichever Keras' the public classes add
-    Callback = object
 
 
 class LearningRateSchedule(Callback):
@@ -40,7 +36,6 @@ class LearningRateSchedule(Callback):
         self.current_epoch = 0
 
     def on_train_begin(self, logs: Any = None) -> None:
-        del logs
         if self.staircase or self.steps_per_epoch:
             return
         self.steps_per_epoch = self.params.get("steps")
@@ -49,11 +44,9 @@ class LearningRateSchedule(Callback):
                              "an epoch; pass steps_per_epoch")
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        del logs
         self.current_epoch = epoch
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        del logs
         if self.current_epoch < self.start_epoch or (self.end_epoch is not None
                                                      and self.current_epoch >= self.end_epoch):
             return
@@ -63,7 +56,6 @@ class LearningRateSchedule(Callback):
             self._adjust(self.current_epoch)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        del epoch
         if logs is not None:
             variables.settle(self.model)
             logs["lr"] = self._rate()

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from maypole import arrays
 from maypole._keras.values import as_array, assign
-from maypole.common import objects
-from maypole.common.operations import wait_all
+from maypole.arrays import _submissions, same_on_all
+from maypole.common import operations
+from maypole.common.process_sets import global_process_set
 
 _SEED = "seed_generator_state"
 
@@ -96,38 +96,16 @@ def broadcast(variables: Sequence[Any], root_rank: int, name: str) -> None:
     They are matched by their position. Raises ValueError, on all ranks, if a rank has others.
     """
     values = read(variables)
-    _check_equal([(value.shape, str(value.dtype)) for value in values], name)
-    pending = [arrays.broadcast_async_(value, root_rank, f"{name}.{i}")
+    same_on_all.gather(np.zeros(0), [f"{i}: {value.dtype}{list(value.shape)}" for i, value in enumerate(values)],
+                       f"{name}.shapes", global_process_set, _other_variables)
+    pending = [operations.start(_submissions.broadcast(value, root_rank, f"{name}.{i}", 0, True))
                for i, value in enumerate(values)]
-    _, error = wait_all([_Handle(handle) for handle in pending])
+    _, error = operations.wait_all(pending)
     if error is not None:
         raise error
     write(variables, values)
 
 
-class _Handle:
-    """A handle as wait_all() wants it."""
-
-    def __init__(self, handle: int):
-        self._handle = handle
-        self._ended = False
-
-    def wait(self) -> Any:
-        self._ended = True
-        return arrays.synchronize(self._handle)
-
-    def ended(self) -> bool:
-        return self._ended
-
-
-def _check_equal(mine: list[Any], name: str) -> None:
-    everyones = objects.allgather_object(mine, f"{name}.shapes")
-    for rank, theirs in enumerate(everyones):
-        if theirs != everyones[0]:
-            differ = next((i for i, (a, b) in enumerate(zip(theirs, everyones[0])) if a != b),
-                          min(len(theirs), len(everyones[0])))
-            raise ValueError(
-                f"broadcast of a model's variables: rank {rank} has {len(theirs)}, rank 0 "
-                f"{len(everyones[0])}, and number {differ} differs: "
-                f"{theirs[differ:differ + 1]} and {everyones[0][differ:differ + 1]}; all ranks "
-                "must create and build the same model and optimizer")
+def _other_variables(difference: str) -> ValueError:
+    return ValueError(f"broadcast of a model's variables: the ranks have different ones: {difference}; all ranks must "
+                      "create and build the same model and optimizer")

@@ -36,8 +36,9 @@ import numpy as np
 
 from maypole.arrays import _submissions
 from maypole.common import operations
-from maypole.common.collectives import barrier, join, member_names, poll, reduction, synchronize
+from maypole.common.collectives import barrier, join, member_names, reduction
 from maypole.common.constants import Average, ReduceOp
+from maypole.common.operations import poll, synchronize
 from maypole.common.process_sets import ProcessSet, global_process_set, id_of
 
 __all__ = [
@@ -49,10 +50,6 @@ __all__ = [
 ]
 
 
-def _now(pending: operations.Pending) -> Any:
-    return operations.start(pending).wait()
-
-
 def _handle(pending: operations.Pending) -> int:
     return operations.add(operations.start(pending))
 
@@ -60,7 +57,7 @@ def _handle(pending: operations.Pending) -> int:
 def _reduced(tensor: Any, average: Optional[bool], name: Optional[str],
              op: Optional[ReduceOp], prescale: float, postscale: float,
              process_set: Any, in_place: bool) -> Any:
-    return _now(_submissions.allreduce(tensor, name, reduction(average, op),
+    return operations.run(_submissions.allreduce(tensor, name, reduction(average, op),
                                        prescale, postscale, id_of(process_set),
                                        in_place, awaited=True))
 
@@ -221,7 +218,7 @@ def allgather(tensor: Any,
         ValueError: wrong arguments, or before init().
         HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
-    return _now(_submissions.allgather(tensor, name, id_of(process_set), True))
+    return operations.run(_submissions.allgather(tensor, name, id_of(process_set), True))
 
 
 def allgather_async(tensor: Any,
@@ -272,7 +269,7 @@ def broadcast(tensor: Any,
         ValueError: wrong arguments, or before init().
         HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
-    return _now(_submissions.broadcast(tensor, root_rank, name,
+    return operations.run(_submissions.broadcast(tensor, root_rank, name,
                                        id_of(process_set), False, True))
 
 
@@ -281,7 +278,7 @@ def broadcast_(tensor: Any,
                name: Optional[str] = None,
                process_set: ProcessSet = global_process_set) -> Any:
     """Broadcast in place: writes the root's values to `tensor`, returns it."""
-    return _now(_submissions.broadcast(tensor, root_rank, name,
+    return operations.run(_submissions.broadcast(tensor, root_rank, name,
                                        id_of(process_set), True, True))
 
 
@@ -326,7 +323,7 @@ def alltoall(
         ValueError: wrong arguments, or before init().
         HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
-    rows, received = _now(
+    rows, received = operations.run(
         _submissions.alltoall(tensor, splits, name, id_of(process_set), True))
     return rows if splits is None else (rows, received)
 
@@ -361,7 +358,7 @@ def reducescatter(tensor: Any,
         ValueError: wrong arguments, or before init().
         HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
-    return _now(
+    return operations.run(
         _submissions.reducescatter(tensor, name, reduction(None, op),
                                    prescale_factor, postscale_factor,
                                    id_of(process_set), True))

@@ -64,12 +64,14 @@ def _shared(value: Any, in_place: bool) -> Optional[np.ndarray]:
     return None
 
 
-def _contiguous(array: np.ndarray) -> np.ndarray:
+def contiguous(array: np.ndarray) -> np.ndarray:
+    """The array, or a copy whose memory has its values in their order."""
     # Not np.ascontiguousarray, which makes a scalar one-dimensional.
     return array if array.flags.c_contiguous else array.copy(order="C")
 
 
-def _address(array: np.ndarray) -> int:
+def address(array: np.ndarray) -> int:
+    """Where its memory is."""
     return array.__array_interface__["data"][0]
 
 
@@ -81,8 +83,8 @@ def _prepare(kind: int, op: int, root: int, source: np.ndarray,
     """operations.prepare() on arrays. result: what the wait returns, if there is no `finish`."""
     return operations.prepare(
         kind, _native.DTYPES[source.dtype.name], op, root, source.shape, prescale,
-        postscale, name, _address(source),
-        0 if target is None else _address(target), (source, target), result,
+        postscale, name, address(source),
+        0 if target is None else address(target), (source, target), result,
         finish, awaited=awaited, process_set=process_set, **more)
 
 
@@ -109,7 +111,7 @@ def allreduce(value: Any, name: Optional[str], op: ReduceOp, prescale: float,
     array = as_array(value, "allreduce", name, in_place)
     prescale, postscale = collectives.check_factors("allreduce", name, prescale,
                                                     postscale)
-    source = _contiguous(array)
+    source = contiguous(array)
     target, result, finish = _target(value, array, source, in_place)
     return _prepare(_native.ALLREDUCE, op, 0, source, target, name, result,
                     finish, process_set, awaited, prescale, postscale)
@@ -121,7 +123,7 @@ def broadcast(value: Any, root_rank: int, name: Optional[str],
     """Copies the root's array to a new one, or to `value` itself."""
     array = as_array(value, "broadcast", name, in_place)
     root_rank = collectives.check_root(name, root_rank)
-    source = _contiguous(array)
+    source = contiguous(array)
     target, result, finish = _target(value, array, source, in_place)
     return _prepare(_native.BROADCAST, 0, root_rank, source, target, name,
                     result, finish, process_set, awaited)
@@ -131,19 +133,28 @@ def allgather(value: Any, name: Optional[str], process_set: int,
               awaited: bool = False) -> operations.Pending:
     """Concatenates the ranks' arrays; a scalar counts as one element."""
     array = as_array(value, "allgather", name, False)
-    source = _contiguous(array.reshape(1) if array.ndim == 0 else array)
+    source = contiguous(array.reshape(1) if array.ndim == 0 else array)
     return _prepare(_native.ALLGATHER, 0, 0, source, None, name, None,
-                    lambda native: _rows(native, source), process_set, awaited,
+                    rows_of(source, process_set), process_set, awaited,
                     finish_releases=True)
 
 
-def _rows(native: int, source: np.ndarray) -> np.ndarray:
-    """An array over the result's memory, which is the library's."""
-    memory, first_dim = collectives.adopt(native)
-    shape = (first_dim,) + source.shape[1:]
-    if memory is None:
-        return np.empty(shape, source.dtype)
-    return np.ndarray(shape, source.dtype, buffer=memory)
+def rows_of(source: np.ndarray, process_set: int, splits_dtype: Any = None) -> Callable[[int], Any]:
+    """A `finish` that returns the gathered rows, an array over the result's memory, which is the library's.
+
+    splits_dtype: of a second array, of how many rows came from each rank; None: without it.
+    """
+    ranks = () if splits_dtype is None else collectives.ranks_of(process_set)
+
+    def finish(native: int) -> Any:
+        received = None if splits_dtype is None else np.array(
+            _native.library().received_splits(native, len(ranks)), splits_dtype)
+        memory, first_dim = collectives.adopt(native)
+        shape = (first_dim,) + source.shape[1:]
+        rows = np.empty(shape, source.dtype) if memory is None else np.ndarray(shape, source.dtype, buffer=memory)
+        return rows if received is None else (rows, received)
+
+    return finish
 
 
 def reducescatter(value: Any, name: Optional[str], op: ReduceOp, prescale: float,
@@ -156,7 +167,7 @@ def reducescatter(value: Any, name: Optional[str], op: ReduceOp, prescale: float
     collectives.check_scattered(name, array.ndim, op)
     shape = (collectives.scattered_rows(array.shape[0], process_set),)
     target = np.empty(shape + array.shape[1:], array.dtype)
-    return _prepare(_native.REDUCESCATTER, op, 0, _contiguous(array), target,
+    return _prepare(_native.REDUCESCATTER, op, 0, contiguous(array), target,
                     name, target, None, process_set, awaited, prescale,
                     postscale)
 
@@ -164,7 +175,7 @@ def reducescatter(value: Any, name: Optional[str], op: ReduceOp, prescale: float
 def alltoall(value: Any, splits: Any, name: Optional[str], process_set: int,
              awaited: bool = False) -> operations.Pending:
     """Sends each rank its rows; the result is (rows, received splits)."""
-    source = _contiguous(as_array(value, "alltoall", name, False))
+    source = contiguous(as_array(value, "alltoall", name, False))
     dtype: Any = np.int32
     if hasattr(splits, "__array__") or hasattr(splits, "__dlpack__"):
         splits = as_array(splits, "alltoall's splits", name, False)
@@ -175,12 +186,6 @@ def alltoall(value: Any, splits: Any, name: Optional[str], process_set: int,
                 "int32 or int64")
         dtype = splits.dtype
         splits = splits.tolist()
-    ranks = collectives.ranks_of(process_set)
-
-    def finish(native: int) -> tuple[np.ndarray, np.ndarray]:
-        received = _native.library().received_splits(native, len(ranks))
-        return _rows(native, source), np.array(received, dtype)
-
-    return _prepare(_native.ALLTOALL, 0, 0, source, None, name, None, finish,
+    return _prepare(_native.ALLTOALL, 0, 0, source, None, name, None, rows_of(source, process_set, dtype),
                     process_set, awaited, finish_releases=True,
                     splits=collectives.splits_of(splits, name))

@@ -230,7 +230,6 @@ def mpi_enabled() -> bool:
 
 def mpi_built(verbose: bool = False) -> bool:
     """False: Maypole does not use MPI."""
-    del verbose
     return False
 
 
@@ -241,7 +240,6 @@ def gloo_enabled() -> bool:
 
 def gloo_built(verbose: bool = False) -> bool:
     """True: between nodes the executors use Gloo."""
-    del verbose
     return True
 
 
@@ -257,19 +255,16 @@ def nccl_built(verbose: bool = False) -> int:
       verbose: no effect, as in all functions of this kind: Horovod prints what
         it finds.
     """
-    del verbose
     return 0
 
 
 def ddl_built(verbose: bool = False) -> bool:
     """False."""
-    del verbose
     return False
 
 
 def ccl_built(verbose: bool = False) -> bool:
     """False."""
-    del verbose
     return False
 
 
@@ -279,13 +274,11 @@ def cuda_built(verbose: bool = False) -> bool:
     A GPU need not be present, because the driver is opened when the first CUDA
     tensor is submitted.
     """
-    del verbose
     return True
 
 
 def rocm_built(verbose: bool = False) -> bool:
     """False."""
-    del verbose
     return False
 
 

@@ -1,7 +1,7 @@
 """What the collectives of all bindings have in common, whatever their arrays are.
 
 The rules of arguments and names, results that lie in the library's memory, and
-the calls that need no array: join(), barrier(), poll(), synchronize().
+the calls that need no array: join() and barrier().
 
 Thread contract: any thread.
 """
@@ -191,7 +191,6 @@ def join(device: int = -1) -> int:
     Returns:
         The rank that joined last.
     """
-    del device
     last = _submit_without_tensor(
         _native.JOIN, 0,
         lambda native: _native.library().result(native)[2]).wait()
@@ -206,33 +205,3 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
         process_set: the ranks that take part; all of them must make the call.
     """
     _submit_without_tensor(_native.BARRIER, id_of(process_set)).wait()
-
-
-def poll(handle: int) -> bool:
-    """Whether the operation of `handle` has ended; never blocks.
-
-    Args:
-        handle: what a function with `_async` in its name has returned.
-
-    Raises:
-        ValueError: for a handle that is unknown or was synchronized.
-    """
-    return operations.poll(handle)
-
-
-def synchronize(handle: int) -> Any:
-    """Waits until the operation of `handle` has ended; returns its result.
-
-    The handle is invalid afterwards, also after an error. Signals (Ctrl-C) interrupt the wait within 0.2 s; then the
-    handle stays valid.
-
-    Args:
-        handle: what a function with `_async` in its name has returned.
-
-    Returns:
-        The operation's result; None for an unknown handle.
-
-    Raises:
-        HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
-    """
-    return operations.synchronize(handle)

@@ -51,5 +51,26 @@ class NoneCompressor(Compressor):
     @staticmethod
     def decompress(tensor: Any, ctx: Any) -> Any:
         """Returns the tensor itself."""
-        del ctx
         return tensor
+
+
+class CastCompressor(Compressor):
+    """Sends tensors of the dtypes `casts` as `wire`; others as they are. A subclass of a binding has cast()."""
+
+    wire: Any
+    casts: tuple[Any, ...]
+
+    @staticmethod
+    def cast(tensor: Any, dtype: Any) -> Any:
+        """The tensor in another dtype."""
+        raise NotImplementedError
+
+    @classmethod
+    def compress(cls, tensor: Any) -> tuple[Any, Any]:
+        """The tensor to send, and the former dtype; None if it is sent as it is."""
+        return (cls.cast(tensor, cls.wire), tensor.dtype) if tensor.dtype in cls.casts else (tensor, None)
+
+    @classmethod
+    def decompress(cls, tensor: Any, ctx: Any) -> Any:
+        """The tensor in its former dtype."""
+        return tensor if ctx is None else cls.cast(tensor, ctx)

@@ -4,7 +4,7 @@ maypolerun does the same for the ranks that it starts.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, Optional
 
 _PREFIXES = ("MAYPOLE_", "HOROVOD_")
 
@@ -19,9 +19,36 @@ class Place(NamedTuple):
     cross_rank: int
     cross_size: int
 
-    def variables(self) -> dict[str, str]:
+    def variables(self, prefixes: Sequence[str] = _PREFIXES) -> dict[str, str]:
         """The place as Maypole's variables, and as Horovod's, which scripts may read."""
-        return {prefix + name.upper(): str(value) for prefix in _PREFIXES for name, value in self._asdict().items()}
+        return {prefix + name.upper(): str(value) for prefix in prefixes for name, value in self._asdict().items()}
+
+
+def number(nodes: Mapping[int, Any]) -> dict[int, Place]:
+    """The place of each process, by rank, given its node (or whatever tells nodes apart).
+
+    Nodes come in the order of their first processes, processes of a node in the order of their indices, as with
+    maypolerun; so the process with the lowest index has rank 0.
+    """
+    by_node: dict[Any, list[int]] = {}
+    for index in sorted(nodes):
+        by_node.setdefault(nodes[index], []).append(index)
+    out: dict[int, Place] = {}
+    for cross, processes in enumerate(by_node.values()):
+        for local, index in enumerate(processes):
+            out[index] = Place(len(out), len(nodes), local, len(processes), cross, len(by_node))
+    return out
+
+
+def variables_on(node: str, host: str) -> dict[str, str]:
+    """What a rank there finds in its environment; scripts for Horovod may read its own name, too."""
+    return {"MAYPOLE_NODE": node, "HOROVOD_HOSTNAME": host}
+
+
+def elastic_variables(least: int, most: Optional[int]) -> dict[str, str]:
+    """What a process of an elastic job has in place of Place.variables(): the coordinator gives it its place."""
+    variables = {"MAYPOLE_ELASTIC": "1", "HOROVOD_ELASTIC": "1", "MAYPOLE_MIN_SIZE": str(least)}
+    return variables if most is None else {**variables, "MAYPOLE_MAX_SIZE": str(most)}
 
 
 # The driver may be a rank of another job; these variables are that job's.

@@ -116,7 +116,6 @@ class _Departure:
             self._waiting = False
 
     def _when_finished(self, number: int, frame: Any) -> None:
-        del frame
         if self._passed_on():
             return
         _log.info("training is finished; the first SIGTERM is ignored")
@@ -199,7 +198,6 @@ class State:
         Maypole's coordinator says so itself; this is for programs that know
         more. In a job that is not elastic, it must be called on all ranks.
         """
-        del timestamp, update_res
         self._hosts_updated = True
 
     def commit(self) -> None:

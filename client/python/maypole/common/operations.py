@@ -253,6 +253,11 @@ def start(pending: Pending) -> Pending:
     return pending
 
 
+def run(pending: Pending) -> Any:
+    """Submits a prepared operation and waits for its result."""
+    return start(pending).wait()
+
+
 def request(native_submit: Callable[[Any], int]) -> int:
     """Makes a request with native_submit(library) and waits for its answer.
 
@@ -318,9 +323,13 @@ def add(pending: Any) -> int:
 
 
 def poll(handle: int) -> bool:
-    """Whether synchronize(handle) would return (or raise) at once.
+    """Whether the operation of `handle` has ended; never blocks.
 
-    Raises ValueError for a handle that is unknown or was synchronized.
+    Args:
+        handle: what a function with `_async` in its name has returned.
+
+    Raises:
+        ValueError: for a handle that is unknown or was synchronized.
     """
     pending = _handles.get(handle)
     if pending is None:
@@ -330,11 +339,19 @@ def poll(handle: int) -> bool:
 
 
 def synchronize(handle: int) -> Any:
-    """Waits until the operation has ended and returns its result.
+    """Waits until the operation of `handle` has ended; returns its result.
 
-    After that the handle is invalid. Returns None for an unknown handle, as
-    Horovod does. Raises HorovodInternalError if the operation failed. If a
-    signal handler raises (Ctrl-C), the wait ends and the handle stays valid.
+    The handle is invalid afterwards, also after an error. Signals (Ctrl-C) interrupt the wait within 0.2 s; then the
+    handle stays valid.
+
+    Args:
+        handle: what a function with `_async` in its name has returned.
+
+    Returns:
+        The operation's result; None for an unknown handle.
+
+    Raises:
+        HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
     pending = _handles.get(handle)
     if pending is None:

@@ -20,6 +20,8 @@ import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
+from maypole.common.driver import Place
+
 _LONGEST_ID = 63
 _HINT = ("call init() without comm, and use add_process_set() for some of the "
          "ranks")
@@ -54,10 +56,10 @@ def variables(environ: Mapping[str, str],
     Raises ValueError if this rank is not one of them, NotImplementedError if
     they are not in ascending order or their nodes are not known.
     """
-    numbers = _numbers(environ)
-    if ranks is None or numbers is None:
+    place = _place(environ)
+    if ranks is None or place is None:
         return {}
-    size, me = numbers["SIZE"], numbers["RANK"]
+    size, me = place.size, place.rank
     if ranks == list(range(size)):
         return {}
     if me not in ranks:
@@ -66,38 +68,26 @@ def variables(environ: Mapping[str, str],
         raise NotImplementedError(
             f"init(comm={ranks}): expected different ranks of the launcher's "
             f"{size}, in ascending order; or {_HINT}")
-    on_node = numbers["LOCAL_SIZE"]
-    own_node = numbers["CROSS_RANK"]
-    if (on_node * numbers["CROSS_SIZE"] != size
-            or own_node * on_node + numbers["LOCAL_RANK"] != me):
+    on_node = place.local_size
+    own_node = place.cross_rank
+    if (on_node * place.cross_size != size
+            or own_node * on_node + place.local_rank != me):
         raise NotImplementedError(
             f"init(comm={ranks}): the launcher's nodes have different numbers "
             f"of ranks; {_HINT}")
     nodes = sorted({rank // on_node for rank in ranks})
     here = [rank for rank in ranks if rank // on_node == own_node]
     mark = f"-{zlib.crc32(repr(ranks).encode()):08x}"
-    return {
-        "MAYPOLE_RANK": str(ranks.index(me)),
-        "MAYPOLE_SIZE": str(len(ranks)),
-        "MAYPOLE_LOCAL_RANK": str(here.index(me)),
-        "MAYPOLE_LOCAL_SIZE": str(len(here)),
-        "MAYPOLE_CROSS_RANK": str(nodes.index(own_node)),
-        "MAYPOLE_CROSS_SIZE": str(len(nodes)),
-        "MAYPOLE_JOB":
-            environ.get("MAYPOLE_JOB", "")[:_LONGEST_ID - len(mark)] + mark,
-    }
+    own = Place(ranks.index(me), len(ranks), here.index(me), len(here), nodes.index(own_node), len(nodes))
+    job = environ.get("MAYPOLE_JOB", "")[:_LONGEST_ID - len(mark)] + mark
+    return {**own.variables(["MAYPOLE_"]), "MAYPOLE_JOB": job}
 
 
-def _numbers(environ: Mapping[str, str]) -> Optional[dict[str, int]]:
+def _place(environ: Mapping[str, str]) -> Optional[Place]:
     """This rank's place; None if the launcher has not set it in this form."""
-    numbers = {}
-    for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK",
-                 "CROSS_SIZE"):
-        text = environ.get(f"MAYPOLE_{name}", "")
-        if not text.isdecimal():
-            return None  # libmaypole says what is wrong with it
-        numbers[name] = int(text)
-    return numbers
+    texts = [environ.get(f"MAYPOLE_{name.upper()}", "") for name in Place._fields]
+    # Otherwise libmaypole says what is wrong with it.
+    return Place(*map(int, texts)) if all(text.isdecimal() for text in texts) else None
 
 
 @contextlib.contextmanager

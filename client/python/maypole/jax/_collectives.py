@@ -117,11 +117,7 @@ def _batched(primitive: Primitive, operands: Leaves, batched: Sequence[Any],
     return results, [at if at is None else to for at in batched[:count]]
 
 
-def _batch(operands: Leaves, batched: Sequence[Any], *, plan: Plan) -> Any:
-    return _batched(_collective, operands, batched, plan)
-
-
-batching.primitive_batchers[_collective] = _batch
+batching.primitive_batchers[_collective] = functools.partial(_batched, _collective)
 
 
 def _result_shape(plan: Plan, i: int, shape: Sequence[int]) -> tuple[int, ...]:
@@ -184,12 +180,8 @@ def _push(primitive: Primitive, primals: Leaves, tangents: Leaves, plan: Plan,
     return results, moved
 
 
-def _push_forward(primals: Leaves, tangents: Leaves, *,
-                  plan: Plan) -> tuple[list[Any], list[Any]]:
-    return _push(_collective, primals, tangents, plan, plan)
-
-
-ad.primitive_jvps[_collective] = _push_forward
+ad.primitive_jvps[_collective] = lambda primals, tangents, *, plan: _push(
+    _collective, primals, tangents, plan, plan)
 
 
 def _after(results: Sequence[Any]) -> Leaves:
@@ -243,19 +235,11 @@ def _lower_tangent(context: Any, *operands: Any, plan: Plan) -> Any:
 mlir.register_lowering(_tangent, _lower_tangent)
 
 
-def _batch_tangent(operands: Leaves, batched: Sequence[Any], *, plan: Plan) -> Any:
-    return _batched(_tangent, operands, batched, plan)
+batching.primitive_batchers[_tangent] = functools.partial(_batched, _tangent)
 
 
-batching.primitive_batchers[_tangent] = _batch_tangent
-
-
-def _push_tangent_forward(primals: Leaves, tangents: Leaves, *,
-                          plan: Plan) -> tuple[list[Any], list[Any]]:
-    return _push(_tangent, primals, tangents, plan, plan.named(".tangent"))
-
-
-ad.primitive_jvps[_tangent] = _push_tangent_forward
+ad.primitive_jvps[_tangent] = lambda primals, tangents, *, plan: _push(
+    _tangent, primals, tangents, plan, plan.named(".tangent"))
 
 
 def _pull_back(cotangents: Sequence[Any], *operands: Any, plan: Plan) -> list[Any]:
@@ -291,7 +275,6 @@ def _splits_forward(plan: Plan, splits: tuple[int, ...],
 
 def _splits_backward(plan: Plan, splits: tuple[int, ...], received: _Static,
                      cotangents: Any) -> tuple[Leaves]:
-    del splits
     gradients, _ = apply_splits(plan.named(".backward"), received.value,
                                 cotangents[0])
     return (gradients,)
@@ -305,7 +288,7 @@ def _as(plan: Plan, kind: int, op: int = 0) -> Plan:
     return Plan(kind, plan.names, op, process_set=plan.process_set)
 
 
-def _allreduce_gradient(plan: Plan, cotangents: Leaves, _: Any) -> Leaves:
+def _same_gradient(plan: Plan, cotangents: Leaves, _: Any) -> Leaves:
     return apply(plan, cotangents)
 
 
@@ -349,14 +332,10 @@ def _reducescatter_gradient(plan: Plan, cotangents: Leaves,
     return apply(gather, cotangents)
 
 
-def _alltoall_gradient(plan: Plan, cotangents: Leaves, _: Any) -> Leaves:
-    return apply(plan, cotangents)
-
-
 _GRADIENTS = {
-    _native.ALLREDUCE: _allreduce_gradient,
+    _native.ALLREDUCE: _same_gradient,
     _native.ALLGATHER: _allgather_gradient,
     _native.BROADCAST: _broadcast_gradient,
-    _native.ALLTOALL: _alltoall_gradient,
+    _native.ALLTOALL: _same_gradient,
     _native.REDUCESCATTER: _reducescatter_gradient,
 }

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from maypole import _native
+from maypole.arrays._submissions import address, contiguous, rows_of
 from maypole.common import collectives, operations
 from maypole.jax import _dtypes
 from maypole.jax._plans import Plan
@@ -46,12 +47,10 @@ def run(plan: Plan, leaves: Sequence[Any],
 
 def _prepare(plan: Plan, i: int, leaf: Any,
              splits: Optional[Sequence[int]]) -> operations.Pending:
-    source = np.asarray(leaf)
-    if not source.flags.c_contiguous:
-        source = source.copy(order="C")
+    source = contiguous(np.asarray(leaf))
     target, finish = None, None
     if plan.kind in (_native.ALLGATHER, _native.ALLTOALL):
-        finish = _rows(source, plan, splits)
+        finish = rows_of(source, plan.process_set, None if splits is None else np.int32)
     else:
         shape = source.shape
         if plan.kind == _native.REDUCESCATTER:
@@ -61,39 +60,16 @@ def _prepare(plan: Plan, i: int, leaf: Any,
     return operations.prepare(
         plan.kind, _dtypes.code(source.dtype, plan, i), plan.op, plan.root,
         source.shape, plan.prescale, plan.postscale, plan.names[i] or None,
-        _address(source), 0 if target is None else _address(target), source,
+        address(source), 0 if target is None else address(target), source,
         target, finish, finish_releases=finish is not None,
         process_set=plan.process_set, splits=splits)
-
-
-def _rows(source: np.ndarray, plan: Plan,
-          splits: Optional[Sequence[int]]) -> Any:
-    """A `finish` that returns the rows of an allgather or alltoall, in the library's memory."""
-
-    def finish(native: int) -> Any:
-        received = None
-        if splits is not None:
-            count = len(collectives.ranks_of(plan.process_set))
-            received = np.array(_native.library().received_splits(
-                native, count), dtype=np.int32)
-        memory, first_dim = collectives.adopt(native)
-        shape = (first_dim,) + source.shape[1:]
-        rows = (np.empty(shape, source.dtype) if memory is None else
-                np.frombuffer(memory, np.uint8).view(source.dtype).reshape(shape))
-        return rows if splits is None else (rows, received)
-
-    return finish
-
-
-def _address(array: np.ndarray) -> int:
-    return array.__array_interface__["data"][0]
 
 
 def _aligned(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
     """An array in memory that a jax.Array can use without a copy."""
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     memory = np.empty(size + _ALIGNMENT, np.uint8)
-    start = -_address(memory) % _ALIGNMENT
+    start = -address(memory) % _ALIGNMENT
     return memory[start:start + size].view(dtype).reshape(shape)
 
 

@@ -7,23 +7,18 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from maypole.common.compression import Compressor, NoneCompressor
+from maypole.common.compression import CastCompressor, NoneCompressor
+from maypole.common.compression import Compressor as Compressor
 
 
-class _CastCompressor(Compressor):
+class _CastCompressor(CastCompressor):
     """Sends float32 and float64 as `wire`; other dtypes as they are."""
 
-    wire: Any
-
-    @classmethod
-    def compress(cls, tensor: Any) -> tuple[Any, Any]:
-        if tensor.dtype in (jnp.float32, jnp.float64):
-            return tensor.astype(cls.wire), tensor.dtype
-        return tensor, None
+    casts = (jnp.float32, jnp.float64)
 
     @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        return tensor if ctx is None else tensor.astype(ctx)
+    def cast(tensor: Any, dtype: Any) -> Any:
+        return tensor.astype(dtype)
 
 
 class FP16Compressor(_CastCompressor):

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from maypole.common.constants import Average, ReduceOp
 from maypole.common.process_sets import ProcessSet, global_process_set
+from maypole.common.training_arguments import check_passes, check_predivision
 from maypole.jax.compression import Compression, Compressor
 from maypole.jax.ops import allreduce
 
@@ -39,12 +40,9 @@ def reduce_gradients(name: Optional[str] = None,
         process_set: the ranks whose gradients are reduced.
     """
     optax = _optax()
-    if gradient_predivide_factor != 1.0 and op != Average:
-        raise ValueError("gradient_predivide_factor is for op=Average: it "
-                         "divides the work of averaging")
+    check_predivision(op, gradient_predivide_factor)
 
     def update(updates: Any, state: Any, params: Any = None) -> Any:
-        del params
         return allreduce(updates, name=name, compression=compression, op=op,
                          prescale_factor=1.0 / gradient_predivide_factor,
                          postscale_factor=gradient_predivide_factor,
@@ -82,9 +80,7 @@ def DistributedOptimizer(
         ValueError: for wrong arguments.
         ImportError: without Optax.
     """
-    if backward_passes_per_step < 1:
-        raise ValueError(f"backward_passes_per_step={backward_passes_per_step}: "
-                         "expected a positive integer")
+    check_passes(backward_passes_per_step)
     optax = _optax()
     reduction = reduce_gradients(name, compression, op, gradient_predivide_factor,
                                  process_set)

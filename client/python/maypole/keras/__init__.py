@@ -15,7 +15,6 @@ TensorFlow 2.8 to 2.15. With tf_keras (Keras 2 beside a newer TensorFlow) use
 maypole.tensorflow.keras. docs/keras.md has the whole list.
 """
 
-from collections.abc import Sequence
 from typing import Any, Optional
 
 import keras as _keras_module
@@ -86,83 +85,16 @@ def DistributedOptimizer(
     Raises:
         ValueError: for wrong arguments; the text says what is expected.
     """
-    del device_dense, device_sparse
     return api.distributed_optimizer(
         _keras_module, optimizer, name, compression, sparse_as_dense, gradient_predivide_factor, op,
         num_groups, groups, backward_passes_per_step, average_aggregated_gradients, process_set,
         None, scale_local_gradients)
 
 
-def PartialDistributedOptimizer(
-        optimizer: Any,
-        name: Optional[str] = None,
-        device_dense: str = "",
-        device_sparse: str = "",
-        compression: Any = Compression.none,
-        sparse_as_dense: bool = False,
-        gradient_predivide_factor: float = 1.0,
-        op: ReduceOp = Average,
-        backward_passes_per_step: int = 1,
-        average_aggregated_gradients: bool = False,
-        groups: Any = None,
-        process_set: ProcessSet = global_process_set,
-        local_layers: Any = None,
-        scale_local_gradients: bool = True) -> Any:
-    """As DistributedOptimizer(), but the gradients of local_layers stay on their rank.
-
-    Args:
-        optimizer: the optimizer of this rank.
-        name: in the names of operations.
-        device_dense: where operations of dense tensors are placed; "": where TensorFlow likes.
-        device_sparse: where operations of tf.IndexedSlices are placed; "": where TensorFlow likes.
-        compression: Compression.none, or fp16 or bf16, which send floats in 16 bits.
-        sparse_as_dense: reduce sparse gradients as dense ones; otherwise they are gathered.
-        gradient_predivide_factor: with Average, gradients are divided by it before and multiplied by it after
-            the sum.
-        op: Average (default), Sum or Adasum.
-        backward_passes_per_step: how many passes the optimizer's step sums up.
-        average_aggregated_gradients: divide the sum over passes by their number.
-        groups: accepted, without effect: the coordinator groups operations itself.
-        process_set: the ranks whose gradients are reduced.
-        local_layers: a layer or a list of layers; their variables differ between ranks (pass them as
-            local_variables to BroadcastGlobalVariablesCallback). The optimizer's method
-            register_local_var(variable) adds variables.
-        scale_local_gradients: local gradients are divided by the number of ranks, so that they are on the scale
-            of averages over the global batch.
-    """
-    del device_dense, device_sparse
-    return api.distributed_optimizer(
-        _keras_module, optimizer, name, compression, sparse_as_dense, gradient_predivide_factor, op,
-        0, groups, backward_passes_per_step, average_aggregated_gradients, process_set,
-        local_layers, scale_local_gradients)
-
-
-def broadcast_global_variables(root_rank: int) -> None:
-    """Overwrites all global variables of a TensorFlow graph by rank root_rank's.
-
-    For Keras 2 in graph mode. Keras 3 has no global variables: RuntimeError says what to use.
-
-    Args:
-        root_rank: a rank of the job (not an index in the process set), in the set.
-    """
-    api.broadcast_global_variables(_keras_module, root_rank)
-
-
-def load_model(filepath: Any, custom_optimizers: Optional[Sequence[type]] = None,
-               custom_objects: Any = None, compression: Any = Compression.none,
-               legacy_opts: bool = False) -> Any:
-    """keras.models.load_model(), with the optimizer's state, as DistributedOptimizer().
-
-    Args:
-        filepath: .keras, .h5, or (Keras 2) the directory of a SavedModel; saved with or without Maypole.
-        custom_optimizers: classes of optimizers that are not Keras' own.
-        custom_objects: for Keras.
-        compression: for DistributedOptimizer(); call it on model.optimizer to set its other arguments.
-        legacy_opts: names of optimizers are those of keras.optimizers.legacy.
-    """
-    return api.load_model(_keras_module, filepath, custom_optimizers, custom_objects, compression,
-                          legacy_opts)
-
+_functions = api.Functions(_keras_module)
+PartialDistributedOptimizer = _functions.PartialDistributedOptimizer
+broadcast_global_variables = _functions.broadcast_global_variables
+load_model = _functions.load_model
 
 # So that a missing library is an error of the import, not of the first call.
 _native.library()

@@ -15,27 +15,15 @@ from maypole.common import api as _common
 from maypole.common.api import *  # noqa: F403 - the names of its __all__, which all frameworks' modules have
 from maypole.common.collectives import barrier, join
 from maypole.common.objects import allgather_object, broadcast_object
+from maypole.mxnet import ops as _ops
 from maypole.mxnet.compression import Compression, Compressor
 from maypole.mxnet.functions import broadcast_parameters
-from maypole.mxnet.ops import (
-                               allgather,
-                               allreduce,
-                               allreduce_,
-                               alltoall,
-                               broadcast,
-                               broadcast_,
-                               grouped_allgather,
-                               grouped_allreduce,
-                               grouped_allreduce_,
-                               grouped_reducescatter,
-                               reducescatter,
-)
+from maypole.mxnet.ops import *  # noqa: F403
 from maypole.mxnet.optimizer import DistributedOptimizer, DistributedTrainer
 
 __all__ = [
-    "Compression", "Compressor", "DistributedOptimizer", "DistributedTrainer", "allgather", "allgather_object",
-    "allreduce", "allreduce_", "alltoall", "barrier", "broadcast", "broadcast_", "broadcast_object",
-    "broadcast_parameters", "grouped_allgather", "grouped_allreduce", "grouped_allreduce_", "grouped_reducescatter",
-    "join", "reducescatter",
+    "Compression", "Compressor", "DistributedOptimizer", "DistributedTrainer", "allgather_object", "barrier",
+    "broadcast_object", "broadcast_parameters", "join",
 ]
 __all__ += _common.__all__
+__all__ += _ops.__all__

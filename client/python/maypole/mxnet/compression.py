@@ -5,23 +5,20 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
-from maypole.common.compression import Compressor, NoneCompressor
+from maypole.common.compression import CastCompressor, NoneCompressor
+from maypole.common.compression import Compressor as Compressor
 
 
-class FP16Compressor(Compressor):
+class FP16Compressor(CastCompressor):
     """Sends float32 and float64 in 16 bits."""
 
-    @staticmethod
-    def compress(tensor: mx.nd.NDArray) -> tuple[mx.nd.NDArray, Any]:
-        """The array as float16, and its dtype; None for an array that is sent as it is."""
-        if tensor.dtype not in (np.float32, np.float64):
-            return tensor, None
-        return tensor.astype("float16"), tensor.dtype
+    wire = "float16"
+    casts = (np.float32, np.float64)
 
     @staticmethod
-    def decompress(tensor: mx.nd.NDArray, ctx: Any) -> mx.nd.NDArray:
-        """The array with its former dtype."""
-        return tensor if ctx is None else tensor.astype(ctx)
+    def cast(tensor: mx.nd.NDArray, dtype: Any) -> mx.nd.NDArray:
+        """The array in another dtype."""
+        return tensor.astype(dtype)
 
 
 class Compression:

@@ -18,7 +18,7 @@ itself raise ValueError, and TypeError for what is no NDArray.
 
 import logging
 from collections.abc import Sequence
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 import mxnet as mx
 import numpy as np
@@ -29,6 +29,11 @@ from maypole.common.collectives import member_names, reduction, title
 from maypole.common.constants import Average, ReduceOp
 from maypole.common.process_sets import ProcessSet, global_process_set, id_of
 from maypole.mxnet import _engine
+
+__all__ = [
+    "allgather", "allreduce", "allreduce_", "alltoall", "broadcast", "broadcast_", "grouped_allgather",
+    "grouped_allreduce", "grouped_allreduce_", "grouped_reducescatter", "reducescatter",
+]
 
 _log = logging.getLogger("maypole.mxnet")
 
@@ -100,23 +105,21 @@ def _push(kind: int, tensor: mx.nd.NDArray, output: mx.nd.NDArray,
     return output
 
 
-def _allreduce(tensor: mx.nd.NDArray, name: Optional[str], priority: int,
-               op: ReduceOp, prescale: float, postscale: float, process_set: Any,
-               in_place: bool) -> mx.nd.NDArray:
-    prescale, postscale = collectives.check_factors("allreduce", name, prescale,
-                                                    postscale)
-    return _push(_native.ALLREDUCE, tensor,
-                 tensor if in_place else _empty(tensor, tensor.shape), name,
-                 priority, id_of(process_set), op, 0, prescale, postscale)
+def _check_all(tensors: Sequence[Any], kind: str, names: Sequence[Optional[str]]) -> None:
+    for tensor, name in zip(tensors, names):
+        _check(tensor, kind, name)
 
 
-def _each(function: Callable[..., Any], tensors: Sequence[Any], kind: str,
-          name: Optional[str]) -> list[Any]:
-    """function(tensor, its name) for all, if none of them is refused."""
-    names = member_names(name, len(tensors))
-    for tensor, member in zip(tensors, names):
-        _check(tensor, kind, member)
-    return [function(tensor, member) for tensor, member in zip(tensors, names)]
+def _allreduced(tensors: Sequence[mx.nd.NDArray], names: Sequence[Optional[str]], average: Optional[bool],
+                op: Optional[ReduceOp], priority: int, prescale: float, postscale: float, process_set: ProcessSet,
+                in_place: bool) -> list[mx.nd.NDArray]:
+    """Pushes a reduction of each tensor, if none of them is refused."""
+    op = reduction(average, op)
+    _check_all(tensors, "allreduce", names)
+    factors = [collectives.check_factors("allreduce", name, prescale, postscale) for name in names]
+    number = id_of(process_set)
+    return [_push(_native.ALLREDUCE, tensor, tensor if in_place else _empty(tensor, tensor.shape), name, priority,
+                  number, op, 0, *both) for tensor, name, both in zip(tensors, names, factors)]
 
 
 def allreduce(tensor: mx.nd.NDArray,
@@ -147,10 +150,8 @@ def allreduce(tensor: mx.nd.NDArray,
         ValueError: wrong arguments, or before init().
         HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
-    op = reduction(average, op)
-    _check(tensor, "allreduce", name)
-    return _allreduce(tensor, name, priority, op, prescale_factor,
-                      postscale_factor, process_set, False)
+    return _allreduced([tensor], [name], average, op, priority, prescale_factor, postscale_factor, process_set,
+                       False)[0]
 
 
 def allreduce_(tensor: mx.nd.NDArray,
@@ -162,10 +163,8 @@ def allreduce_(tensor: mx.nd.NDArray,
                process_set: ProcessSet = global_process_set,
                op: Optional[ReduceOp] = None) -> mx.nd.NDArray:
     """Allreduce in place: writes the result to `tensor` and returns it."""
-    op = reduction(average, op)
-    _check(tensor, "allreduce", name)
-    return _allreduce(tensor, name, priority, op, prescale_factor,
-                      postscale_factor, process_set, True)
+    return _allreduced([tensor], [name], average, op, priority, prescale_factor, postscale_factor, process_set,
+                       True)[0]
 
 
 def grouped_allreduce(tensors: Sequence[mx.nd.NDArray],
@@ -181,12 +180,8 @@ def grouped_allreduce(tensors: Sequence[mx.nd.NDArray],
     Returns:
         The list of results.
     """
-    op = reduction(average, op)
-    return _each(
-        lambda tensor, member: _allreduce(tensor, member, priority, op,
-                                          prescale_factor, postscale_factor,
-                                          process_set, False), tensors,
-        "allreduce", name)
+    return _allreduced(tensors, member_names(name, len(tensors)), average, op, priority, prescale_factor,
+                       postscale_factor, process_set, False)
 
 
 def grouped_allreduce_(tensors: Sequence[mx.nd.NDArray],
@@ -198,12 +193,8 @@ def grouped_allreduce_(tensors: Sequence[mx.nd.NDArray],
                        process_set: ProcessSet = global_process_set,
                        op: Optional[ReduceOp] = None) -> list[mx.nd.NDArray]:
     """allreduce_() of each of `tensors`, named `<name>.<i>of<n>`."""
-    op = reduction(average, op)
-    return _each(
-        lambda tensor, member: _allreduce(tensor, member, priority, op,
-                                          prescale_factor, postscale_factor,
-                                          process_set, True), tensors,
-        "allreduce", name)
+    return _allreduced(tensors, member_names(name, len(tensors)), average, op, priority, prescale_factor,
+                       postscale_factor, process_set, True)
 
 
 def allgather(tensor: mx.nd.NDArray,
@@ -227,7 +218,6 @@ def allgather(tensor: mx.nd.NDArray,
         ValueError: wrong arguments, or before init().
         HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
-    del priority
     _check(tensor, "allgather", name)
     return _from_numpy(arrays.allgather(tensor.asnumpy(), name, process_set),
                        tensor)
@@ -243,8 +233,7 @@ def grouped_allgather(tensors: Sequence[mx.nd.NDArray],
     Returns:
         The list of results.
     """
-    del priority
-    _each(lambda tensor, member: None, tensors, "allgather", name)
+    _check_all(tensors, "allgather", member_names(name, len(tensors)))
     gathered = arrays.grouped_allgather([t.asnumpy() for t in tensors], name,
                                         process_set)
     return [_from_numpy(rows, t) for rows, t in zip(gathered, tensors)]
@@ -307,7 +296,6 @@ def alltoall(tensor: mx.nd.NDArray,
         ValueError: wrong arguments, or before init().
         HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
-    del priority
     _check(tensor, "alltoall", name)
     if isinstance(splits, mx.nd.NDArray):
         splits = splits.asnumpy()
@@ -317,17 +305,20 @@ def alltoall(tensor: mx.nd.NDArray,
     return tuple(_from_numpy(part, tensor) for part in result)
 
 
-def _reducescatter(tensor: mx.nd.NDArray, op: ReduceOp, name: Optional[str],
-                   priority: int, process_set: Any, prescale: float,
-                   postscale: float) -> mx.nd.NDArray:
-    collectives.check_scattered(name, tensor.ndim, op)
-    prescale, postscale = collectives.check_factors("reducescatter", name,
-                                                    prescale, postscale)
+def _scattered(tensors: Sequence[mx.nd.NDArray], names: Sequence[Optional[str]], op: ReduceOp, priority: int,
+               process_set: ProcessSet, prescale: float, postscale: float) -> list[mx.nd.NDArray]:
+    """Pushes a reducescatter of each tensor, if none of them is refused."""
+    op = reduction(None, op)
+    _check_all(tensors, "reducescatter", names)
     number = id_of(process_set)
-    rows = collectives.scattered_rows(tensor.shape[0], number)
-    return _push(_native.REDUCESCATTER, tensor,
-                 _empty(tensor, (rows,) + tensor.shape[1:]), name, priority,
-                 number, op, 0, prescale, postscale)
+    results = []
+    for tensor, name in zip(tensors, names):
+        collectives.check_scattered(name, tensor.ndim, op)
+        factors = collectives.check_factors("reducescatter", name, prescale, postscale)
+        rows = collectives.scattered_rows(tensor.shape[0], number)
+        results.append(_push(_native.REDUCESCATTER, tensor, _empty(tensor, (rows,) + tensor.shape[1:]), name,
+                             priority, number, op, 0, *factors))
+    return results
 
 
 def reducescatter(tensor: mx.nd.NDArray,
@@ -353,9 +344,7 @@ def reducescatter(tensor: mx.nd.NDArray,
         ValueError: wrong arguments, or before init().
         HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
-    _check(tensor, "reducescatter", name)
-    return _reducescatter(tensor, reduction(None, op), name, priority,
-                          process_set, prescale_factor, postscale_factor)
+    return _scattered([tensor], [name], op, priority, process_set, prescale_factor, postscale_factor)[0]
 
 
 def grouped_reducescatter(tensors: Sequence[mx.nd.NDArray],
@@ -371,8 +360,5 @@ def grouped_reducescatter(tensors: Sequence[mx.nd.NDArray],
     Returns:
         The list of results.
     """
-    op = reduction(None, op)
-    return _each(
-        lambda tensor, member: _reducescatter(
-            tensor, op, member, priority, process_set, prescale_factor,
-            postscale_factor), tensors, "reducescatter", name)
+    return _scattered(tensors, member_names(name, len(tensors)), op, priority, process_set, prescale_factor,
+                      postscale_factor)

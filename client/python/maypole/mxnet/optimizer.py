@@ -43,7 +43,6 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
     def __init__(self, optimizer: mx.optimizer.Optimizer,
                  gradient_predivide_factor: float = 1.0, num_groups: int = 0,
                  process_set: ProcessSet = global_process_set):
-        del num_groups
         self._optimizer = optimizer
         self._gradient_predivide_factor = gradient_predivide_factor
         self._process_set = process_set
@@ -119,7 +118,6 @@ class DistributedTrainer(mx.gluon.Trainer):
                  gradient_predivide_factor: float = 1.0,
                  prefix: Optional[str] = None, num_groups: int = 0,
                  process_set: ProcessSet = global_process_set):
-        del num_groups
         if isinstance(optimizer, DistributedOptimizer):
             _log.warning("maypole: DistributedTrainer takes the optimizer of "
                          "the given DistributedOptimizer")

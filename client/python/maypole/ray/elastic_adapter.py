@@ -1,18 +1,20 @@
 """An elastic job: run() starts ranks on the nodes of the cluster, and replaces them, until the function returns."""
 
+import dataclasses
 import logging
 import os
 import signal
 import time
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, Optional
 
+from maypole.common import driver
 from maypole.common.elastic import ASKED_TO_LEAVE
 from maypole.common.elastic_driver import Action, ElasticDriver
-from maypole.ray import cluster, discovery, placement, shim
+from maypole.ray import cluster, discovery, shim
 from maypole.ray.errors import describe
 from maypole.ray.gathering import Callbacks
-from maypole.ray.nodes import Daemons, Node
-from maypole.ray.static_adapter import call, make_daemons, variables_of_job
+from maypole.ray.nodes import Node
+from maypole.ray.static_adapter import make_daemons, variables_of_job
 from maypole.ray.worker import BaseHorovodWorker, Ended, failed_after_its_training
 from maypole.runner.errors import RankError
 
@@ -29,43 +31,34 @@ class ElasticAdapter:
     def __init__(self, settings: Any, min_workers: int, max_workers: Optional[int], resources: dict[str, float],
                  reset_limit: Optional[int], cooldown_range: Optional[tuple[int, int]], elastic_timeout: float,
                  override_discovery: bool):
-        self._settings = settings
-        self._least, self._most = min_workers, max_workers
-        self._resources = resources
-        self._reset_limit = reset_limit
-        self._cooldown = cooldown_range or _COOLDOWN
-        self._patience = elastic_timeout
+        self.settings = settings
+        self.least, self.most = min_workers, max_workers
+        self.resources = resources
+        self.reset_limit = reset_limit
+        self.cooldown = cooldown_range or _COOLDOWN
+        self.patience = elastic_timeout
         if override_discovery:
             settings.discovery = discovery.RayHostDiscovery("GPU" in resources, resources["CPU"],
                                                             resources.get("GPU", 0.0))
-        self._discovery = discovery.check(settings.discovery)
-        self._executable: tuple = (None, None, None)
+        self.discovery = discovery.check(settings.discovery)
+        self.executable: tuple = (None, None, None)
         self._extra: Optional[dict] = None
 
     def start(self, executable_cls: Optional[type], executable_args: Optional[list], executable_kwargs: Optional[dict],
               extra_env_vars: Optional[dict]) -> None:
         """Keeps what the workers' constructor is to get; the workers start in execute()."""
-        self._executable = (executable_cls, executable_args, executable_kwargs)
+        self.executable = (executable_cls, executable_args, executable_kwargs)
         self._extra = extra_env_vars
-
-    def run(self, fn: Callable[..., Any], args: Optional[list], kwargs: Optional[dict],
-            callbacks: Optional[list[Callable]]) -> list[Any]:
-        """Runs fn(*args, **kwargs) in all ranks; returns their results."""
-        return self.execute(call(fn, args, kwargs), callbacks)
 
     def execute(self, fn: Callable[[Any], Any], callbacks: Optional[list[Callable]]) -> list[Any]:
         """Runs fn(worker) in all ranks, which may come and go; returns their results."""
-        variables = variables_of_job(self._settings, self._extra)
-        policy = ElasticDriver(self._least, self._least, self._most, self._reset_limit, self._cooldown, self._patience)
-        of_ranks = _OfRanks(variables, self._least, self._most, self._resources, self._executable, fn,
-                            float(getattr(self._settings, "timeout_s", 30)))
         calling = Callbacks(callbacks)
         try:
-            return _Run(policy, self._discovery, make_daemons(self._settings, variables), of_ranks, calling).results()
+            return _Run(self, variables_of_job(self.settings, self._extra), fn, calling).results()
         finally:
             calling.end()
 
-    def run_remote(self, fn: Callable[..., Any], args: Optional[list], kwargs: Optional[dict]) -> list[Any]:
+    def run_remote(self, fn: Callable[[Any], Any]) -> list[Any]:
         """Raises NotImplementedError."""
         raise NotImplementedError("run_remote() of an elastic job: its ranks come and go, so their number, and that of "
                                   "the results, is not known; use run()")
@@ -78,41 +71,33 @@ class ElasticAdapter:
         """Nothing lives outside of run()."""
 
 
-class _OfRanks(NamedTuple):
-    """What all ranks have in common. seconds: how long Ray may take to start one."""
-
-    variables: dict[str, str]
-    least: int
-    most: Optional[int]
-    resources: dict[str, float]
-    executable: tuple
-    fn: Callable[[Any], Any]
-    seconds: float
-
-
+@dataclasses.dataclass
 class _Process:
     """A rank's actor. pid: None until it runs. finished_file: is there if it has trained to the end; may be empty."""
 
-    def __init__(self, actor: Any, node: Node, finished_file: str, deadline: float):
-        self.actor = actor
-        self.node = node
-        self.finished_file = finished_file
-        self.deadline = deadline
-        self.pid: Optional[int] = None
-        self.late = False
-        self.asked = False  # to leave
+    actor: Any
+    node: Node
+    finished_file: str
+    deadline: float
+    pid: Optional[int] = None
+    late: bool = False
+    asked: bool = False  # to leave
 
 
 class _Run:
     """One run of a function. Everything happens in results(), in one thread."""
 
-    def __init__(self, policy: ElasticDriver, finding: Any, daemons: Daemons, of_ranks: _OfRanks,
+    def __init__(self, adapter: ElasticAdapter, variables: dict[str, str], fn: Callable[[Any], Any],
                  callbacks: Callbacks):
-        self._policy = policy
-        self._finding = finding
-        self._daemons = daemons
-        self._of_ranks = of_ranks
+        """variables: of all ranks."""
+        self._adapter = adapter
+        self._policy = ElasticDriver(adapter.least, adapter.least, adapter.most, adapter.reset_limit, adapter.cooldown,
+                                     adapter.patience)
+        self._daemons = make_daemons(adapter.settings, variables)
+        self._variables = variables
+        self._fn = fn
         self._callbacks = callbacks
+        self._seconds = float(getattr(adapter.settings, "timeout_s", 30))  # Ray may take to start a rank
         self._actor = cluster.get_ray().remote(BaseHorovodWorker)
         self._ray_nodes: dict[str, cluster.RayNode] = {}
         self._nodes: dict[int, Node] = {}  # by the policy's numbers
@@ -171,7 +156,7 @@ class _Run:
         nodes = cluster.living_nodes()
         self._ray_nodes = {node.node_id: node for node in nodes}
         try:
-            self._found = dict(self._finding.find_available_hosts_and_slots())
+            self._found = dict(self._adapter.discovery.find_available_hosts_and_slots())
             self._complained = ""
         except Exception as error:  # the user's code
             if self._found is None:
@@ -206,18 +191,19 @@ class _Run:
         self._daemons.forget(self._nodes.pop(action.node))
 
     def _do_start_process(self, action: Action) -> None:
-        node, of_ranks, number = self._nodes[action.node], self._of_ranks, action.process
-        resources = of_ranks.resources
+        node, adapter, number = self._nodes[action.node], self._adapter, action.process
+        resources = adapter.resources
         actor = self._actor.options(num_cpus=resources["CPU"], num_gpus=resources.get("GPU", 0),
                                     scheduling_strategy=cluster.on_node(node.ray_node.node_id)).remote()
         agent = self._agents[action.node]
         # In the directory of an agent of ours, which ends with it.
         file = f"{os.path.dirname(agent)}/finished.{number}" if self._daemons.starts_any() else ""
-        self._processes[number] = _Process(actor, node, file, time.monotonic() + of_ranks.seconds)
-        variables = {**of_ranks.variables, "MAYPOLE_FINISHED_FILE": file,
-                     **placement.elastic_variables(agent, node.name, node.ray_node.host, of_ranks.least, of_ranks.most)}
+        self._processes[number] = _Process(actor, node, file, time.monotonic() + self._seconds)
+        variables = {**self._variables, "MAYPOLE_FINISHED_FILE": file, "MAYPOLE_AGENT": agent,
+                     **driver.variables_on(node.name, node.ray_node.host),
+                     **driver.elastic_variables(adapter.least, adapter.most)}
         self._waiting[actor.where.remote(shim.in_use())] = lambda ref: self._on_start(number, ref)
-        self._waiting[actor.execute_elastic.remote(of_ranks.fn, variables, of_ranks.executable, self._callbacks.queue)
+        self._waiting[actor.execute_elastic.remote(self._fn, variables, adapter.executable, self._callbacks.queue)
                       ] = lambda ref: self._on_end(number, ref)
 
     def _do_signal_process(self, action: Action) -> None:
@@ -290,7 +276,7 @@ class _Run:
             else:
                 status, how = 1, f"failed: {describe(error)}"
             if process.late:
-                how = f"was not started by Ray within {self._of_ranks.seconds:g} s (timeout_s)"
+                how = f"was not started by Ray within {self._seconds:g} s (timeout_s)"
         how += f" (pid {process.pid})"
         when = "after its training" if finished else "while others had finished"
         self._last_end = f"process {number} (host {process.node.name}) {how}, {when}"

@@ -244,10 +244,6 @@ class Daemons:
         """Whether daemons were started, which may be lost."""
         return self._coordinator is not None and not self._coordinator.running_agents
 
-    def has(self, node: Node) -> bool:
-        """Whether it is still the job's: not after forget()."""
-        return self._nodes.get(node.ray_node.node_id) is node
-
     def forget(self, node: Node) -> None:
         """Ends the daemons on this node, without waiting for that."""
         self._nodes.pop(node.ray_node.node_id, None)

@@ -1,36 +1,11 @@
-"""Which Ray actor is which rank, and the environment of a rank. Pure: no Ray in here.
-
-Ranks are numbered node by node, in the order of the nodes' first workers, as
-maypolerun does. (Horovod numbers them by bundle, so that ranks of a node may
-not follow each other.)
-"""
+"""The names of a job and its nodes, and the environment of its ranks. Pure: no Ray in here."""
 
 import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
-from maypole.common.driver import Place
-
 _MAX_NAME = 63  # of jobs, nodes and hosts: docs/design.md, section 12
-
-def by_node(node_ids: Sequence[str]) -> list[int]:
-    """The indexes of node_ids, so sorted that those of a node follow each other; nodes in order of appearance."""
-    first: dict[str, int] = {}
-    for index, node_id in enumerate(node_ids):
-        first.setdefault(node_id, index)
-    return sorted(range(len(node_ids)), key=lambda index: first[node_ids[index]])
-
-
-def places(node_ids: Sequence[str]) -> list[Place]:
-    """The places of ranks 0, 1, ...; node_ids: the node of each, sorted by by_node()."""
-    nodes = list(dict.fromkeys(node_ids))
-    found, local = [], dict.fromkeys(nodes, 0)
-    for rank, node_id in enumerate(node_ids):
-        found.append(Place(rank, len(node_ids), local[node_id], node_ids.count(node_id), nodes.index(node_id),
-                           len(nodes)))
-        local[node_id] += 1
-    return found
 
 
 def node_name(host: str, node_id: str, taken: Iterable[str]) -> str:
@@ -40,11 +15,6 @@ def node_name(host: str, node_id: str, taken: Iterable[str]) -> str:
         return name
     end = "-" + node_id[:8]
     return name[:_MAX_NAME - len(end)] + end
-
-
-def job_name() -> str:
-    """A new name for a job."""
-    return "ray-" + secrets.token_hex(4)
 
 
 def job_variables(passed_on: Mapping[str, str], extra: Optional[Mapping[str, Any]], start_timeout_s: int,
@@ -59,31 +29,13 @@ def job_variables(passed_on: Mapping[str, str], extra: Optional[Mapping[str, Any
     if not variables.get("HOROVOD_START_TIMEOUT"):
         _default(variables, "MAYPOLE_START_TIMEOUT", str(start_timeout_s))
     _default(variables, "MAYPOLE_TOKEN", token)
-    _default(variables, "MAYPOLE_JOB", job_name())
+    _default(variables, "MAYPOLE_JOB", "ray-" + secrets.token_hex(4))
     return variables
 
 
 def _default(variables: dict[str, str], name: str, value: str) -> None:
     if not variables.get(name):
         variables[name] = value
-
-
-def rank_variables(place: Place, agent: str, node: str, host: str) -> dict[str, str]:
-    """What one rank of a static job has besides job_variables(); HOROVOD_* are for scripts."""
-    return {**_variables_on(agent, node, host), **place.variables()}
-
-
-def elastic_variables(agent: str, node: str, host: str, least: int, most: Optional[int]) -> dict[str, str]:
-    """What a rank of an elastic job has besides job_variables(): the coordinator gives it its place."""
-    variables = _variables_on(agent, node, host)
-    variables.update({"MAYPOLE_ELASTIC": "1", "HOROVOD_ELASTIC": "1", "MAYPOLE_MIN_SIZE": str(least)})
-    if most is not None:
-        variables["MAYPOLE_MAX_SIZE"] = str(most)
-    return variables
-
-
-def _variables_on(agent: str, node: str, host: str) -> dict[str, str]:
-    return {"MAYPOLE_AGENT": agent, "MAYPOLE_NODE": node, "HOROVOD_HOSTNAME": host}
 
 
 def visible_devices(ids_by_local_rank: Sequence[Sequence[Any]]) -> Optional[str]:

@@ -63,7 +63,6 @@ class RayExecutor:
                         ssh_str: Optional[str] = None, placement_group_timeout_s: int = 100,
                         nics: Optional[Iterable[str]] = None, verbose: int = 1) -> MiniSettings:
         """See MiniSettings. ssh_str has no effect: no key is written."""
-        del ssh_str
         return MiniSettings(nics=nics, verbose=verbose, ssh_identity_file=ssh_identity_file, timeout_s=timeout_s,
                             placement_group_timeout_s=placement_group_timeout_s)
 
@@ -144,7 +143,7 @@ class RayExecutor:
         Raises:
             RankError: a rank fails, which names rank, node and cause, at most 10 s after it.
         """
-        return self._call("run", fn, args, kwargs, callbacks)
+        return self._call("execute", _of_executable(fn, args, kwargs), callbacks, caller="run")
 
     def execute(self, fn: Callable[[Any], Any], callbacks: Optional[list[Callable]] = None) -> list[Any]:
         """fn(executable) in each rank, as run(); executable: the rank's object of start()'s executable_cls, or None."""
@@ -162,7 +161,7 @@ class RayExecutor:
         Raises:
             NotImplementedError: in an elastic job, whose ranks change.
         """
-        return self._call("run_remote", fn, args, kwargs)
+        return self._call("run_remote", _of_executable(fn, args, kwargs))
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
         """fn(executable) in rank 0 alone; its result. NotImplementedError in an elastic job."""
@@ -177,11 +176,16 @@ class RayExecutor:
         finally:
             self._adapter = None
 
-    def _call(self, name: str, *args: Any) -> Any:
+    def _call(self, name: str, *args: Any, caller: str = "") -> Any:
         if self._adapter is None:
-            raise RuntimeError(f"{name}(): this RayExecutor is not started: call start() first")
+            raise RuntimeError(f"{caller or name}(): this RayExecutor is not started: call start() first")
         method = getattr(self._adapter, name)
         return initialized_ray().get(method.remote(*args)) if self._is_remote else method(*args)
+
+
+def _of_executable(fn: Callable[..., Any], args: Optional[list], kwargs: Optional[dict]) -> Callable[[Any], Any]:
+    """run()'s function as one for execute()."""
+    return lambda executable: fn(*(args or ()), **(kwargs or {}))
 
 
 def _check_numbers(num_workers: Optional[int], num_hosts: Optional[int], num_workers_per_host: int,

@@ -50,12 +50,13 @@ class StaticAdapter:
         ray = cluster.get_ray()
         self.workers = self._make_workers()
         facts = self._facts()
-        order = placement.by_node([fact["node_id"] for fact in facts])
-        self.workers = [self.workers[index] for index in order]
-        facts = [facts[index] for index in order]
+        # Horovod numbers ranks by bundle, so that those of a node may not follow each other.
+        places = driver.number({index: fact["node_id"] for index, fact in enumerate(facts)})
+        self.workers = [self.workers[index] for index in places]
+        facts = [facts[index] for index in places]
         variables = variables_of_job(self._settings, extra_env_vars)
         ray.get([worker.update_env_vars.remote({**variables, **own}) for worker, own in
-                 zip(self.workers, self._start_daemons(facts, variables))])
+                 zip(self.workers, self._start_daemons(list(places.values()), facts, variables))])
         ray.get([worker.start_executable.remote(executable_cls, executable_args, executable_kwargs)
                  for worker in self.workers])
 
@@ -96,8 +97,9 @@ class StaticAdapter:
         raise TimeoutError(f"{len(started)} of {len(refs)} ranks, each with {self._resources}, have started within "
                            f"{seconds:g} s (placement_group_timeout_s){where}")
 
-    def _start_daemons(self, facts: list[dict[str, Any]], variables: dict[str, str]) -> list[dict[str, str]]:
-        """Returns the variables of each rank, by rank. facts: of each."""
+    def _start_daemons(self, places: list[driver.Place], facts: list[dict[str, Any]], variables: dict[str, str]
+                      ) -> list[dict[str, str]]:
+        """Returns the variables of each rank, by rank. places, facts: of each."""
         ray = cluster.get_ray()
         known = {node.node_id: node for node in cluster.living_nodes()}
         used = {fact["node_id"]: known[fact["node_id"]] for fact in facts}
@@ -113,7 +115,6 @@ class StaticAdapter:
                 raise RuntimeError(f"node {nodes[node_id].name}: {error.cause}") from error
         if self._daemons.starts_any():
             self._lost = [node.actor.wait_lost.remote() for node in nodes.values()]
-        places = placement.places([fact["node_id"] for fact in facts])
         self._ranks = [Rank(place.rank, nodes[fact["node_id"]].name, fact["pid"]) for place, fact in zip(places, facts)]
         return [self._variables(place, fact, facts, sockets, nodes) for place, fact in zip(places, facts)]
 
@@ -121,16 +122,12 @@ class StaticAdapter:
     def _variables(place: driver.Place, fact: dict[str, Any], facts: list[dict[str, Any]], sockets: dict[str, str],
                    nodes: dict[str, Any]) -> dict[str, str]:
         node_id = fact["node_id"]
-        own = placement.rank_variables(place, sockets[node_id], nodes[node_id].name, fact["host"])
+        own = {"MAYPOLE_AGENT": sockets[node_id], **driver.variables_on(nodes[node_id].name, fact["host"]),
+               **place.variables()}
         devices = placement.visible_devices([other["gpus"] for other in facts if other["node_id"] == node_id])
         if devices is not None:
             own["CUDA_VISIBLE_DEVICES"] = devices
         return own
-
-    def run(self, fn: Callable[..., Any], args: Optional[list], kwargs: Optional[dict],
-            callbacks: Optional[list[Callable]]) -> list[Any]:
-        """Runs fn(*args, **kwargs) in all ranks; returns their results by rank."""
-        return self.execute(call(fn, args, kwargs), callbacks)
 
     def execute(self, fn: Callable[[Any], Any], callbacks: Optional[list[Callable]]) -> list[Any]:
         """Runs fn(worker) in all ranks; returns their results by rank."""
@@ -144,10 +141,9 @@ class StaticAdapter:
         finally:
             calling.end()
 
-    def run_remote(self, fn: Callable[..., Any], args: Optional[list], kwargs: Optional[dict]) -> list[Any]:
-        """Starts fn(*args, **kwargs) in all ranks; returns Ray's references to their results by rank."""
-        function = call(fn, args, kwargs)
-        return [worker.execute.remote(function) for worker in self.workers]
+    def run_remote(self, fn: Callable[[Any], Any]) -> list[Any]:
+        """Starts fn(worker) in all ranks; returns Ray's references to their results by rank."""
+        return [worker.execute.remote(fn) for worker in self.workers]
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
         """Runs fn(worker) in rank 0; returns its result."""
@@ -168,8 +164,3 @@ class StaticAdapter:
         if self._group is not None:
             cluster.remove_group(self._group)
             self._group = None
-
-
-def call(fn: Callable[..., Any], args: Optional[list], kwargs: Optional[dict]) -> Callable[[Any], Any]:
-    """run()'s function as one for execute()."""
-    return lambda executable: fn(*(args or ()), **(kwargs or {}))

@@ -8,11 +8,12 @@ decides here, too (maypole.common.elastic_driver), a task is a host of one slot,
 import time
 from typing import Any, Optional
 
+from maypole.common import driver
 from maypole.common.elastic_driver import Action, ElasticDriver
 from maypole.runner import job as runner_job
 from maypole.runner import messages
 from maypole.runner.errors import RankError
-from maypole.spark import places, slots
+from maypole.spark import slots
 from maypole.spark.job import Base, Settings, Waiting, how_it_ended
 from maypole.spark.tasks import Event, SparkJob, Task
 
@@ -169,14 +170,8 @@ class ElasticJob(Base):
     def _do_start_process(self, action: Action) -> None:
         slot = self._nodes[action.node]
         assert slot.task is not None
-        slot.process = slot.task.number = action.process
-        slot.task.send(
-            "run", {
-                **places.forwarded(), "PYTHONUNBUFFERED": "1",
-                "MAYPOLE_START_TIMEOUT": str(self.rank_timeout),
-                **(self.settings.env or {}),
-                **places.elastic_variables(self._least, self._most, slot.task.host)
-            })
+        slot.process = action.process
+        self.run_process(slot.task, action.process, driver.elastic_variables(self._least, self._most))
 
     def _do_signal_process(self, action: Action) -> None:
         for slot in self._slots:

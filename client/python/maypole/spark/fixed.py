@@ -3,10 +3,11 @@
 import time
 from typing import Any, NamedTuple, Optional
 
+from maypole.common import driver
 from maypole.runner import job as runner_job
 from maypole.runner import messages
 from maypole.runner.errors import RankError
-from maypole.spark import places, slots
+from maypole.spark import slots
 from maypole.spark.job import Base, Settings, Waiting, how_it_ended
 from maypole.spark.tasks import Event, SparkJob, Task
 
@@ -87,17 +88,10 @@ class FixedJob(Base):
             waiting.check([task.host for task in self._tasks.values()])
 
     def _start(self) -> None:
-        numbers = places.number({task.index: task.space for task in self._tasks.values()})
+        numbers = driver.number({task.index: task.space for task in self._tasks.values()})
         for task in self._tasks.values():
             place = numbers[task.index]
-            task.number = place.rank
-            task.send(
-                "run", {
-                    **places.forwarded(), "PYTHONUNBUFFERED": "1",
-                    "MAYPOLE_START_TIMEOUT": str(self.rank_timeout),
-                    **(self.settings.env or {}),
-                    **places.variables(place, task.host)
-                })
+            self.run_process(task, place.rank, place.variables())
 
     def _take(self, seconds: float) -> None:
         for event in self.listener.next_events(seconds):

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
+from maypole.common import driver
 from maypole.common.daemons import Daemon
 from maypole.common.hosts import address_of
 from maypole.runner import messages
@@ -17,6 +18,9 @@ from maypole.spark.output import Output
 _NOTICE_SECONDS = 10.0
 _END_SECONDS = 6.0  # longer than a task needs to end its rank
 _POLL_SECONDS = 0.2
+# Variables of the driver that are paths of its machine, or that the job has itself.
+_OWN = ("MAYPOLE_TOKEN", "MAYPOLE_START_TIMEOUT", "MAYPOLE_COORDINATOR", "MAYPOLE_SECRET_FILE", "MAYPOLE_BIN",
+        "MAYPOLE_LIBRARY", "MAYPOLE_RUNTIME_DIR", "HOROVOD_START_TIMEOUT", "HOROVOD_SPARK_START_TIMEOUT")
 
 
 class Settings(NamedTuple):
@@ -100,6 +104,13 @@ class Base:
         self.listener.close()
         if self.coordinator is not None:
             self.coordinator.end()
+
+    def run_process(self, on: tasks.Task, number: int, place: dict[str, str]) -> None:
+        """Starts a rank's process in the task. place: of the rank, as variables."""
+        on.number = number
+        on.send("run", {**driver.settings(os.environ, _OWN), "PYTHONUNBUFFERED": "1",
+                        "MAYPOLE_START_TIMEOUT": str(self.rank_timeout), **(self.settings.env or {}),
+                        **driver.variables_on(on.host, on.host), **place})
 
     def note(self, text: str) -> None:
         """A line for the user, unless verbose is 0."""

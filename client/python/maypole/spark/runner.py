@@ -55,7 +55,6 @@ def run(
         RuntimeError: likewise, or the Spark job failed.
         TypeError: the call cannot be pickled.
     """
-    del extra_mpi_args
     if use_gloo and use_mpi:
         raise ValueError("use_gloo and use_mpi exclude each other")
     context = requirements.active_context()

@@ -264,12 +264,7 @@ class _Task:
             pass
         process.wait()
         for fd in list(self._streams):
-            self._selector.unregister(fd)
-            if self._streams.pop(fd) == "answer":
-                os.close(fd)
-        for pipe in self._pipes.values():
-            pipe.close()
-        self._pipes = {}
+            self._close(fd)
 
 
 def _memory(name: str, data: bytes) -> int:

@@ -18,41 +18,24 @@ from maypole.tensorflow import (
     _gradients,  # noqa: F401 - registers them
     elastic,
 )
+from maypole.tensorflow import functions as _functions
+from maypole.tensorflow import mpi_ops as _mpi_ops
 from maypole.tensorflow.broadcast_hook import BroadcastGlobalVariablesHook
 from maypole.tensorflow.compression import Compression, Compressor
-from maypole.tensorflow.functions import (
-    allgather_object,
-    broadcast_global_variables,
-    broadcast_object,
-    broadcast_object_fn,
-    broadcast_variables,
-)
-from maypole.tensorflow.mpi_ops import (
-    allgather,
-    alltoall,
-    barrier,
-    broadcast,
-    broadcast_,
-    grouped_allgather,
-    join,
-    local_rank_op,
-    local_size_op,
-    process_set_included_op,
-    rank_op,
-    size_op,
-)
+from maypole.tensorflow.functions import *  # noqa: F403
+from maypole.tensorflow.mpi_ops import *  # noqa: F403
 from maypole.tensorflow.optimizer import DistributedOptimizer
 from maypole.tensorflow.reductions import allreduce, grouped_allreduce, grouped_reducescatter, reducescatter
 from maypole.tensorflow.tape import DistributedGradientTape, PartialDistributedGradientTape
 
 __all__ = [
     "BroadcastGlobalVariablesHook", "Compression", "Compressor", "DistributedGradientTape", "DistributedOptimizer",
-    "PartialDistributedGradientTape", "allgather", "allgather_object", "allreduce", "alltoall", "barrier", "broadcast",
-    "broadcast_", "broadcast_global_variables", "broadcast_object", "broadcast_object_fn", "broadcast_variables",
-    "elastic", "grouped_allgather", "grouped_allreduce", "grouped_reducescatter", "join", "local_rank_op",
-    "local_size_op", "process_set_included_op", "rank_op", "reducescatter", "size_op",
+    "PartialDistributedGradientTape", "allreduce", "elastic", "grouped_allreduce", "grouped_reducescatter",
+    "reducescatter",
 ]
 __all__ += _common.__all__
+__all__ += _functions.__all__
+__all__ += _mpi_ops.__all__
 
 if TYPE_CHECKING:
     from maypole.tensorflow.sync_batch_norm import SyncBatchNormalization as SyncBatchNormalization

@@ -12,6 +12,7 @@ from maypole._keras import variables as values_of
 from maypole.common.exceptions import HorovodInternalError, from_framework
 from maypole.tensorflow import _gradient_layouts, _gradient_sums
 from maypole.tensorflow.functions import broadcast_object
+from maypole.tensorflow.util import assign
 
 
 def internal_error(error: Exception) -> Optional[HorovodInternalError]:
@@ -72,12 +73,7 @@ class KeptValues:
     def restore(self) -> None:
         session = self._session
         for variable, value in zip(self._variables, self._values):
-            if session is None:
-                variable.assign(value)
-            else:
-                # Adds nothing to the graph, which may be finalized.
-                start = variable.initializer
-                session.run(start, {start.inputs[1]: value})
+            assign(variable, value, session)
         _gradient_sums.write(self._sums, session)
 
 

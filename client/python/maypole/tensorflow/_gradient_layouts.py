@@ -31,7 +31,8 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
-from maypole.common import basics, objects, same_on_all
+from maypole.arrays import same_on_all
+from maypole.common import basics, objects
 from maypole.common.process_sets import id_of
 from maypole.tensorflow import _nodes
 from maypole.tensorflow._library import as_it_is

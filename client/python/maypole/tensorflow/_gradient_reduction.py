@@ -22,47 +22,20 @@ Thread contract: any thread, but no two threads with the same variables at once.
 
 import contextlib
 import hashlib
-import warnings
 from collections.abc import Sequence
 from typing import Any, Callable
 
 import tensorflow as tf
 
-from maypole.common import basics
+from maypole.common import basics, training_arguments
 from maypole.common.constants import Average, ReduceOp
 from maypole.common.process_sets import ProcessSet, global_process_set
 from maypole.tensorflow import _gradient_layouts, _nodes, reductions
 from maypole.tensorflow.compression import Compression
 from maypole.tensorflow.mpi_ops import size_op
-from maypole.tensorflow.util import vars_to_refs
+from maypole.tensorflow.util import groups_of, vars_to_refs
 
 _GROUP_BYTES = 32 << 20
-
-
-def check_reduction(op: ReduceOp, gradient_predivide_factor: float) -> None:
-    """Raises ValueError for options that cannot be had together."""
-    if gradient_predivide_factor != 1.0 and op != Average:
-        raise ValueError(
-            f"gradient_predivide_factor={gradient_predivide_factor}: expected "
-            "1.0, because op is not Average; it splits the averaging before "
-            "and after the sum")
-
-
-def check_groups(num_groups: int, groups: Any) -> Any:
-    """Returns `groups`, with Horovod's older name for it taken into account.
-
-    Raises ValueError if it is not None, a number >= 0 or a list of lists.
-    """
-    if num_groups != 0:
-        warnings.warn("num_groups is now called groups", DeprecationWarning,
-                      stacklevel=3)
-        groups = num_groups if groups is None else groups
-    if groups is None or isinstance(groups, (list, tuple)):
-        return groups
-    if isinstance(groups, bool) or not isinstance(groups, int) or groups < 0:
-        raise ValueError(f"groups={groups!r}: expected None, the number of "
-                         "groups, or a list of lists of variables")
-    return groups
 
 
 class LocalVariables:
@@ -128,7 +101,10 @@ def ranks_of(process_set: Any) -> Any:
 
 
 class GradientReduction:
-    """Reduces gradients; one that no rank has stays None. See DistributedOptimizer() for the keywords."""
+    """Reduces gradients; one that no rank has stays None. See DistributedOptimizer() for the keywords.
+
+    local: variables whose gradients stay on this rank.
+    """
 
     def __init__(self,
                  name: str,
@@ -141,12 +117,12 @@ class GradientReduction:
                  groups: Any = None,
                  process_set: ProcessSet = global_process_set,
                  scale_local_gradients: bool = True):
-        check_reduction(op, gradient_predivide_factor)
+        training_arguments.check_predivision(op, gradient_predivide_factor)
         self._name = name
         self._process_set = process_set
         self._sparse_as_dense = sparse_as_dense
         self._groups = groups
-        self._local = LocalVariables(process_set, scale_local_gradients)
+        self.local = LocalVariables(process_set, scale_local_gradients)
         self._options = dict(
             device_dense=device_dense, device_sparse=device_sparse, op=op,
             compression=compression, process_set=process_set)
@@ -155,13 +131,6 @@ class GradientReduction:
                 prescale_factor=1.0 / gradient_predivide_factor,
                 postscale_factor=gradient_predivide_factor)
 
-    def register_local(self, variables: Any) -> None:
-        """The gradients of these, one or a structure of them, stay on this rank."""
-        self._local.register(variables)
-
-    def is_local(self, variable: Any) -> bool:
-        return variable in self._local
-
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any],
                  use_generic_names: bool = False) -> list[Any]:
         """The reduced gradients of the variables, in their order.
@@ -169,7 +138,7 @@ class GradientReduction:
         use_generic_names: names by position, for ranks whose variables have
         different names.
         """
-        return self._local.reduce_others(
+        return self.local.reduce_others(
             lambda g, v: self._reduced(g, v, use_generic_names),
             gradients, variables)
 
@@ -179,7 +148,7 @@ class GradientReduction:
 
         For a sum of them, which is to have the same members on all ranks.
         """
-        return self._local.reduce_others(
+        return self.local.reduce_others(
             lambda g, v: self._completed(g, v, _labels(v, False)), gradients,
             variables, scale=False)
 
@@ -248,7 +217,7 @@ class GradientReduction:
             return self._as_told(dense, variables)
         if tf.executing_eagerly():
             return [dense] if dense else []
-        return _by_bytes(dense, gradients)
+        return groups_of(reversed(dense), gradients.__getitem__, _GROUP_BYTES)
 
     def _as_told(self, dense: list[int], variables: list[Any]
                 ) -> list[list[int]]:
@@ -263,20 +232,6 @@ class GradientReduction:
             else:
                 groups[number].append(i)
         return [group for group in groups if group]
-
-
-def _by_bytes(dense: list[int], gradients: list[Any]) -> list[list[int]]:
-    groups: list[list[int]] = []
-    room = 0
-    for i in reversed(dense):
-        size = gradients[i].dtype.size * (
-            gradients[i].shape.num_elements() or 0)
-        if not groups or size > room:
-            groups.append([])
-            room = _GROUP_BYTES
-        groups[-1].append(i)
-        room -= size
-    return groups
 
 
 def _labels(variables: Sequence[Any], generic: bool) -> list[str]:

@@ -31,6 +31,7 @@ from typing import Any, Callable, Optional
 import tensorflow as tf
 
 from maypole.common import objects
+from maypole.tensorflow.util import assign
 
 _numbers = itertools.count()
 _made: "weakref.WeakSet[GradientSums]" = weakref.WeakSet()
@@ -105,11 +106,7 @@ class GradientSums:
             self._start = values
             return
         for variable, value in zip(self._variables(), values or [0]):
-            if session is None:
-                variable.assign(value)
-            else:  # adds nothing to the graph, which may be finalized
-                start = variable.initializer
-                session.run(start, {start.inputs[1]: value})
+            assign(variable, value, session)
 
     def _variables(self) -> list[Any]:
         return [self.counter] + [t for t in self.totals or () if t is not None]

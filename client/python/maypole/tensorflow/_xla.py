@@ -18,6 +18,7 @@ import ctypes
 import functools
 import os
 import struct
+import types
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
@@ -95,19 +96,12 @@ def _with_rows(kind: str, tensor: Any) -> Any:
 
 def _gradients(kind: str, tensors: Sequence[Any], attributes: dict[str, Any], name: str,
                grads: Sequence[Any]) -> list[Any]:
-    """For gradients, a collective is an operation with these attributes."""
+    """For gradients, a collective is an operation of which they read attributes."""
     if kind == "Allgather":
         raise NotImplementedError(f"allgather {name!r} has no gradient in a function with "
                                   f"jit_compile=True: {_INSTEAD}")
-    return GRADIENTS[kind](_Operation(dict(attributes, tensor_name=name.encode())),
-                                      tensors, grads)
-
-
-class _Operation:
-    """What the gradients' functions read of a tf.Operation."""
-
-    def __init__(self, attributes: dict[str, Any]):
-        self.get_attr = attributes.__getitem__
+    return GRADIENTS[kind](
+        types.SimpleNamespace(get_attr=dict(attributes, tensor_name=name.encode()).__getitem__), tensors, grads)
 
 
 def _custom_call(kind: str, tensors: Sequence[Any], after: list[Any],

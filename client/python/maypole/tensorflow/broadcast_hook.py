@@ -41,5 +41,4 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         """Gives all ranks the variables of the root."""
-        del coord
         session.run(self.bcast_op)

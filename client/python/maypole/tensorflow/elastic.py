@@ -21,11 +21,9 @@ from typing import Any, Callable
 
 import tensorflow as tf
 
-from maypole._keras.elastic import KerasState
-from maypole.common import basics
+from maypole._keras.elastic import KerasState, VariablesState
 from maypole.common.elastic import ObjectState, State, run_converting
 from maypole.tensorflow._elastic import KeptValues, internal_error, keras_values
-from maypole.tensorflow.functions import broadcast_object
 
 __all__ = ["ObjectState", "State", "TensorFlowKerasState", "TensorFlowState",
            "run"]
@@ -62,7 +60,7 @@ class TensorFlowKerasState(KerasState):
         return keras_values(self._backend)
 
 
-class TensorFlowState(ObjectState):
+class TensorFlowState(VariablesState):
     """Variables, and objects, which are attributes.
 
     Args:
@@ -89,21 +87,7 @@ class TensorFlowState(ObjectState):
                 raise ValueError("TensorFlowState: there is no default session; "
                                  "give session=")
         self.session = None if eager else session
-        self._kept = KeptValues(self.session)
-        super().__init__(broadcast_object, basics.rank, **kwargs)
-        self._kept.save(self.variables)
+        super().__init__(KeptValues(self.session), **kwargs)
 
-    def save(self) -> None:
-        """Keeps copies of the variables and attributes."""
-        self._kept.save(self.variables)
-        super().save()
-
-    def restore(self) -> None:
-        """Sets variables and attributes to their values at the last save()."""
-        self._kept.restore()
-        super().restore()
-
-    def sync(self) -> None:
-        """Gives all ranks the variables and attributes of rank 0, and saves them."""
-        self._kept.sync(self.variables)
-        super().sync()  # saves
+    def _variables(self) -> list[Any]:
+        return self.variables

@@ -15,6 +15,10 @@ from maypole.common.process_sets import ProcessSet, global_process_set
 from maypole.tensorflow import mpi_ops
 from maypole.tensorflow._library import as_it_is
 
+__all__ = [
+    "allgather_object", "broadcast_global_variables", "broadcast_object", "broadcast_object_fn", "broadcast_variables",
+]
+
 
 @as_it_is
 def broadcast_variables(variables: Sequence[Any], root_rank: int,
@@ -23,7 +27,6 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int,
 
     inplace is accepted for compatibility: the variables are always overwritten.
     """
-    del inplace
     assigned = mpi_ops.broadcast_(variables, root_rank, "broadcast_variables", process_set)
     if tf.executing_eagerly():
         return None
@@ -61,7 +64,6 @@ def broadcast_object(obj: Any, root_rank: int = 0, session: Any = None,
         name: by which ranks match the operation; None: by the order of submission.
         process_set: the ranks that take part; all of them must make the call.
     """
-    del session
     return objects.broadcast_object(obj, root_rank, name, process_set)
 
 
@@ -92,5 +94,4 @@ def allgather_object(obj: Any, session: Any = None, name: Optional[str] = None,
         name: by which ranks match the operation; None: by the order of submission.
         process_set: the ranks that take part; all of them must make the call.
     """
-    del session
     return objects.allgather_object(obj, name, process_set)

@@ -46,7 +46,6 @@ class LocalGradientAggregationHelper(LocalGradientAggregationHelperEager):
                  process_set: ProcessSet = global_process_set,
                  scale_local_gradients: bool = True,
                  name: str = ""):
-        del rank
         self.optimizer_type = optimizer_type
         self.name = name
         super().__init__(backward_passes_per_step, allreduce_func,

@@ -18,6 +18,7 @@ from typing import Any, Callable, Optional
 import tensorflow as tf
 
 from maypole.common.process_sets import ProcessSet, global_process_set
+from maypole.common.training_arguments import check_passes
 from maypole.tensorflow import _gradient_sums
 from maypole.tensorflow._gradient_reduction import LocalVariables
 
@@ -51,10 +52,7 @@ class LocalGradientAggregationHelperEager:
                  average_aggregated_gradients: bool,
                  process_set: ProcessSet = global_process_set,
                  scale_local_gradients: bool = True):
-        if backward_passes_per_step <= 0:
-            raise ValueError(
-                f"backward_passes_per_step={backward_passes_per_step}: "
-                "expected a positive number")
+        check_passes(backward_passes_per_step)
         self.backward_passes_per_step = backward_passes_per_step
         self.allreduce_grads = allreduce_func
         self.sparse_as_dense = sparse_as_dense
@@ -113,7 +111,6 @@ class LocalGradientAggregationHelperEager:
 
         args[0]: the gradients and variables that the closure applies.
         """
-        del kwargs
         return self._cond_applied(
             apply_grads_closure, lambda: self._count_iteration(optimizer),
             args)

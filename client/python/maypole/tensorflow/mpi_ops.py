@@ -21,11 +21,16 @@ from typing import Any, Optional, Union
 import tensorflow as tf
 
 from maypole.common import collectives
-from maypole.common.constants import Adasum, ReduceOp, Sum
+from maypole.common.constants import Adasum, ReduceOp
 from maypole.common.process_sets import ProcessSet, global_process_set, id_of
 from maypole.tensorflow import _gradient_layouts, _nodes
 from maypole.tensorflow._library import as_it_is
-from maypole.tensorflow.util import tf_variable
+from maypole.tensorflow.util import groups_of, tf_variable
+
+__all__ = [
+    "allgather", "alltoall", "barrier", "broadcast", "broadcast_", "grouped_allgather", "join", "local_rank_op",
+    "local_size_op", "process_set_included_op", "rank_op", "size_op",
+]
 
 # How many bytes of variables one operation broadcasts: its results lie beside
 # them until they are assigned.
@@ -56,44 +61,6 @@ def _reduce(kind: str, values: Sequence[Any], name: Optional[str], op: ReduceOp,
     return _group_call(kind, tensors, name, ignore_name_scope, {
         "reduce_op": op, "prescale_bits": _bits(prescale), "postscale_bits": _bits(postscale),
         "process_set_id": process_set})
-
-
-@as_it_is
-def _allreduce(tensor: Any, name: Optional[str] = None, op: ReduceOp = Sum,
-               prescale_factor: float = 1.0, postscale_factor: float = 1.0,
-               ignore_name_scope: bool = False, process_set: ProcessSet = global_process_set) -> Any:
-    """Reduces a dense tensor; without compression. See allreduce()."""
-    return _reduce("Allreduce", [tensor], name, op, prescale_factor, postscale_factor,
-                   ignore_name_scope, id_of(process_set))[0]
-
-
-@as_it_is
-def _grouped_allreduce(tensors: Sequence[Any], name: Optional[str] = None, op: ReduceOp = Sum,
-                       prescale_factor: float = 1.0, postscale_factor: float = 1.0,
-                       ignore_name_scope: bool = False,
-                       process_set: ProcessSet = global_process_set) -> list[Any]:
-    """Reduces dense tensors as one operation; without compression."""
-    return _reduce("Allreduce", tensors, name, op, prescale_factor, postscale_factor,
-                   ignore_name_scope, id_of(process_set))
-
-
-@as_it_is
-def _reducescatter(tensor: Any, name: Optional[str] = None, op: ReduceOp = Sum,
-                   ignore_name_scope: bool = False, process_set: ProcessSet = global_process_set,
-                   prescale_factor: float = 1.0, postscale_factor: float = 1.0) -> Any:
-    """Reduces a tensor; returns this rank's rows. Without compression."""
-    return _reduce("Reducescatter", [tensor], name, op, prescale_factor, postscale_factor,
-                   ignore_name_scope, id_of(process_set))[0]
-
-
-@as_it_is
-def _grouped_reducescatter(tensors: Sequence[Any], name: Optional[str] = None, op: ReduceOp = Sum,
-                           ignore_name_scope: bool = False,
-                           process_set: ProcessSet = global_process_set, prescale_factor: float = 1.0,
-                           postscale_factor: float = 1.0) -> list[Any]:
-    """As _reducescatter(), of each tensor, as one operation."""
-    return _reduce("Reducescatter", tensors, name, op, prescale_factor, postscale_factor,
-                   ignore_name_scope, id_of(process_set))
 
 
 @as_it_is
@@ -174,25 +141,11 @@ def broadcast_(variables: Sequence[Any], root_rank: int, name: Optional[str] = N
     number = id_of(process_set)
     assigned: list[Any] = []
     with _nodes.together():
-        for group in _groups([tf_variable(variable) for variable in variables]):
+        for group in groups_of(map(tf_variable, variables), lambda variable: variable, _GROUP_BYTES):
             values = _broadcast([variable.read_value() for variable in group], root_rank,
                                 f"{name or 'broadcast'}.{len(assigned)}", False, number)
             assigned += [variable.assign(value) for variable, value in zip(group, values)]
     return assigned
-
-
-def _groups(variables: Sequence[Any]) -> list[list[Any]]:
-    """The variables in order, in lists of at most _GROUP_BYTES (or of one)."""
-    groups: list[list[Any]] = []
-    room = 0
-    for variable in variables:
-        size = (variable.shape.num_elements() or 0) * variable.dtype.size
-        if not groups or size > room:
-            groups.append([])
-            room = _GROUP_BYTES
-        groups[-1].append(variable)
-        room -= size
-    return groups
 
 
 @as_it_is

@@ -15,7 +15,8 @@ import tensorflow as tf
 from maypole.common import basics
 from maypole.common.constants import Adasum, Average, ReduceOp
 from maypole.common.process_sets import ProcessSet, global_process_set
-from maypole.tensorflow._gradient_reduction import GradientReduction, check_groups, check_reduction
+from maypole.common.training_arguments import check_predivision, groups_of
+from maypole.tensorflow._gradient_reduction import GradientReduction
 from maypole.tensorflow.adasum_optimizer import _DistributedAdasumOptimizer
 from maypole.tensorflow.compression import Compression, Compressor
 from maypole.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
@@ -28,36 +29,16 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
     gradients only then.
     """
 
-    def __init__(self, optimizer: tf.compat.v1.train.Optimizer, name: Optional[str] = None,
-                 use_locking: bool = False, device_dense: str = "",
-                 device_sparse: str = "", compression: type[Compressor] = Compression.none,
-                 sparse_as_dense: bool = False, op: ReduceOp = Average,
-                 gradient_predivide_factor: float = 1.0,
-                 backward_passes_per_step: int = 1,
-                 average_aggregated_gradients: bool = False, groups: Any = None,
-                 process_set: ProcessSet = global_process_set,
-                 scale_local_gradients: bool = True):
-        super().__init__(name=name or f"Distributed{type(optimizer).__name__}",
-                         use_locking=use_locking)
+    def __init__(self, optimizer: tf.compat.v1.train.Optimizer, name: str, use_locking: bool,
+                 reduction: GradientReduction, aggregation: Optional[LocalGradientAggregationHelper]):
+        super().__init__(name=name, use_locking=use_locking)
         self._optimizer = optimizer
-        self._reduction = GradientReduction(
-            self.get_name(), device_dense, device_sparse, compression,
-            sparse_as_dense, op, gradient_predivide_factor, groups, process_set,
-            scale_local_gradients)
-        self._aggregation = None
-        if backward_passes_per_step > 1:
-            self._aggregation = LocalGradientAggregationHelper(
-                backward_passes_per_step, self._reduction, sparse_as_dense,
-                average_aggregated_gradients, rank=basics.rank(),
-                optimizer_type=(
-                    LocalGradientAggregationHelper._OPTIMIZER_TYPE_LEGACY),
-                process_set=process_set,
-                scale_local_gradients=scale_local_gradients,
-                name=self.get_name())
+        self._reduction = reduction
+        self._aggregation = aggregation
 
     def register_local_var(self, var: Any) -> None:
         """The variable's gradient stays on this rank."""
-        self._reduction.register_local(var)
+        self._reduction.local.register(var)
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[Any]:
         """The reduced gradients of the wrapped optimizer, with their variables."""
@@ -132,18 +113,21 @@ def DistributedOptimizer(optimizer: Any,
     Raises:
         ValueError: for other objects, and for options that do not fit together.
     """
-    check_reduction(op, gradient_predivide_factor)
-    groups = check_groups(num_groups, groups)
+    check_predivision(op, gradient_predivide_factor)
+    groups = groups_of(num_groups, groups)
     if isinstance(optimizer, tf.compat.v1.train.Optimizer) and op == Adasum:
         return _DistributedAdasumOptimizer(
             optimizer, name, use_locking, device_dense, device_sparse,
             compression, backward_passes_per_step)
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
-        return _DistributedOptimizer(
-            optimizer, name, use_locking, device_dense, device_sparse,
-            compression, sparse_as_dense, op, gradient_predivide_factor,
-            backward_passes_per_step, average_aggregated_gradients, groups,
-            process_set, scale_local_gradients)
+        name = name or f"Distributed{type(optimizer).__name__}"
+        reduction = GradientReduction(name, device_dense, device_sparse, compression, sparse_as_dense, op,
+                                      gradient_predivide_factor, groups, process_set, scale_local_gradients)
+        aggregation = None if backward_passes_per_step <= 1 else LocalGradientAggregationHelper(
+            backward_passes_per_step, reduction, sparse_as_dense, average_aggregated_gradients, rank=basics.rank(),
+            optimizer_type=LocalGradientAggregationHelper._OPTIMIZER_TYPE_LEGACY, process_set=process_set,
+            scale_local_gradients=scale_local_gradients, name=name)
+        return _DistributedOptimizer(optimizer, name, use_locking, reduction, aggregation)
     if not _is_of_keras(optimizer):
         raise ValueError(f"{optimizer!r} is a {type(optimizer).__name__}, "
                          "expected an optimizer of tf.compat.v1.train or Keras")

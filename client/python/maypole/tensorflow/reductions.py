@@ -53,11 +53,19 @@ def allreduce(tensor: Any, average: Optional[bool] = None, device_dense: str = "
                                                       postscale_factor)
             return _sparse_allreduce(tensor, op, before * after, name, process_set,
                                      ignore_name_scope)
-    with tf.device(device_dense):
-        small, ctx = compression.compress(tensor)
-        reduced = mpi_ops._allreduce(small, name, op, prescale_factor, postscale_factor,
-                                     ignore_name_scope, process_set)
-        return compression.decompress(reduced, ctx)
+    return _dense_reduced("Allreduce", [tensor], device_dense, compression, name, op, prescale_factor,
+                          postscale_factor, ignore_name_scope, process_set)[0]
+
+
+def _dense_reduced(kind: str, tensors: Sequence[Any], device: str, compression: type[Compressor], name: Optional[str],
+                   op: ReduceOp, prescale: float, postscale: float, ignore_name_scope: bool,
+                   process_set: Any) -> list[Any]:
+    """Reduces dense tensors as one operation."""
+    with tf.device(device):
+        pairs = [compression.compress(tensor) for tensor in tensors]
+        reduced = mpi_ops._reduce(kind, [small for small, _ in pairs], name, op, prescale, postscale,
+                                  ignore_name_scope, id_of(process_set))
+        return [compression.decompress(result, ctx) for result, (_, ctx) in zip(reduced, pairs)]
 
 
 def _sparse_allreduce(tensor: tf.IndexedSlices, op: ReduceOp, factor: float, name: Optional[str],
@@ -107,28 +115,19 @@ def grouped_allreduce(tensors: Sequence[Any], average: Optional[bool] = None,
                                prescale_factor, postscale_factor,
                                None if name is None else f"{name}.sparse{i}", process_set,
                                ignore_name_scope)
-    with tf.device(device_dense):
-        small, contexts = _compressed(compression, [tensors[i] for i in dense])
-        reduced = mpi_ops._grouped_allreduce(small, name, op, prescale_factor, postscale_factor,
-                                             ignore_name_scope, process_set)
-        for i, result, ctx in zip(dense, reduced, contexts):
-            results[i] = compression.decompress(result, ctx)
+    reduced = _dense_reduced("Allreduce", [tensors[i] for i in dense], device_dense, compression, name, op,
+                             prescale_factor, postscale_factor, ignore_name_scope, process_set)
+    for i, result in zip(dense, reduced):
+        results[i] = result
     return results
 
 
-def _compressed(compression: type[Compressor], tensors: Sequence[Any]) -> Any:
-    """The tensors to send, and their contexts."""
-    pairs = [compression.compress(tensor) for tensor in tensors]
-    return [small for small, _ in pairs], [ctx for _, ctx in pairs]
-
-
-def _check_scattered(tensors: Sequence[Any], op: ReduceOp) -> ReduceOp:
+def _check_scattered(tensors: Sequence[Any], op: ReduceOp) -> None:
     if any(isinstance(tensor, tf.IndexedSlices) for tensor in tensors):
         raise NotImplementedError("reducescatter: tf.IndexedSlices cannot be scattered; convert "
                                   "it with tf.convert_to_tensor() first")
     if op not in (Average, Sum):
         raise NotImplementedError(f"reducescatter: op={OP_NAMES.get(op, op)}, expected Average or Sum")
-    return op
 
 
 @as_it_is
@@ -156,12 +155,8 @@ def reducescatter(tensor: Any, device_dense: str = "", compression: type[Compres
         ValueError: wrong arguments, or before init().
         tf.errors.OpError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
-    op = _check_scattered([tensor], op)
-    with tf.device(device_dense):
-        small, ctx = compression.compress(tensor)
-        reduced = mpi_ops._reducescatter(small, name, op, ignore_name_scope, process_set,
-                                         prescale_factor, postscale_factor)
-        return compression.decompress(reduced, ctx)
+    return grouped_reducescatter([tensor], device_dense, compression, op, process_set, prescale_factor,
+                                 postscale_factor, name, ignore_name_scope)[0]
 
 
 @as_it_is
@@ -171,9 +166,6 @@ def grouped_reducescatter(tensors: Sequence[Any], device_dense: str = "",
                           postscale_factor: float = 1.0, name: Optional[str] = None,
                           ignore_name_scope: bool = False) -> list[Any]:
     """reducescatter() of each tensor, as one operation; returns the list."""
-    op = _check_scattered(tensors, op)
-    with tf.device(device_dense):
-        small, contexts = _compressed(compression, tensors)
-        reduced = mpi_ops._grouped_reducescatter(small, name, op, ignore_name_scope, process_set,
-                                                 prescale_factor, postscale_factor)
-        return [compression.decompress(t, ctx) for t, ctx in zip(reduced, contexts)]
+    _check_scattered(tensors, op)
+    return _dense_reduced("Reducescatter", tensors, device_dense, compression, name, op, prescale_factor,
+                          postscale_factor, ignore_name_scope, process_set)

@@ -15,7 +15,8 @@ import tensorflow as tf
 
 from maypole.common.constants import Average, ReduceOp
 from maypole.common.process_sets import ProcessSet, global_process_set
-from maypole.tensorflow._gradient_reduction import GradientReduction, check_groups
+from maypole.common.training_arguments import groups_of
+from maypole.tensorflow._gradient_reduction import GradientReduction
 from maypole.tensorflow.compression import Compression, Compressor
 
 
@@ -27,24 +28,14 @@ class _DistributedGradientTape(tf.GradientTape):
     tf.GradientTape.
     """
 
-    def __init__(self, tape: tf.GradientTape, device_dense: str,
-                 device_sparse: str, compression: type[Compressor], sparse_as_dense: bool,
-                 op: ReduceOp, gradient_predivide_factor: float, groups: Any,
-                 persistent: bool = False,
-                 watch_accessed_variables: bool = True,
-                 process_set: ProcessSet = global_process_set,
-                 scale_local_gradients: bool = True):
-        super().__init__(persistent=persistent,
-                         watch_accessed_variables=watch_accessed_variables)
+    def __init__(self, tape: tf.GradientTape, reduction: GradientReduction):
+        super().__init__()
         self._inner = tape
-        self._reduction = GradientReduction(
-            "DistributedGradientTape", device_dense, device_sparse, compression,
-            sparse_as_dense, op, gradient_predivide_factor, groups, process_set,
-            scale_local_gradients)
+        self._reduction = reduction
 
     def register_local_source(self, source: Any) -> None:
         """The source's gradient stays on this rank. source: one, or a structure of them."""
-        self._reduction.register_local(source)
+        self._reduction.local.register(source)
 
     def gradient(self, target: Any, sources: Any, output_gradients: Any = None,
                  unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
@@ -64,7 +55,8 @@ class _DistributedGradientTape(tf.GradientTape):
         gradients = self._inner.gradient(
             target, sources, output_gradients,
             unconnected_gradients=unconnected_gradients)
-        reduced = self._reduction(_flat(gradients), tf.nest.flatten(sources),
+        # Not expanded: an IndexedSlices is one gradient.
+        reduced = self._reduction(tf.nest.flatten(gradients, expand_composites=False), tf.nest.flatten(sources),
                                   use_generic_names)
         return tf.nest.pack_sequence_as(sources, reduced)
 
@@ -78,7 +70,7 @@ class _DistributedGradientTape(tf.GradientTape):
         local: list[Any] = []
         others: list[Any] = []
         for source, gradient in zip(flat, gradients):
-            (local if self._reduction.is_local(source)
+            (local if source in self._reduction.local
              else others).append(gradient)
         return local, others
 
@@ -115,11 +107,6 @@ class _DistributedGradientTape(tf.GradientTape):
         return getattr(self._inner, name)
 
 
-def _flat(gradients: Any) -> list[Any]:
-    # Not expanded: an IndexedSlices is one gradient.
-    return tf.nest.flatten(gradients, expand_composites=False)
-
-
 def DistributedGradientTape(gradtape: tf.GradientTape,
                             device_dense: str = "",
                             device_sparse: str = "",
@@ -152,12 +139,10 @@ def DistributedGradientTape(gradtape: tf.GradientTape,
     Raises:
         ValueError: for options that do not fit together.
     """
-    groups = check_groups(num_groups, groups)
-    return _DistributedGradientTape(
-        gradtape, device_dense, device_sparse,
-        compression, sparse_as_dense, op,
-        gradient_predivide_factor, groups, process_set=process_set,
-        scale_local_gradients=scale_local_gradients)
+    groups = groups_of(num_groups, groups)
+    return _DistributedGradientTape(gradtape, GradientReduction(
+        "DistributedGradientTape", device_dense, device_sparse, compression, sparse_as_dense, op,
+        gradient_predivide_factor, groups, process_set, scale_local_gradients))
 
 
 def PartialDistributedGradientTape(gradtape: tf.GradientTape,

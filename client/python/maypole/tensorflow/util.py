@@ -1,10 +1,11 @@
-"""Variables as keys of dicts and sets.
+"""Variables as keys of dicts and sets, and what several modules do with variables and tensors.
 
 A tf.Variable compares by value, so it cannot be a key; its reference can. A
 Keras 3 variable has none, but holds a tf.Variable that has.
 """
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Callable
 
 
 def tf_variable(variable: Any) -> Any:
@@ -27,3 +28,27 @@ def refs_to_vars(refs: Any) -> Any:
     if isinstance(refs, (list, tuple)):
         return [refs_to_vars(ref) for ref in refs]
     return refs.deref()
+
+
+def assign(variable: Any, value: Any, session: Any) -> None:
+    """Assigns an array. session: of the version 1 graph, which may be finalized; None: there is none."""
+    if session is None:
+        variable.assign(value)
+    else:  # adds nothing to the graph
+        start = variable.initializer
+        session.run(start, {start.inputs[1]: value})
+
+
+def groups_of(items: Iterable[Any], tensor_of: Callable[[Any], Any], limit: int) -> list[list[Any]]:
+    """The items in order, in lists whose tensors have at most `limit` bytes together (or are one)."""
+    groups: list[list[Any]] = []
+    room = 0
+    for item in items:
+        tensor = tensor_of(item)
+        size = (tensor.shape.num_elements() or 0) * tensor.dtype.size
+        if not groups or size > room:
+            groups.append([])
+            room = limit
+        groups[-1].append(item)
+        room -= size
+    return groups

@@ -17,55 +17,28 @@ another kind is refused by an error that names it.
 from maypole import _native
 from maypole.common import api as _common
 from maypole.common.api import *  # noqa: F403 - the names of its __all__, which all frameworks' modules have
+from maypole.torch import async_ops as _async_ops
 from maypole.torch import elastic
+from maypole.torch import ops as _ops
 from maypole.torch.arena import arena_statistics, empty, empty_like
-from maypole.torch.async_ops import (
-                                     allgather_async,
-                                     allreduce_async,
-                                     allreduce_async_,
-                                     alltoall_async,
-                                     barrier,
-                                     broadcast_async,
-                                     broadcast_async_,
-                                     grouped_allgather_async,
-                                     grouped_allreduce_async,
-                                     grouped_allreduce_async_,
-                                     grouped_reducescatter_async,
-                                     join,
-                                     poll,
-                                     reducescatter_async,
-                                     synchronize,
-)
+from maypole.torch.async_ops import *  # noqa: F403
 from maypole.torch.compression import Compression, Compressor
 from maypole.torch.functions import allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters
 from maypole.torch.local_sgd import DiLoCo, LocalSGD
-from maypole.torch.ops import (
-                                     allgather,
-                                     allreduce,
-                                     allreduce_,
-                                     alltoall,
-                                     broadcast,
-                                     broadcast_,
-                                     grouped_allgather,
-                                     grouped_allreduce,
-                                     grouped_allreduce_,
-                                     grouped_reducescatter,
-                                     reducescatter,
-)
+from maypole.torch.ops import *  # noqa: F403
 from maypole.torch.optimizer import DistributedOptimizer
 from maypole.torch.sparse import sparse_allreduce_async
 from maypole.torch.sync_batch_norm import SyncBatchNorm
 
 __all__ = [
-    "Compression", "Compressor", "DiLoCo", "DistributedOptimizer", "LocalSGD", "SyncBatchNorm", "allgather",
-    "allgather_async", "allgather_object", "allreduce", "allreduce_", "allreduce_async", "allreduce_async_",
-    "alltoall", "alltoall_async", "arena_statistics", "barrier", "broadcast", "broadcast_", "broadcast_async",
-    "broadcast_async_", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters", "elastic", "empty",
-    "empty_like", "grouped_allgather", "grouped_allgather_async", "grouped_allreduce", "grouped_allreduce_",
-    "grouped_allreduce_async", "grouped_allreduce_async_", "grouped_reducescatter", "grouped_reducescatter_async",
-    "join", "poll", "reducescatter", "reducescatter_async", "sparse_allreduce_async", "synchronize",
+    "Compression", "Compressor", "DiLoCo", "DistributedOptimizer", "LocalSGD", "SyncBatchNorm", "allgather_object",
+    "arena_statistics",
+    "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters", "elastic", "empty", "empty_like",
+    "sparse_allreduce_async",
 ]
+__all__ += _async_ops.__all__
 __all__ += _common.__all__
+__all__ += _ops.__all__
 
 # So that a missing library is an error of the import, not of the first call.
 _native.library()

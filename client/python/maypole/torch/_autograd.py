@@ -5,23 +5,33 @@ the same way; backward() of allgather and broadcast averages it. The operations
 of backward() have the name of the forward operation with `.backward` appended,
 and the same process set.
 
+Functions of several tensors take `grouped`: whether these are the members of a
+group, named `<name>.<i>of<n>`; otherwise there is one tensor, which has the name.
+
 Thread contract: that of autograd; all ranks of the set must run backward().
 """
 
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import torch
 
 from maypole.common import basics, operations
+from maypole.common.collectives import member_names
 from maypole.common.constants import Average, ReduceOp, Sum
 from maypole.common.process_sets import ProcessSet, id_of
-from maypole.torch import _submissions, async_ops
+from maypole.torch import _submissions
+
+Tensors = tuple[torch.Tensor, ...]
 
 
-def now(pending: operations.Pending) -> Any:
-    """Submits a prepared operation and waits for its result."""
-    return operations.start(pending).wait()
+def _results(tensors: Sequence[torch.Tensor], name: Optional[str], grouped: bool,
+             describe: Callable[[torch.Tensor, Optional[str]], operations.Pending]) -> Tensors:
+    """Submits describe(tensor, its name) of all tensors, and waits for their results."""
+    if not grouped:
+        return (operations.run(describe(tensors[0], name)),)
+    return tuple(operations.start_group([
+        describe(tensor, member) for tensor, member in zip(tensors, member_names(name, len(tensors)))]).wait())
 
 
 def _backward_name(name: Optional[str]) -> Optional[str]:
@@ -31,48 +41,26 @@ def _backward_name(name: Optional[str]) -> Optional[str]:
 
 
 class Allreduce(torch.autograd.Function):
-    """Backward: the same reduction of the gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, name: Optional[str], op: ReduceOp, prescale: float,
-                postscale: float, process_set: ProcessSet) -> torch.Tensor:
-        ctx.arguments = (_backward_name(name), op, prescale, postscale,
-                         process_set)
-        return now(
-            _submissions.allreduce(tensor, name, op, prescale, postscale,
-                                   id_of(process_set), False, awaited=True))
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
-        reduced = Allreduce.apply(grad, *ctx.arguments)
-        return (reduced,) + (None,) * 5
-
-
-class GroupedAllreduce(torch.autograd.Function):
     """Backward: the same reduction of the gradients."""
 
     @staticmethod
-    def forward(ctx: Any, name: Optional[str], op: ReduceOp, prescale: float, postscale: float,
-                process_set: ProcessSet, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        ctx.arguments = (_backward_name(name), op, prescale, postscale,
-                         process_set)
-        return tuple(
-            async_ops.synchronize(
-                async_ops.grouped_allreduce_async(tensors, None, name, op,
-                                                  prescale, postscale,
-                                                  process_set)))
+    def forward(ctx: Any, name: Optional[str], grouped: bool, op: ReduceOp, prescale: float, postscale: float,
+                process_set: ProcessSet, *tensors: torch.Tensor) -> Tensors:
+        ctx.arguments = (_backward_name(name), grouped, op, prescale, postscale, process_set)
+        number = id_of(process_set)
+        return _results(tensors, name, grouped, lambda tensor, member: _submissions.allreduce(
+            tensor, member, op, prescale, postscale, number, False, awaited=not grouped))
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        reduced = GroupedAllreduce.apply(*ctx.arguments, *grads)
-        return (None,) * 5 + reduced
+        return (None,) * 6 + Allreduce.apply(*ctx.arguments, *grads)
 
 
 def _own_rows(grads: Sequence[torch.Tensor], rows: Sequence[int],
               name: Optional[str], process_set: ProcessSet) -> list[torch.Tensor]:
     """Averages each gathered gradient; returns the rows that this rank sent."""
-    means = GroupedAllreduce.apply(name, Average, 1.0, 1.0, process_set, *grads)
-    counts = now(
+    means = Allreduce.apply(name, True, Average, 1.0, 1.0, process_set, *grads)
+    counts = operations.run(
         _submissions.allgather(
             torch.tensor([rows], dtype=torch.int64, device="cpu"), name,
             id_of(process_set), awaited=True))
@@ -83,37 +71,21 @@ def _own_rows(grads: Sequence[torch.Tensor], rows: Sequence[int],
 
 
 class Allgather(torch.autograd.Function):
-    """Backward: this rank's rows of the averaged gradient."""
+    """Backward: this rank's rows of the averaged gradients."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, name: Optional[str], process_set: ProcessSet) -> torch.Tensor:
-        pending = _submissions.allgather(tensor, name, id_of(process_set),
-                                         awaited=True)
-        ctx.rows = tensor.shape[0]
-        ctx.name, ctx.process_set = _backward_name(name), process_set
-        return now(pending)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
-        (own,) = _own_rows([grad], [ctx.rows], ctx.name, ctx.process_set)
-        return own, None, None
-
-
-class GroupedAllgather(torch.autograd.Function):
-    """Backward: as Allgather, for each tensor."""
-
-    @staticmethod
-    def forward(ctx: Any, name: Optional[str], process_set: ProcessSet,
-                *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        handle = async_ops.grouped_allgather_async(tensors, name, process_set)
+    def forward(ctx: Any, name: Optional[str], grouped: bool, process_set: ProcessSet,
+                *tensors: torch.Tensor) -> Tensors:
+        number = id_of(process_set)
+        gathered = _results(tensors, name, grouped, lambda tensor, member: _submissions.allgather(
+            tensor, member, number, awaited=not grouped))
         ctx.rows = [tensor.shape[0] for tensor in tensors]
         ctx.name, ctx.process_set = _backward_name(name), process_set
-        return tuple(async_ops.synchronize(handle))
+        return gathered
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        own = _own_rows(grads, ctx.rows, ctx.name, ctx.process_set)
-        return (None, None, *own)
+        return (None, None, None, *_own_rows(grads, ctx.rows, ctx.name, ctx.process_set))
 
 
 class Broadcast(torch.autograd.Function):
@@ -124,14 +96,13 @@ class Broadcast(torch.autograd.Function):
                 process_set: ProcessSet) -> torch.Tensor:
         ctx.root_rank = root_rank
         ctx.name, ctx.process_set = _backward_name(name), process_set
-        return now(
+        return operations.run(
             _submissions.broadcast(tensor, root_rank, name, id_of(process_set),
                                    False, awaited=True))
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
-        mean = Allreduce.apply(grad, ctx.name, Average, 1.0, 1.0,
-                               ctx.process_set)
+        (mean,) = Allreduce.apply(ctx.name, False, Average, 1.0, 1.0, ctx.process_set, grad)
         if basics.rank() != ctx.root_rank:
             mean = mean * 0
         return mean, None, None, None
@@ -142,8 +113,8 @@ class Alltoall(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, splits: Any, name: Optional[str],
-                process_set: ProcessSet) -> tuple[torch.Tensor, ...]:
-        rows, received = now(
+                process_set: ProcessSet) -> Tensors:
+        rows, received = operations.run(
             _submissions.alltoall(tensor, splits, name, id_of(process_set),
                                   awaited=True))
         ctx.received = received.clone()  # the caller may change `received`
@@ -157,48 +128,21 @@ class Alltoall(torch.autograd.Function):
         return rows, None, None, None
 
 
-def _scattered_gradient(grad: torch.Tensor, op: ReduceOp, prescale: float,
-                        postscale: float, process_set: ProcessSet) -> torch.Tensor:
-    # As for an allreduce with the same reduction: a sum counts n times.
-    scale = prescale * postscale * ((process_set.size() or 1) if op == Sum else 1)
-    return grad if scale == 1.0 else grad * scale
-
-
 class Reducescatter(torch.autograd.Function):
     """Backward: the ranks' gathered gradients; for a sum, times their number."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, name: Optional[str], op: ReduceOp, prescale: float,
-                postscale: float, process_set: ProcessSet) -> torch.Tensor:
-        ctx.reduction = (op, prescale, postscale, process_set)
-        ctx.name = _backward_name(name)
-        return now(
-            _submissions.reducescatter(tensor, name, op, prescale, postscale,
-                                       id_of(process_set), awaited=True))
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
-        gathered = Allgather.apply(_scattered_gradient(grad, *ctx.reduction),
-                                   ctx.name, ctx.reduction[-1])
-        return (gathered,) + (None,) * 5
-
-
-class GroupedReducescatter(torch.autograd.Function):
-    """Backward: as Reducescatter, for each tensor."""
-
-    @staticmethod
-    def forward(ctx: Any, name: Optional[str], op: ReduceOp, prescale: float, postscale: float,
-                process_set: ProcessSet, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        ctx.reduction = (op, prescale, postscale, process_set)
-        ctx.name = _backward_name(name)
-        return tuple(
-            async_ops.synchronize(
-                async_ops.grouped_reducescatter_async(tensors, name, op,
-                                                      process_set, prescale,
-                                                      postscale)))
+    def forward(ctx: Any, name: Optional[str], grouped: bool, op: ReduceOp, prescale: float, postscale: float,
+                process_set: ProcessSet, *tensors: torch.Tensor) -> Tensors:
+        number = id_of(process_set)
+        scattered = _results(tensors, name, grouped, lambda tensor, member: _submissions.reducescatter(
+            tensor, member, op, prescale, postscale, number, awaited=not grouped))
+        # As for an allreduce with the same reduction: a sum counts n times.
+        ctx.scale = prescale * postscale * ((process_set.size() or 1) if op == Sum else 1)
+        ctx.arguments = (_backward_name(name), grouped, process_set)
+        return scattered
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        scaled = [_scattered_gradient(grad, *ctx.reduction) for grad in grads]
-        gathered = GroupedAllgather.apply(ctx.name, ctx.reduction[-1], *scaled)
-        return (None,) * 5 + gathered
+        scaled = grads if ctx.scale == 1.0 else [grad * ctx.scale for grad in grads]
+        return (None,) * 6 + Allgather.apply(*ctx.arguments, *scaled)

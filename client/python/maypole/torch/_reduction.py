@@ -10,8 +10,8 @@ A step, as the state of each parameter's gradient:
 
 synchronize() reduces all parameters, also those that this rank has not
 computed, so that ranks with different graphs do not wait for each other forever
-(_layouts has what such a rank contributes). step() calls it; so does the first
-access to a .grad between backward() and step() (_guards): clipping, looking for
+(layouts.py has what such a rank contributes). step() calls it; so does the first
+access to a .grad between backward() and step() (guards.py): clipping, looking for
 infinities and printing see the result. Before a second round of reductions in a
 step the ranks ask each other whether all have one; its operations have other
 names.
@@ -20,15 +20,7 @@ An error that one rank finds alone (a gradient changed while it was reduced, say
 is raised when this rank has taken part in the step's reductions and the others
 know of it, so that they raise it, too, in step() at the latest.
 
-With buckets, the gradient of a new parameter is reduced alone in its first
-step. After that all ranks know which gradients are sparse, and the others go
-into buckets. What a first step has taught must be the same on all ranks. Ranks
-may see different errors, and a rank that has joined (it had no input) has missed
-steps. So all is forgotten after an error and in a new epoch; after a join() the
-ranks compare it first.
-
-_parameters has the names and hooks, _reducer what is done with one gradient,
-_equal_start and _same_step what the ranks compare before they step.
+The folder _gradients has the parts.
 
 Thread contract: one thread at a time.
 
@@ -42,27 +34,25 @@ import contextlib
 import dataclasses
 import threading
 import warnings
-import zlib
 from typing import Any, Callable, Optional
 
 import torch
 
-from maypole import _native
 from maypole.common import basics
-from maypole.common.constants import Max, ReduceOp, Sum
+from maypole.common.constants import ReduceOp, Sum
 from maypole.common.exceptions import HorovodInternalError
 from maypole.common.process_sets import global_process_set
-from maypole.torch._buckets import Bucket, Buckets
-from maypole.torch._callers import in_backward, in_checkpoint, in_zero_grad, nothing
 from maypole.torch._compiling import not_compiled
-from maypole.torch._equal_start import EqualStart
-from maypole.torch._gradient_changes import Gradients, is_clear
-from maypole.torch._guards import READ, Guards, grad_of
-from maypole.torch._parameters import Parameters
-from maypole.torch._reducer import Reducer
-from maypole.torch._same_step import SameStep
-from maypole.torch._sums import Sums
-from maypole.torch.async_ops import allreduce_async_, synchronize
+from maypole.torch._gradients.buckets import Bucket
+from maypole.torch._gradients.callers import in_backward, in_checkpoint, in_zero_grad, nothing
+from maypole.torch._gradients.changes import Gradients, is_clear
+from maypole.torch._gradients.equal_start import EqualStart
+from maypole.torch._gradients.guards import READ, Guards, grad_of
+from maypole.torch._gradients.learned import Learned
+from maypole.torch._gradients.parameters import Parameters
+from maypole.torch._gradients.reducer import Reducer
+from maypole.torch._gradients.same_step import SameStep
+from maypole.torch._gradients.sums import Sums
 from maypole.torch.compression import Compression
 
 # With two optimizers, as in a GAN, the generator's backward() also computes
@@ -111,15 +101,11 @@ class GradientReduction:
         self._reducer = Reducer(options.compression, options.op,
                                 options.predivide, options.sparse_as_dense,
                                 options.bucket_bytes is None, process_set)
-        self._buckets = (None if options.bucket_bytes is None else Buckets(
-            options.bucket_bytes))
         # By parameter or bucket: the function that ends its reduction.
         self._pending: dict[Any, Optional[Callable[[], None]]] = {}
         # Backward passes of this step that have computed a gradient.
         self._passes: dict[torch.Tensor, int] = {}
         self._guards = Guards(self._accessed)
-        # Parameters that are in a bucket or will never be in one.
-        self._settled: set[torch.Tensor] = set()
         self._synchronized = _NOT
         self._count = 0  # of synchronize() in this step
         self._asked = False  # whether others also begin this round, if not the first
@@ -128,12 +114,9 @@ class GradientReduction:
         # Gradients that were read between two passes.
         self._read_early = Gradients()
         self._sums = Sums(self._fail)
-        self._start_check = EqualStart(process_set, zeros=self._reducer.zeros)
+        self._start_check = EqualStart(process_set, zeros=self._reducer.layouts.zeros)
         self._same_step = SameStep(process_set)
-        self._epoch = basics.joins()
-        self._joins = _native.library().counts["join"]
-        self._steps = 0  # since _forget()
-        self._outdated = False  # the buckets have parameters that are gone
+        self._learned = Learned(options.names, options.bucket_bytes, self._reducer, self._start_check, self._same_step)
         # A rank that reduces nothing watches nothing.
         watched = options if self.distributed else dataclasses.replace(
             options, names={})
@@ -165,11 +148,11 @@ class GradientReduction:
         changed, some_gone = self._parameters.follow_groups()
         if changed:
             self._start_check.forget()
-        if some_gone and self._buckets is not None:
+        if some_gone and self._learned.buckets is not None:
             if self._pending:  # the reductions of these buckets have begun
-                self._outdated = True
+                self._learned.outdated = True
             else:
-                self._forget()
+                self._learned.forget()
 
     # --- Within backward() ------------------------------------------------------
 
@@ -189,7 +172,7 @@ class GradientReduction:
             self._guards.engage()
         self._pending[parameter] = None
         self._synchronized = _NOT
-        self._read_early.drop(parameter)
+        self._read_early.pop(parameter, None)
         if passes < self.backward_passes_per_step:
             return
         self._complete = True
@@ -209,9 +192,9 @@ class GradientReduction:
         """The first gradient since synchronize()."""
         if not self._parameters.asleep:
             self.follow_groups()
-            self._follow_job()
+            self._learned.follow_job(self._operation("known"))
             self._ask_for_another_round(parameter)
-        for bucket in self._buckets or ():
+        for bucket in self._learned.buckets or ():
             bucket.reset()
 
     def _keep_results(self) -> None:
@@ -242,8 +225,8 @@ class GradientReduction:
             self._pending[parameter] = self._reducer.start_zeros(parameter, name)
 
     def _bucket_of(self, parameter: torch.Tensor) -> Optional[Bucket]:
-        return (None
-                if self._buckets is None else self._buckets.of(parameter))
+        buckets = self._learned.buckets
+        return None if buckets is None else buckets.of(parameter)
 
     def _start_bucket(self, bucket: Bucket) -> None:
         try:
@@ -346,7 +329,7 @@ class GradientReduction:
         self._read_early.clear()
         self._reset_passes()
         self._count += 1
-        self._steps += 1
+        self._learned.steps += 1
         self._asked = False
         self._synchronized = how
         if first_error is None and self._failure is not None:
@@ -354,12 +337,13 @@ class GradientReduction:
         if first_error is not None:
             self._failure = None
             self._count = 0
-            self._forget()
+            self._learned.forget()
             self._same_step.end()
             self._sums.drop()
             raise first_error
-        self._reducer.settle()
-        self._fill_buckets()
+        self._reducer.layouts.settle()
+        if self.distributed:
+            self._learned.fill_buckets(self._parameters.hooked, self._names)
         if doubtful and how == _BY_ACCESS:
             self._same_step.observe(self._names)
 
@@ -388,13 +372,13 @@ class GradientReduction:
         self.follow_groups()
         self._parameters.watch()  # in case some were unfrozen
         if was_asleep or not self._pending:
-            self._follow_job()
+            self._learned.follow_job(self._operation("known"))
         # Raised when all gradients are there: other ranks start theirs, too.
         unequal = self._start_check.check(
             self._parameters.optimizer(), self._names, self._operation("start"))
         self._note_failure(self._reducer.changed() or self._changed_early()
                            or self._sums.summed_again())
-        for bucket in self._buckets or ():
+        for bucket in self._learned.buckets or ():
             if bucket not in self._pending and bucket.active():
                 self._start_bucket(bucket)
         alone = [
@@ -402,13 +386,13 @@ class GradientReduction:
             if p.requires_grad and self._bucket_of(p) is None
         ]
         # By name: the optimizers of the ranks may have another order.
-        doubtful = self._reducer.learn_layouts(
+        doubtful = self._reducer.layouts.learn(
             sorted(alone, key=self._names.__getitem__),
             self._operation("layouts" + self._suffix()),
             self._pending, how == _BY_ACCESS, unaware, alone)
         for parameter in alone:
             if (self._pending.get(parameter) is None
-                    and self._reducer.is_used(parameter)):
+                    and self._reducer.layouts.is_known(parameter)):
                 self._start(parameter)
         return unequal, doubtful
 
@@ -424,7 +408,7 @@ class GradientReduction:
         try:
             self._ask_for_step()
             if self._same_step.finish(self._names):
-                self._reducer.note_reads()
+                self._reducer.layouts.reads = True  # as all ranks know
         except AssertionError:
             self.abandon()
             raise
@@ -509,12 +493,13 @@ class GradientReduction:
     def zeroing(self) -> Any:
         """Around the optimizer's own zero_grad(): keeps gradients in their buckets."""
         self.before_zero_grad()
-        if self._buckets is None:
+        buckets = self._learned.buckets
+        if buckets is None:
             yield
             return
-        self._buckets.detach()
+        buckets.detach()
         yield
-        self._buckets.zero()
+        buckets.zero()
 
     def reduced_loss(self, loss: Any) -> Any:
         """The ranks' losses, reduced as their gradients are."""
@@ -544,63 +529,5 @@ class GradientReduction:
         self._asked = False
         self._read_early.clear()
         self._reset_passes()
-        self._forget()
+        self._learned.forget()
         self.end_step()
-
-    # --- What the first step has taught -------------------------------------------
-
-    def _fill_buckets(self) -> None:
-        """Moves gradients that were reduced alone into buckets."""
-        if self._buckets is None or not self.distributed:
-            return
-        fresh = [
-            p for p in self._parameters.hooked
-            if p not in self._settled and p.requires_grad
-            and p.grad is not None
-        ]
-        self._settled.update(fresh)
-        places = [p for p in fresh if self._reducer.fits_bucket(p)]
-        # Not the optimizer's order, which may be another one on other ranks.
-        places.sort(key=lambda p: (self._reducer.place_of(p), self._names[p]))
-        self._buckets.add(places, self._names, self._reducer.order_of)
-
-    def _forget(self) -> None:
-        """Begins again as in the first step."""
-        self._steps = 0
-        self._outdated = False
-        self._start_check.forget()
-        self._same_step.forget()
-        self._reducer.forget()
-        if self._buckets is not None:
-            self._buckets.drop()
-            self._settled.clear()
-
-    def _follow_job(self) -> None:
-        """Forgets what other ranks may not know."""
-        if self._outdated:
-            self._forget()
-        joins = _native.library().counts["join"]
-        if self._epoch != basics.joins():
-            # Buckets of an earlier epoch are not in this epoch's shared memory,
-            # and its ranks were others.
-            self._epoch, self._joins = basics.joins(), joins
-            self._forget()
-        elif self._joins != joins:
-            self._joins = joins
-            self._same_step.forget()
-            if not self._all_know_the_same():
-                self._forget()
-
-    def _all_know_the_same(self) -> bool:
-        """Compares what the ranks know, in one small allreduce."""
-        known = [self._reducer.knowledge(self.options.names)]
-        known += [bucket.layout(self.options.names)
-                  for bucket in self._buckets or ()]
-        if self._reducer.has_state:
-            known.append(self._steps)
-        digest = zlib.crc32(repr(known).encode())
-        both = torch.tensor([digest, -digest], device="cpu")
-        highest, lowest = synchronize(
-            allreduce_async_(both, None, self._operation("known"), Max,
-                             process_set=self.options.process_set)).tolist()
-        return highest == -lowest

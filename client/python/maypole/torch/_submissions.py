@@ -30,10 +30,6 @@ from maypole.torch._tensors import DTYPES, as_tensor, dtype_code
 _Finish = Optional[Callable[[int], Any]]
 
 
-def _new_output(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-
-
 def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
     """`tensor`, or a copy whose memory has its values in their order."""
     if tensor.is_neg():  # a view that negates when it is read
@@ -129,7 +125,7 @@ def _target_of(tensor: torch.Tensor, source: torch.Tensor, in_place: bool,
     stream: the one that the operation is submitted on; None: host memory.
     """
     if not in_place:
-        target, finish = _new_output(tensor), None
+        target, finish = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device), None
     else:
         target = source
         finish = None if source is tensor else _copy_back(tensor, source)
@@ -177,24 +173,10 @@ def allreduce(tensor: torch.Tensor,
               in_place: bool,
               awaited: bool = False) -> operations.Pending:
     """Reduces `tensor` into a new tensor, or into itself."""
-    tensor = as_tensor(tensor, "allreduce", name)
     prescale, postscale = collectives.check_factors("allreduce", name, prescale,
                                                     postscale)
-    if tensor.dtype not in DTYPES:
-        carrier = carrier_of(tensor, "allreduce", name, op)
-        if carrier is not None:
-            return _carried(
-                allreduce(carrier.tensor, name, op, prescale, postscale,
-                          process_set, in_place, awaited), carrier,
-                tensor if in_place else None)
-    dtype = dtype_code(tensor, "allreduce", name)
-    source, stream = _contiguous(tensor), _tensors.stream_of(tensor)
-    target, finish = _target_of(tensor, source, in_place, stream)
-    return operations.prepare(_native.ALLREDUCE, dtype, op, 0, source.shape,
-                              prescale, postscale, name, source.data_ptr(),
-                              target.data_ptr(), source, target, finish,
-                              awaited=awaited, process_set=process_set,
-                              stream=stream)
+    return _of_its_shape(_native.ALLREDUCE, "allreduce", tensor, op, 0, prescale, postscale, name, process_set,
+                         in_place, awaited)
 
 
 def broadcast(tensor: torch.Tensor,
@@ -204,20 +186,25 @@ def broadcast(tensor: torch.Tensor,
               in_place: bool,
               awaited: bool = False) -> operations.Pending:
     """Copies the root's `tensor` to a new tensor, or to `tensor` itself."""
-    tensor = as_tensor(tensor, "broadcast", name)
-    root_rank = collectives.check_root(name, root_rank)
-    carrier = carrier_of(tensor, "broadcast", name)
+    return _of_its_shape(_native.BROADCAST, "broadcast", tensor, 0, collectives.check_root(name, root_rank),
+                         1.0, 1.0, name, process_set, in_place, awaited)
+
+
+def _of_its_shape(kind: int, what: str, tensor: torch.Tensor, op: int, root: int, prescale: float,
+                  postscale: float, name: Optional[str], process_set: int, in_place: bool,
+                  awaited: bool) -> operations.Pending:
+    """An operation whose result has the shape of its input."""
+    tensor = as_tensor(tensor, what, name)
+    carrier = carrier_of(tensor, what, name, op)
     if carrier is not None:
         return _carried(
-            broadcast(carrier.tensor, root_rank, name, process_set, in_place,
-                      awaited), carrier, tensor if in_place else None)
-    dtype = dtype_code(tensor, "broadcast", name)
+            _of_its_shape(kind, what, carrier.tensor, op, root, prescale, postscale, name, process_set, in_place,
+                          awaited), carrier, tensor if in_place else None)
+    dtype = dtype_code(tensor, what, name)
     source, stream = _contiguous(tensor), _tensors.stream_of(tensor)
     target, finish = _target_of(tensor, source, in_place, stream)
-    return operations.prepare(_native.BROADCAST, dtype, 0, root_rank,
-                              source.shape, 1.0, 1.0, name, source.data_ptr(),
-                              target.data_ptr(), source, target, finish,
-                              awaited=awaited, process_set=process_set,
+    return operations.prepare(kind, dtype, op, root, source.shape, prescale, postscale, name, source.data_ptr(),
+                              target.data_ptr(), source, target, finish, awaited=awaited, process_set=process_set,
                               stream=stream)
 
 

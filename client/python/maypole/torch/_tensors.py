@@ -7,7 +7,6 @@ Thread contract: any thread. A stream is that of the calling thread.
 
 import sys
 import weakref
-from collections.abc import Sequence
 from typing import Any, Optional
 
 import torch
@@ -205,12 +204,6 @@ def as_tensor(value: Any, kind: str, name: Optional[str]) -> torch.Tensor:
         raise ValueError(
             f"{title(kind, name)}: torch cannot share the memory of this "
             f"{type(value).__name__}: {error}") from error
-
-
-def as_tensors(values: Sequence[Any], kind: str,
-               names: Sequence[Optional[str]]) -> list[torch.Tensor]:
-    """as_tensor() of each of `values`."""
-    return [as_tensor(value, kind, name) for value, name in zip(values, names)]
 
 
 def _is_numpy(value: Any) -> bool:

@@ -23,8 +23,8 @@ from maypole.common import process_sets
 from maypole.common.constants import Adasum
 from maypole.torch import async_ops
 from maypole.torch._compiling import not_compiled
-from maypole.torch._equal_start import EqualStart
-from maypole.torch._parameters import follow_names
+from maypole.torch._gradients.equal_start import EqualStart
+from maypole.torch._gradients.parameters import follow_names
 from maypole.torch._wrapping import Wrapped, step_is_counted
 
 _NAME = "DistributedOptimizer:delta"

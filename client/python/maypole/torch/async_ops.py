@@ -40,6 +40,12 @@ from maypole.common.process_sets import ProcessSet, global_process_set, id_of
 from maypole.torch import _submissions
 from maypole.torch._compiling import not_compiled
 
+__all__ = [
+    "allgather_async", "allreduce_async", "allreduce_async_", "alltoall_async", "barrier", "broadcast_async",
+    "broadcast_async_", "grouped_allgather_async", "grouped_allreduce_async", "grouped_allreduce_async_",
+    "grouped_reducescatter_async", "join", "poll", "reducescatter_async", "synchronize",
+]
+
 
 def _start(pending: operations.Pending) -> int:
     return operations.add(operations.start(pending))
@@ -318,5 +324,5 @@ def grouped_reducescatter_async(tensors: Sequence[torch.Tensor],
 # They need no tensor.
 barrier = not_compiled(collectives.barrier)
 join = not_compiled(collectives.join)
-poll = not_compiled(collectives.poll)
-synchronize = not_compiled(collectives.synchronize)
+poll = not_compiled(operations.poll)
+synchronize = not_compiled(operations.synchronize)

@@ -13,26 +13,14 @@ from typing import Any, Optional, Union
 import torch
 
 from maypole.common import basics
-from maypole.common.compression import Compressor, NoneCompressor
-
-_CAST = (torch.float32, torch.float64)
+from maypole.common.compression import CastCompressor, Compressor, NoneCompressor
 
 
-class _CastCompressor(Compressor):
+class _CastCompressor(CastCompressor):
     """Sends float32 and float64 as `wire`; other dtypes as they are."""
 
-    wire: torch.dtype
-
-    @classmethod
-    def compress(cls, tensor: torch.Tensor) -> tuple[torch.Tensor, Optional[torch.dtype]]:
-        if tensor.dtype in _CAST:
-            return tensor.to(cls.wire), tensor.dtype
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: torch.Tensor,
-                   ctx: Optional[torch.dtype]) -> torch.Tensor:
-        return tensor if ctx is None else tensor.to(ctx)
+    casts = (torch.float32, torch.float64)
+    cast = staticmethod(torch.Tensor.to)
 
 
 def wire_dtype(compression: "CompressorLike",
@@ -40,7 +28,7 @@ def wire_dtype(compression: "CompressorLike",
     """The dtype to which the compression casts tensors of `dtype`; None if it does something else, or nothing."""
     if compression not in (FP16Compressor, BF16Compressor):
         return None
-    return compression.wire if dtype in _CAST else None
+    return compression.wire if dtype in _CastCompressor.casts else None
 
 
 class FP16Compressor(_CastCompressor):

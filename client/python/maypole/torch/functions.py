@@ -10,13 +10,12 @@ from typing import Any, Optional, Union
 
 import torch
 
-from maypole.common import basics, objects
-from maypole.common.exceptions import HorovodInternalError
+from maypole.common import basics, objects, operations
+from maypole.torch import _submissions
 from maypole.torch._compiling import not_compiled
 from maypole.torch._in_place import load_state_dict
 from maypole.torch._structures import places, put_back, specs_of, take_out, tensors_for
 from maypole.torch._tensors import shares_memory
-from maypole.torch.async_ops import broadcast_async_, synchronize
 
 
 @not_compiled
@@ -30,14 +29,17 @@ def broadcast_parameters(params: Union[dict[str, Any], Iterable[Any]],
     entry raises ValueError. A tensor must be on the CPU on all ranks, or on a
     CUDA device on all ranks.
     """
-    handles = []
+    pending = []
     try:
         for name, tensor in _named(params):
             if tensor is not None:
-                handles.append(broadcast_async_(tensor, root_rank, name))
+                pending.append(operations.start(_submissions.changes(
+                    _submissions.broadcast(tensor, root_rank, name, 0, True), tensor)))
     finally:
         # Even if one was refused, so that no pending operation writes later.
-        _synchronize_all(handles)
+        _, error = operations.wait_all(pending)
+        if error is not None:
+            raise error
 
 
 def _named(params: Any) -> list[tuple[Optional[str], Any]]:
@@ -60,17 +62,6 @@ def _named(params: Any) -> list[tuple[Optional[str], Any]]:
     return entries
 
 
-def _synchronize_all(handles: list[int]) -> None:
-    first_error = None
-    for handle in handles:
-        try:
-            synchronize(handle)
-        except HorovodInternalError as error:
-            first_error = first_error or error
-    if first_error is not None:
-        raise first_error
-
-
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer,
                               root_rank: int,
                               model: Optional[torch.nn.Module] = None) -> None:
@@ -83,7 +74,6 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer,
     `model` is not needed and is accepted for compatibility. Raises ValueError
     for LBFGS, because its ranks would evaluate different closures.
     """
-    del model
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast the state of torch.optim.LBFGS")
     is_root = basics.rank() == root_rank

@@ -33,7 +33,7 @@ import torch
 from maypole.common.constants import Average
 from maypole.common.exceptions import HorovodInternalError
 from maypole.common.process_sets import ProcessSet, global_process_set, id_of
-from maypole.torch._equal_start import EqualStart
+from maypole.torch._gradients.equal_start import EqualStart
 from maypole.torch.async_ops import grouped_allreduce_async_, synchronize
 from maypole.torch.compression import Compression, Compressor, PowerSGD
 

@@ -10,14 +10,20 @@ from typing import Any, Optional, Union
 
 import torch
 
+from maypole.common import operations
 from maypole.common.collectives import member_names, reduction
 from maypole.common.constants import Average, ReduceOp
 from maypole.common.process_sets import ProcessSet, global_process_set, id_of
 from maypole.torch import _autograd, _submissions
 from maypole.torch._compiling import not_compiled
-from maypole.torch._tensors import as_tensor, as_tensors
+from maypole.torch._tensors import as_tensor
 from maypole.torch.async_ops import grouped_allreduce_async_, synchronize
 from maypole.torch.compression import Compression, CompressorLike, PowerSGD, compressor_of
+
+__all__ = [
+    "allgather", "allreduce", "allreduce_", "alltoall", "broadcast", "broadcast_", "grouped_allgather",
+    "grouped_allreduce", "grouped_allreduce_", "grouped_reducescatter", "reducescatter",
+]
 
 
 @not_compiled
@@ -51,12 +57,23 @@ def allreduce(tensor: torch.Tensor,
         ValueError: wrong arguments, or before init().
         HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
-    op = reduction(average, op)
-    compressor = compressor_of(compression, name)
-    small, ctx = compressor.compress(as_tensor(tensor, "allreduce", name))
-    reduced = _autograd.Allreduce.apply(small, name, op, prescale_factor,
-                                        postscale_factor, process_set)
-    return compressor.decompress(reduced, ctx)
+    return _reduced(_autograd.Allreduce, "allreduce", [tensor], name, False, compression, reduction(average, op),
+                    prescale_factor, postscale_factor, process_set)[0]
+
+
+def _reduced(function: Any, kind: str, tensors: Sequence[torch.Tensor], name: Optional[str], grouped: bool,
+             compression: CompressorLike, op: ReduceOp, prescale: float, postscale: float,
+             process_set: ProcessSet) -> list[torch.Tensor]:
+    """The results of a function of _autograd, of the tensors as they are compressed."""
+    names = member_names(name, len(tensors)) if grouped else [name]
+    tensors = [as_tensor(tensor, kind, member) for tensor, member in zip(tensors, names)]
+    compressors = [compressor_of(compression, member) for member in names]
+    compressed = [compressor.compress(tensor) for compressor, tensor in zip(compressors, tensors)]
+    if not compressed:
+        return []
+    results = function.apply(name, grouped, op, prescale, postscale, process_set, *(small for small, _ in compressed))
+    return [compressor.decompress(result, ctx)
+            for compressor, result, (_, ctx) in zip(compressors, results, compressed)]
 
 
 @not_compiled
@@ -71,7 +88,7 @@ def allreduce_(tensor: torch.Tensor,
 
     Not differentiable. After an error the tensor's contents are undefined.
     """
-    return _autograd.now(
+    return operations.run(
         _submissions.changes(
             _submissions.allreduce(tensor, name, reduction(average, op),
                                    prescale_factor, postscale_factor,
@@ -94,31 +111,8 @@ def grouped_allreduce(
     Arguments are those of allreduce. Members are named `<name>.<i>of<n>`; all or none are submitted.
     Differentiable.
     """
-    op = reduction(average, op)
-    names = member_names(name, len(tensors))
-    tensors = as_tensors(tensors, "allreduce", names)
-    return _compressed(
-        tensors, names, compression, lambda small: _autograd.GroupedAllreduce.apply(
-            name, op, prescale_factor, postscale_factor, process_set, *small))
-
-
-def _compressed(tensors: Sequence[torch.Tensor],
-                names: Sequence[Optional[str]], compression: CompressorLike,
-                function: Any) -> list[torch.Tensor]:
-    """Calls `function` with the compressed tensors; decompresses its results."""
-    compressors = [compressor_of(compression, name) for name in names]
-    compressed = [
-        compressor.compress(tensor)
-        for compressor, tensor in zip(compressors, tensors)
-    ]
-    if not compressed:
-        return []
-    results = function([small for small, _ in compressed])
-    return [
-        compressor.decompress(tensor, ctx)
-        for compressor, tensor, (_, ctx) in zip(compressors, results,
-                                                compressed)
-    ]
+    return _reduced(_autograd.Allreduce, "allreduce", tensors, name, True, compression, reduction(average, op),
+                    prescale_factor, postscale_factor, process_set)
 
 
 @not_compiled
@@ -162,7 +156,7 @@ def allgather(tensor: torch.Tensor,
         HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
     tensor = as_tensor(tensor, "allgather", name)
-    return _autograd.Allgather.apply(_at_least_1d(tensor), name, process_set)
+    return _autograd.Allgather.apply(name, False, process_set, _at_least_1d(tensor))[0]
 
 
 @not_compiled
@@ -179,12 +173,11 @@ def grouped_allgather(
         name: by which ranks match the operation; None: by the order of submission.
         process_set: the ranks that take part; all of them must make the call.
     """
-    tensors = as_tensors(tensors, "allgather", member_names(name, len(tensors)))
+    tensors = [as_tensor(tensor, "allgather", member)
+               for tensor, member in zip(tensors, member_names(name, len(tensors)))]
     if not tensors:
         return []
-    return list(
-        _autograd.GroupedAllgather.apply(
-            name, process_set, *(_at_least_1d(tensor) for tensor in tensors)))
+    return list(_autograd.Allgather.apply(name, True, process_set, *map(_at_least_1d, tensors)))
 
 
 @not_compiled
@@ -216,7 +209,7 @@ def broadcast_(tensor: torch.Tensor,
                name: Optional[str] = None,
                process_set: ProcessSet = global_process_set) -> torch.Tensor:
     """Broadcast in place: writes the root's values to `tensor`, returns it."""
-    return _autograd.now(
+    return operations.run(
         _submissions.changes(
             _submissions.broadcast(tensor, root_rank, name, id_of(process_set),
                                    True, awaited=True), tensor))
@@ -251,10 +244,14 @@ def alltoall(
     return rows if splits is None else (rows, received)
 
 
-def _check_scattered(compression: CompressorLike) -> None:
+def _scattered(tensors: Sequence[torch.Tensor], name: Optional[str], grouped: bool, compression: CompressorLike,
+               op: ReduceOp, prescale: float, postscale: float, process_set: ProcessSet) -> list[torch.Tensor]:
+    op = reduction(None, op)
     if isinstance(compression, PowerSGD):
         raise ValueError("reducescatter: Compression.powersgd serves allreduce "
                          "only, because it sends no rows; use fp16 or bf16")
+    return _reduced(_autograd.Reducescatter, "reducescatter", tensors, name, grouped, compression, op, prescale,
+                    postscale, process_set)
 
 
 @not_compiled
@@ -284,13 +281,7 @@ def reducescatter(tensor: torch.Tensor,
         ValueError: wrong arguments, or before init().
         HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
-    op = reduction(None, op)
-    _check_scattered(compression)
-    compressor = compressor_of(compression, name)
-    small, ctx = compressor.compress(as_tensor(tensor, "reducescatter", name))
-    reduced = _autograd.Reducescatter.apply(small, name, op, prescale_factor,
-                                            postscale_factor, process_set)
-    return compressor.decompress(reduced, ctx)
+    return _scattered([tensor], name, False, compression, op, prescale_factor, postscale_factor, process_set)[0]
 
 
 @not_compiled
@@ -307,11 +298,4 @@ def grouped_reducescatter(
     Arguments are those of reducescatter. Members are named `<name>.<i>of<n>`; all or none are submitted.
     Differentiable.
     """
-    op = reduction(None, op)
-    _check_scattered(compression)
-    names = member_names(name, len(tensors))
-    tensors = as_tensors(tensors, "reducescatter", names)
-    return _compressed(
-        tensors, names, compression,
-        lambda small: _autograd.GroupedReducescatter.apply(
-            name, op, prescale_factor, postscale_factor, process_set, *small))
+    return _scattered(tensors, name, True, compression, op, prescale_factor, postscale_factor, process_set)

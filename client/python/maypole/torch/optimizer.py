@@ -13,17 +13,16 @@ Thread contract: as torch's optimizers, one thread at a time.
 """
 
 import contextlib
-import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, Callable, Optional
 
 import torch
 
-from maypole.common import basics, process_sets
-from maypole.common.constants import OP_NAMES, Adasum, Average, ReduceOp, Sum
+from maypole.common import basics, process_sets, training_arguments
+from maypole.common.constants import Adasum, Average, ReduceOp
 from maypole.common.process_sets import global_process_set
 from maypole.torch._compiling import not_compiled
-from maypole.torch._parameters import is_watched
+from maypole.torch._gradients.parameters import is_watched
 from maypole.torch._reduction import GradientReduction, Options
 from maypole.torch._tensors import has_no_memory
 from maypole.torch._wrapping import Wrapped, attach, step_is_counted
@@ -228,12 +227,11 @@ def DistributedOptimizer(  # pylint: disable=invalid-name
     """
     basics.size()  # raises ValueError before init()
     process_sets.id_of(process_set)
-    if num_groups != 0:
-        warnings.warn("num_groups is deprecated, use groups",
-                      DeprecationWarning, stacklevel=2)
-        groups = num_groups if groups is None else groups
-    _check_arguments(op, gradient_predivide_factor, backward_passes_per_step,
-                     groups)
+    groups = training_arguments.groups_of(num_groups, groups)
+    training_arguments.check_op(op)
+    training_arguments.check_predivision(op, gradient_predivide_factor)
+    training_arguments.check_passes(backward_passes_per_step)
+    _check_members(groups)
     if not bucket_cap_mb > 0:
         raise ValueError(f"DistributedOptimizer: bucket_cap_mb={bucket_cap_mb},"
                          " expected a positive number")
@@ -254,28 +252,13 @@ def DistributedOptimizer(  # pylint: disable=invalid-name
     return attach(optimizer, _DistributedOptimizer, options)
 
 
-def _check_arguments(op: ReduceOp, predivide: float, passes: int,
-                     groups: Any) -> None:
-    if op not in (Average, Sum, Adasum):
-        raise ValueError(f"DistributedOptimizer: op={OP_NAMES.get(op, op)}, "
-                         "expected Average, Sum or Adasum")
-    if predivide != 1.0 and op != Average:
-        raise ValueError(
-            f"DistributedOptimizer: gradient_predivide_factor={predivide} "
-            f"needs op=Average, got {OP_NAMES[op]}")
-    if passes < 1:
-        raise ValueError("DistributedOptimizer: backward_passes_per_step="
-                         f"{passes}, expected at least 1")
-    if groups is None or (isinstance(groups, int) and groups >= 0):
+def _check_members(groups: Any) -> None:
+    if not isinstance(groups, (list, tuple)):
         return
-    if not isinstance(groups, list) or not all(
-            isinstance(group, (list, tuple)) and all(
-                isinstance(p, torch.Tensor) for p in group)
-            for group in groups):
-        raise ValueError("DistributedOptimizer: groups must be None, a "
-                         "non-negative integer, or a list of lists of tensors")
-    members = [id(p) for group in groups for p in group]
-    if len(set(members)) < len(members):
+    members = [parameter for group in groups for parameter in group]
+    if not all(isinstance(parameter, torch.Tensor) for parameter in members):
+        raise ValueError("DistributedOptimizer: groups must be lists of tensors")
+    if len(set(map(id, members))) < len(members):
         raise ValueError("DistributedOptimizer: a parameter is in groups twice")
 
 

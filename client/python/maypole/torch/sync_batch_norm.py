@@ -25,7 +25,7 @@ from maypole.common import basics
 from maypole.common.constants import Sum
 from maypole.common.process_sets import global_process_set
 from maypole.torch._compiling import not_compiled
-from maypole.torch._parameters import name_of
+from maypole.torch._gradients.parameters import name_of
 from maypole.torch.async_ops import allgather_async, allreduce_async_, synchronize
 
 

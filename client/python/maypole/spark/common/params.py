@@ -118,7 +118,6 @@ class EstimatorParams(Params):
     @keyword_only
     def setParams(self, **kwargs: Any) -> Any:
         """Sets several parameters; None leaves one as it is."""
-        del kwargs
         return self._set(**{name: value for name, value in self._input_kwargs.items() if value is not None})
 
     def check(self) -> None:
@@ -165,7 +164,6 @@ class ModelParams(HasOutputCols):
     @keyword_only
     def setParams(self, **kwargs: Any) -> Any:
         """Sets several parameters."""
-        del kwargs
         return self._set(**self._input_kwargs)
 
     def setOutputCols(self, value: Any) -> Any:

@@ -1,5 +1,6 @@
 """Adds columns with a model's predictions to a DataFrame, in the executors."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -31,7 +32,7 @@ def add(df: Any, make_predictor: Any, features: Sequence[str], outputs: Sequence
     def predict(rows: Iterator[Any]) -> Iterator[Any]:
         from pyspark.ml.linalg import DenseVector
         predictor = make_predictor()
-        for batch in _batches(rows):
+        for batch in iter(lambda: list(itertools.islice(rows, _ROWS)), []):
             results = _results(predictor, batch, features)
             for i, row in enumerate(batch):
                 values = [
@@ -65,17 +66,6 @@ def _are_scalar(df: Any, make_predictor: Any, features: Sequence[str], outputs: 
 
 def _results(predictor: Any, batch: list[Any], features: Sequence[str]) -> list[numpy.ndarray]:
     return predictor([columns.of_rows(batch, name) for name in features])
-
-
-def _batches(rows: Iterator[Any]) -> Iterator[list[Any]]:
-    batch = []
-    for row in rows:
-        batch.append(row)
-        if len(batch) == _ROWS:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
 
 
 def _type(label: columns.Column, is_scalar: bool) -> Any:

@@ -190,7 +190,6 @@ class AbstractFilesystemStore(Store):
 
     def get_local_output_dir_fn(self, run_id: str) -> Callable[[], Any]:
         """A function that makes a context: a temporary directory of the rank's machine."""
-        del run_id
 
         @contextlib.contextmanager
         def local_run_path() -> Iterator[str]:
@@ -250,7 +249,6 @@ class HDFSStore(AbstractFilesystemStore):
                  extra_conf: Any = None,
                  temp_dir: Optional[str] = None,
                  **kwargs: Any):
-        del driver, temp_dir
         authority = prefix_path[len("hdfs://"):].partition("/")[0] if self.matches(prefix_path) else ""
         name, _, number = authority.partition(":")
         self._host, self._port = host or name or "default", port or int(number or 0)

@@ -35,7 +35,6 @@ def prepare_data(num_processes: int,
     Two contexts that are open at the same time in one process have different indices; after the context its data may be
     overwritten. compress_sparse, verbose: without effect.
     """
-    del compress_sparse, verbose
     params.check_validation(validation)
     index = _free_index()
     try:

@@ -14,7 +14,41 @@ from pyspark import keyword_only
 
 from maypole.spark.common.estimator import HorovodEstimator, HorovodModel, Work
 from maypole.spark.common.params import parameters
+from maypole.spark.common.serialization import Saved
 from maypole.spark.keras import models, trainer
+
+
+def _serialized(metrics: Any) -> list[Any]:
+    """Metrics that are objects have variables, which cannot be pickled; their configurations can."""
+
+    def one(metric: Any) -> Any:
+        return keras.metrics.serialize(metric) if isinstance(metric, keras.metrics.Metric) else metric
+
+    return [[one(m) for m in metric] if isinstance(metric, (list, tuple)) else one(metric) for metric in metrics]
+
+
+class _Packed(Saved):
+    """Models and optimizers as bytes and configurations."""
+
+    def _pack(self, values: dict[str, Any]) -> dict[str, Any]:
+        out = dict(values)
+        if out.get("model") is not None:
+            out["model"] = models.to_bytes(out["model"])
+        if out.get("optimizer") is not None and not isinstance(out["optimizer"], str):
+            out["optimizer"] = keras.optimizers.serialize(out["optimizer"])
+        if out.get("metrics"):
+            out["metrics"] = _serialized(out["metrics"])
+        return out
+
+    def _unpack(self, values: dict[str, Any]) -> dict[str, Any]:
+        out = dict(values)
+        if out.get("model") is not None:
+            out["model"] = models.from_bytes(out["model"], out.get("custom_objects"), compiled=True)
+        if isinstance(out.get("optimizer"), dict):
+            out["optimizer"] = keras.optimizers.deserialize(out["optimizer"])
+        if out.get("metrics"):
+            out["metrics"] = trainer.metrics_of(out["metrics"])
+        return out
 
 
 @parameters(
@@ -23,7 +57,7 @@ from maypole.spark.keras import models, trainer
         "ModelCheckpoint or BestModelCheckpoint, whose file path is set; by default each epoch's model is "
         "saved", None),
 )
-class KerasEstimator(HorovodEstimator):
+class KerasEstimator(_Packed, HorovodEstimator):
     """Its parameters are maypole.spark.common.params.EstimatorParams' and those above.
 
     The model must have been built. optimizer, loss: not needed if it is compiled. The optimizer's learning rate is
@@ -134,49 +168,12 @@ class KerasEstimator(HorovodEstimator):
         """What fit() returns."""
         return KerasModel
 
-    def _pack(self, values: dict[str, Any]) -> dict[str, Any]:
-        return _packed(values)
-
-    def _unpack(self, values: dict[str, Any]) -> dict[str, Any]:
-        return _unpacked(values)
-
-
-def _serialized(metrics: Any) -> list[Any]:
-    """Metrics that are objects have variables, which cannot be pickled; their configurations can."""
-
-    def one(metric: Any) -> Any:
-        return keras.metrics.serialize(metric) if isinstance(metric, keras.metrics.Metric) else metric
-
-    return [[one(m) for m in metric] if isinstance(metric, (list, tuple)) else one(metric) for metric in metrics]
-
-
-def _packed(values: dict[str, Any]) -> dict[str, Any]:
-    out = dict(values)
-    if out.get("model") is not None:
-        out["model"] = models.to_bytes(out["model"])
-    if out.get("optimizer") is not None and not isinstance(out["optimizer"], str):
-        out["optimizer"] = keras.optimizers.serialize(out["optimizer"])
-    if out.get("metrics"):
-        out["metrics"] = _serialized(out["metrics"])
-    return out
-
-
-def _unpacked(values: dict[str, Any]) -> dict[str, Any]:
-    out = dict(values)
-    if out.get("model") is not None:
-        out["model"] = models.from_bytes(out["model"], out.get("custom_objects"), compiled=True)
-    if isinstance(out.get("optimizer"), dict):
-        out["optimizer"] = keras.optimizers.deserialize(out["optimizer"])
-    if out.get("metrics"):
-        out["metrics"] = trainer.metrics_of(out["metrics"])
-    return out
-
 
 @parameters(
     custom_objects=("as of the estimator", {}),
     _floatx=("Keras' default type in the training", None),
 )
-class KerasModel(HorovodModel):
+class KerasModel(_Packed, HorovodModel):
     """A trained Keras model (getModel()) as a Transformer."""
 
     @keyword_only
@@ -218,9 +215,3 @@ class KerasModel(HorovodModel):
             return predict
 
         return make
-
-    def _pack(self, values: dict[str, Any]) -> dict[str, Any]:
-        return _packed(values)
-
-    def _unpack(self, values: dict[str, Any]) -> dict[str, Any]:
-        return _unpacked(values)

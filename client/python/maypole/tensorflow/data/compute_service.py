@@ -55,7 +55,6 @@ class TfDataServiceConfig:
         Args:
             verbose: accepted for compatibility, without effect.
         """
-        del verbose
         return RegistryClient(self.addresses, self.key)
 
     def to_dict(self) -> Mapping[str, Any]:

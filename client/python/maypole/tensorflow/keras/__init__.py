@@ -7,7 +7,6 @@ As maypole.keras, whose functions have the same meaning, for the Keras that is t
 to TensorFlow 2.15, then Keras 3, or tf_keras where TF_USE_LEGACY_KERAS=1 asks for it.
 """
 
-from collections.abc import Sequence
 from typing import Any, Optional
 
 from tensorflow import keras as _keras_module
@@ -49,48 +48,16 @@ def DistributedOptimizer(
         process_set: ProcessSet = global_process_set,
         scale_local_gradients: bool = True) -> Any:
     """As maypole.keras.DistributedOptimizer(), in another order."""
-    del device_dense, device_sparse
     return api.distributed_optimizer(
         _keras_module, optimizer, name, compression, sparse_as_dense, gradient_predivide_factor, op,
         num_groups, groups, backward_passes_per_step, average_aggregated_gradients, process_set,
         None, scale_local_gradients)
 
 
-def PartialDistributedOptimizer(
-        optimizer: Any,
-        name: Optional[str] = None,
-        device_dense: str = "",
-        device_sparse: str = "",
-        compression: Any = Compression.none,
-        sparse_as_dense: bool = False,
-        gradient_predivide_factor: float = 1.0,
-        op: ReduceOp = Average,
-        backward_passes_per_step: int = 1,
-        average_aggregated_gradients: bool = False,
-        groups: Any = None,
-        process_set: ProcessSet = global_process_set,
-        local_layers: Any = None,
-        scale_local_gradients: bool = True) -> Any:
-    """As maypole.keras.PartialDistributedOptimizer()."""
-    del device_dense, device_sparse
-    return api.distributed_optimizer(
-        _keras_module, optimizer, name, compression, sparse_as_dense, gradient_predivide_factor, op,
-        0, groups, backward_passes_per_step, average_aggregated_gradients, process_set,
-        local_layers, scale_local_gradients)
-
-
-def broadcast_global_variables(root_rank: int) -> None:
-    """As maypole.keras.broadcast_global_variables()."""
-    api.broadcast_global_variables(_keras_module, root_rank)
-
-
-def load_model(filepath: Any, custom_optimizers: Optional[Sequence[type]] = None,
-               custom_objects: Any = None, compression: Any = Compression.none,
-               legacy_opts: bool = False) -> Any:
-    """As maypole.keras.load_model()."""
-    return api.load_model(_keras_module, filepath, custom_optimizers, custom_objects, compression,
-                          legacy_opts)
-
+_functions = api.Functions(_keras_module)
+PartialDistributedOptimizer = _functions.PartialDistributedOptimizer
+broadcast_global_variables = _functions.broadcast_global_variables
+load_model = _functions.load_model
 
 # So that a missing library is an error of the import, not of the first call.
 _native.library()

@@ -9,7 +9,8 @@ import datetime
 import functools
 import itertools
 from collections.abc import Sequence
-from typing import Any, Callable, Optional
+from functools import partial
+from typing import Any, Callable, NamedTuple, Optional
 
 import torch
 import torch.distributed as dist
@@ -185,14 +186,15 @@ class ProcessGroup(dist.ProcessGroup):
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Work:
         root = self._ranks[opts.rootRank]
-        return self._start("broadcast", [self._broadcast(t, root) for t in tensors], tensors, opts)
+        parts = [_Part(partial(_submissions.broadcast, t, root, in_place=True)) for t in tensors]
+        return self._start("broadcast", parts, tensors, opts)
 
     def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Work:
         parts = []
         for into, tensor in zip(outputs, inputs):
             same = all(t.numel() == tensor.numel() for t in into)
             row = _rows(tensor) if same else tensor.reshape(-1)
-            parts.append(_Part(_submissions.allgather, (row,), functools.partial(_copy_parts, into)))
+            parts.append(_Part(partial(_submissions.allgather, row), partial(_copy_parts, into)))
         return self._start("all_gather", parts, [t for into in outputs for t in into], opts)
 
     def allgather_coalesced(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor],
@@ -210,7 +212,7 @@ class ProcessGroup(dist.ProcessGroup):
             if output.numel() != tensor.numel() * self.size():
                 raise ValueError(f"all_gather_into_tensor: the output has {output.numel()} elements, expected "
                                  f"{self.size()} times the input's {tensor.numel()}")
-            parts.append(_Part(_submissions.allgather, (_rows(tensor),), functools.partial(_copy_whole, output)))
+            parts.append(_Part(partial(_submissions.allgather, _rows(tensor)), partial(_copy_whole, output)))
         return self._start("all_gather_into_tensor", parts, outputs, opts)
 
     def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> Work:
@@ -219,7 +221,7 @@ class ProcessGroup(dist.ProcessGroup):
             flat = tensor.reshape(-1)
             splits = [flat.numel() if rank == opts.rootRank else 0 for rank in range(self.size())]
             into = outputs[number] if self.rank() == opts.rootRank else []
-            parts.append(_Part(_submissions.alltoall, (flat, splits), functools.partial(_copy_received, into)))
+            parts.append(_Part(partial(_submissions.alltoall, flat, splits), partial(_copy_received, into)))
         return self._start("gather", parts, [t for into in outputs for t in into], opts)
 
     def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> Work:
@@ -228,13 +230,13 @@ class ProcessGroup(dist.ProcessGroup):
             sent = inputs[number] if self.rank() == opts.rootRank else []
             flat = torch.cat([t.reshape(-1) for t in sent]) if sent else output.new_empty(0)
             splits = [t.numel() for t in sent] or [0] * self.size()
-            parts.append(_Part(_submissions.alltoall, (flat, splits), functools.partial(_copy_received, [output])))
+            parts.append(_Part(partial(_submissions.alltoall, flat, splits), partial(_copy_received, [output])))
         return self._start("scatter", parts, outputs, opts)
 
     def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Work:
         flat = torch.cat([t.reshape(-1) for t in inputs])
-        part = _Part(_submissions.alltoall, (flat, [t.numel() for t in inputs]),
-                     functools.partial(_copy_received, outputs))
+        part = _Part(partial(_submissions.alltoall, flat, [t.numel() for t in inputs]),
+                     partial(_copy_received, outputs))
         return self._start("all_to_all", [part], outputs, opts)
 
     def all_to_all_single(self, output: torch.Tensor, tensor: torch.Tensor, output_splits: Sequence[int],
@@ -246,7 +248,7 @@ class ProcessGroup(dist.ProcessGroup):
                 raise ValueError(f"all_to_all_single: the {what} has {rows} rows, which {list(given) or size} do not "
                                  "divide among the ranks")
         splits = list(input_splits) or [tensor.shape[0] // size] * size
-        part = _Part(_submissions.alltoall, (tensor, splits), functools.partial(_copy_received, [output]))
+        part = _Part(partial(_submissions.alltoall, tensor, splits), partial(_copy_received, [output]))
         return self._start("all_to_all_single", [part], [output], opts)
 
     def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> Work:
@@ -273,7 +275,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def barrier(self, opts: Any = None) -> Work:
         # A reduction, which is matched by the group's order as all others are.
-        part = _Part(_submissions.allreduce, (torch.zeros(1, dtype=torch.uint8),), None, (Sum, 1.0, 1.0), True)
+        part = _allreduce(torch.zeros(1, dtype=torch.uint8), Sum, 1.0)
         return self._start("barrier", [part], [], opts)
 
     def monitored_barrier(self, timeout: Optional[datetime.timedelta] = None, wait_all_ranks: bool = False) -> None:
@@ -309,7 +311,8 @@ class ProcessGroup(dist.ProcessGroup):
         process_set = id_of(self._process_set)
         name = f"{self._shown}#{number % _NAMES}"
         pendings = [
-            part.prepare(name if index == 0 else f"{name}.{index}", process_set) for index, part in enumerate(parts)
+            part.describe(name=name if index == 0 else f"{name}.{index}", process_set=process_set)
+            for index, part in enumerate(parts)
         ]
         if len(pendings) == 1:
             operations.start(pendings[0])
@@ -338,17 +341,17 @@ class ProcessGroup(dist.ProcessGroup):
         kind = _red_op(op)
         target = tensor if into is None else into
         if kind in _BITWISE:
-            return _Part(_submissions.allgather, (_rows(tensor),), functools.partial(_copy_bitwise, target, kind))
+            return _Part(partial(_submissions.allgather, _rows(tensor)), partial(_copy_bitwise, target, kind))
         if into is not None:
             into.copy_(tensor)
-        return _Part(_submissions.allreduce, (target,), None, (_reduction(kind), _factor(op), 1.0), True)
+        return _allreduce(target, _reduction(kind), _factor(op))
 
     def _scattered(self, output: torch.Tensor, rows: torch.Tensor, opts: Any) -> "_Part":
         """This rank's row of the sum of `rows`, into `output`."""
         op = opts.reduceOp if opts is not None else ReduceOp.SUM
         if _red_op(op) in (ReduceOp.SUM, ReduceOp.AVG, ReduceOp.PREMUL_SUM):
-            return _Part(_submissions.reducescatter, (rows,), functools.partial(_copy_whole, output),
-                         (_reduction(_red_op(op)), _factor(op), 1.0))
+            return _Part(partial(_submissions.reducescatter, rows, op=_reduction(_red_op(op)), prescale=_factor(op),
+                                 postscale=1.0), partial(_copy_whole, output))
         return self._reduced_part(output, rows.reshape(-1), self.rank() * output.numel(), opts)
 
     def _reduced_part(self, output: torch.Tensor, whole: torch.Tensor, start: int, opts: Any) -> "_Part":
@@ -361,44 +364,22 @@ class ProcessGroup(dist.ProcessGroup):
                 before(result)
             output.copy_(result[start:start + output.numel()].view(output.shape))
 
-        reduced.finish = finish
-        return reduced
-
-    def _broadcast(self, tensor: torch.Tensor, root: int) -> "_Part":
-        return _Part(_broadcast, (tensor, root), None)
+        return reduced._replace(finish=finish)
 
 
-class _Part:
+class _Part(NamedTuple):
     """One operation of a call, not submitted yet.
 
-    Args:
-        submission: the function of _submissions that describes it.
-        tensors: its first arguments.
-        finish: what takes its result.
-        reduction: (op, prescale, postscale) of reductions.
-        in_place: whether the result is written to the tensor.
+    describe: given its name and process set, returns what operations.start() takes. finish: gets its result, if that
+    is not in place.
     """
 
-    def __init__(self, submission: Callable[..., Pending], tensors: tuple[Any, ...],
-                 finish: Optional[Callable[[Any], None]], reduction: Optional[tuple[Any, float, float]] = None,
-                 in_place: bool = False):
-        self._submission = submission
-        self._tensors = tensors
-        self.finish = finish
-        self._reduction = reduction
-        self._in_place = in_place
-
-    def prepare(self, name: str, process_set: int) -> Pending:
-        """The operation for operations.start()."""
-        if self._reduction is None:
-            return self._submission(*self._tensors, name, process_set)
-        if self._in_place:
-            return self._submission(*self._tensors, name, *self._reduction, process_set, True)
-        return self._submission(*self._tensors, name, *self._reduction, process_set)
+    describe: Callable[..., Pending]
+    finish: Optional[Callable[[Any], None]] = None
 
 
-def _broadcast(tensor: torch.Tensor, root: int, name: str, process_set: int) -> Pending:
-    return _submissions.broadcast(tensor, root, name, process_set, True)
+def _allreduce(tensor: torch.Tensor, op: Any, factor: float) -> _Part:
+    return _Part(partial(_submissions.allreduce, tensor, op=op, prescale=factor, postscale=1.0, in_place=True))
 
 
 def _reduction(kind: Any) -> Any:

@@ -71,7 +71,6 @@ class ElasticSampler(torch.utils.data.Sampler):
             or from the last change of ranks is the program's choice.
           batch_size: samples of the batch on this rank.
         """
-        del batch_idx
         self._recorded += batch_size * self.num_replicas
         done = min(self._recorded, len(self.remaining_indices))
         if done > 0:

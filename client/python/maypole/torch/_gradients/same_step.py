@@ -37,7 +37,7 @@ import torch
 from maypole.common import basics, objects
 from maypole.common.constants import Max
 from maypole.common.exceptions import HorovodInternalError
-from maypole.torch._gradient_changes import Gradients
+from maypole.torch._gradients.changes import Gradients
 from maypole.torch.async_ops import allreduce_async_, synchronize
 
 

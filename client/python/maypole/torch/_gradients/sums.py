@@ -18,8 +18,8 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from maypole.torch._gradient_changes import is_clear
-from maypole.torch._guards import grad_of
+from maypole.torch._gradients.changes import is_clear
+from maypole.torch._gradients.guards import grad_of
 
 
 class Sums:

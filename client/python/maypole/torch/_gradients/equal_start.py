@@ -33,7 +33,7 @@ from maypole import _native
 from maypole.common import basics, collectives, objects
 from maypole.common.constants import Max
 from maypole.common.process_sets import id_of
-from maypole.torch._guards import grad_of, set_grad
+from maypole.torch._gradients.guards import grad_of, set_grad
 from maypole.torch._structures import TensorAt, take_out
 from maypole.torch.async_ops import allreduce_async_, synchronize
 

@@ -19,7 +19,7 @@ from typing import Any, Optional
 import torch
 
 from maypole.common.constants import Max
-from maypole.torch._guards import grad_of
+from maypole.torch._gradients.guards import grad_of
 from maypole.torch.async_ops import allreduce_async_, synchronize
 
 _NO_GRADIENT = 0
@@ -64,7 +64,8 @@ def _order_of(number: int, dims: int) -> Order:
 class Layouts:
     """See the head of this file."""
 
-    def __init__(self) -> None:
+    def __init__(self, process_set: Any) -> None:
+        self._process_set = process_set
         self._known: dict[torch.Tensor, int] = {}
         self._noted: dict[torch.Tensor, int] = {}
         # Of dense gradients that are not contiguous; since settle().
@@ -100,8 +101,7 @@ class Layouts:
         number = _number_of(order_in_memory(grad))
         return self._noted.get(parameter, _DENSE), number, -number
 
-    def learn(self, parameters: Sequence[torch.Tensor], name: str,
-              process_set: Any, computed: Container[torch.Tensor], reads: bool,
+    def learn(self, parameters: Sequence[torch.Tensor], name: str, computed: Container[torch.Tensor], reads: bool,
               unaware: bool, own_order: Sequence[torch.Tensor] = ()) -> bool:
         """Asks the ranks about those parameters whose layout is not known.
 
@@ -121,7 +121,7 @@ class Layouts:
         own = torch.tensor([(*self._own(p, p in computed), places.get(p, 0))
                             for p in unknown] + [(reads, unaware, 0, 0)],
                            dtype=torch.int64, device="cpu")
-        handle = allreduce_async_(own, None, name, Max, process_set=process_set)
+        handle = allreduce_async_(own, None, name, Max, process_set=self._process_set)
         *layouts, (some_reads, some_unaware, *_) = synchronize(handle).tolist()
         self.reads = self.reads or some_reads > 0
         for parameter, (code, number, negative, place) in zip(unknown, layouts):

@@ -10,12 +10,11 @@ nothing, because .grad.data has another one.
 Thread contract: one thread at a time.
 """
 
-from collections.abc import Iterator
 from typing import Optional
 
 import torch
 
-from maypole.torch._guards import grad_of
+from maypole.torch._gradients.guards import grad_of
 
 
 def is_clear(grad: Optional[torch.Tensor]) -> bool:
@@ -27,33 +26,16 @@ def _values(grad: torch.Tensor) -> torch.Tensor:
     return (grad.coalesce().values() if grad.is_sparse else grad).detach()
 
 
-class Gradients:
+class Gradients(dict[torch.Tensor, Optional[list[torch.Tensor]]]):
     """See the head of this file."""
-
-    def __init__(self) -> None:
-        self._seen: dict[torch.Tensor, Optional[list[torch.Tensor]]] = {}
-
-    def __contains__(self, parameter: torch.Tensor) -> bool:
-        return parameter in self._seen
-
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        return iter(self._seen)
 
     def take(self, parameter: torch.Tensor) -> None:
         """Remembers the gradient as it is now."""
-        self._seen[parameter] = _sums(parameter)
-
-    def drop(self, parameter: torch.Tensor) -> None:
-        """Forgets it."""
-        self._seen.pop(parameter, None)
-
-    def clear(self) -> None:
-        """Forgets all."""
-        self._seen.clear()
+        self[parameter] = _sums(parameter)
 
     def changed(self, parameter: torch.Tensor) -> bool:
         """Whether it is another one now; also if there was, or is, none."""
-        old, new = self._seen[parameter], _sums(parameter)
+        old, new = self[parameter], _sums(parameter)
         if old is None or new is None:
             return old is not new
         # A NaN is equal to itself here.

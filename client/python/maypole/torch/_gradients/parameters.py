@@ -24,8 +24,8 @@ import torch
 from maypole import _native
 from maypole.common.process_sets import id_of
 from maypole.torch._compiling import not_compiled
-from maypole.torch._guards import Guards
-from maypole.torch._hooks import on_gradient
+from maypole.torch._gradients.guards import Guards
+from maypole.torch._gradients.hooks import on_gradient
 
 _PREFIX = "DistributedOptimizer"
 

@@ -26,8 +26,8 @@ from typing import Any, Callable, Optional
 import torch
 
 from maypole.torch import _tensors, arena
-from maypole.torch._guards import check_no_graph, grad_of, set_grad
-from maypole.torch._layouts import Order
+from maypole.torch._gradients.guards import check_no_graph, grad_of, set_grad
+from maypole.torch._gradients.layouts import Order
 
 _ALIGNMENT = 64
 

@@ -4,15 +4,14 @@ Thread contract: start(), start_dense(), start_bucket() and the functions that t
 thread, one at a time for a parameter. The others: one thread at a time.
 """
 
-from collections.abc import Container, Sequence
 from typing import Any, Callable, Optional
 
 import torch
 
 from maypole.common.constants import ReduceOp
-from maypole.torch._buckets import Bucket
-from maypole.torch._guards import check_no_graph, grad_of, set_grad
-from maypole.torch._layouts import Layouts, Order
+from maypole.torch._gradients.buckets import Bucket
+from maypole.torch._gradients.guards import check_no_graph, grad_of, set_grad
+from maypole.torch._gradients.layouts import Layouts, Order
 from maypole.torch.async_ops import allreduce_async, reduce_gradient, synchronize
 from maypole.torch.compression import compressor_of, wire_dtype
 from maypole.torch.sparse import sparse_allreduce_async
@@ -34,59 +33,28 @@ class Reducer:
         # Whether a sparse gradient that was reduced as a dense one becomes
         # sparse again.
         self.stays_sparse = stays_sparse
-        self._layouts = Layouts()
+        self.layouts = Layouts(process_set)
         # By name: what is being reduced, and its version at the start.
         self._versions: dict[str, tuple[torch.Tensor, int]] = {}
         # Its tensors must keep their shape: PowerSGD's factors do.
         self.has_state = hasattr(compression, "reset")
-
-    def learn_layouts(self, parameters: Sequence[torch.Tensor], name: str,
-                      computed: Container[torch.Tensor], reads: bool,
-                      unaware: bool, own_order: Sequence[torch.Tensor] = ()) -> bool:
-        """Asks the ranks which gradients they have, and which are sparse. See Layouts.learn()."""
-        return self._layouts.learn(parameters, name, self.process_set, computed,
-                                   reads, unaware, own_order)
-
-    def note_reads(self) -> None:
-        """Some rank has read gradients before step(), as all know."""
-        self._layouts.reads = True
-
-    def zeros(self, parameter: torch.Tensor) -> torch.Tensor:
-        """A gradient of zeros, in the layout of the other ranks' gradients."""
-        return self._layouts.zeros(parameter)
-
-    def settle(self) -> None:
-        """All ranks have reduced this step's gradients."""
-        self._layouts.settle()
-
-    def is_used(self, parameter: torch.Tensor) -> bool:
-        """Whether some rank has had a gradient of this parameter."""
-        return self._layouts.is_known(parameter)
 
     def order_of(self, parameter: torch.Tensor) -> Optional[Order]:
         """The order in which the dimensions of this dense gradient lie in memory on all ranks.
 
         None if it is their own.
         """
-        return None if self.has_state else self._layouts.order_of(parameter)
+        return None if self.has_state else self.layouts.order_of(parameter)
 
     def fits_bucket(self, parameter: torch.Tensor) -> bool:
         """Whether all ranks can place this gradient alike in a bucket."""
         grad = parameter.grad
         return (grad.layout is torch.strided and grad.numel() > 0
-                and self._layouts.is_ordered(parameter))
-
-    def place_of(self, parameter: torch.Tensor) -> int:
-        """A number by which all ranks put parameters that fit buckets in the same order; see Layouts.place_of()."""
-        return self._layouts.place_of(parameter)
-
-    def knowledge(self, names: dict[torch.Tensor, str]) -> Any:
-        """What the ranks have told each other; equal where repr() is."""
-        return self._layouts.knowledge(names)
+                and self.layouts.is_ordered(parameter))
 
     def forget(self) -> None:
         """Forgets what ranks may remember differently after an error."""
-        self._layouts.forget()
+        self.layouts.forget()
         if self.has_state:
             self.compression.reset()
 
@@ -103,9 +71,9 @@ class Reducer:
 
         Returns a function that waits for the result and stores it there.
         """
-        if self._layouts.lacks_gradient(parameter):
+        if self.layouts.lacks_gradient(parameter):
             # Another rank may have used this parameter.
-            set_grad(parameter, self._layouts.zeros(parameter))
+            set_grad(parameter, self.layouts.zeros(parameter))
         grad = grad_of(parameter)
         if grad.is_sparse:
             if not self.sparse_as_dense:
@@ -116,7 +84,7 @@ class Reducer:
 
     def start_zeros(self, parameter: torch.Tensor, name: str) -> Callable[[], None]:
         """As start(), of zeros in the place of a dense gradient that cannot be reduced; nothing is stored."""
-        return self._start_ordered(parameter, self.zeros(parameter), name)
+        return self._start_ordered(parameter, self.layouts.zeros(parameter), name)
 
     def _start_ordered(self, parameter: torch.Tensor, grad: torch.Tensor,
                        name: str) -> Callable[[], None]:
@@ -185,7 +153,7 @@ class Reducer:
         """Reduces a sparse gradient as a dense one."""
         grad = grad_of(parameter)
         sparse_dims = grad.sparse_dim()
-        self._layouts.note(parameter, sparse_dims)
+        self.layouts.note(parameter, sparse_dims)
         dense = grad.to_dense()
         set_grad(parameter, dense)
         wait = self.start_dense(dense, name)

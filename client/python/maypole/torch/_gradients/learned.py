@@ -1,0 +1,104 @@
+"""What the steps of one DistributedOptimizer have taught its ranks, and when they forget it.
+
+With buckets, the gradient of a new parameter is reduced alone in its first
+step. After that all ranks know which gradients are sparse, and the others go
+into buckets. What a first step has taught must be the same on all ranks. Ranks
+may see different errors, and a rank that has joined (it had no input) has missed
+steps. So all is forgotten after an error and in a new epoch; after a join() the
+ranks compare it first.
+
+Thread contract: one thread at a time.
+"""
+
+import zlib
+from collections.abc import Iterable
+from typing import Optional
+
+import torch
+
+from maypole import _native
+from maypole.common import basics
+from maypole.common.constants import Max
+from maypole.torch._gradients.buckets import Buckets
+from maypole.torch._gradients.equal_start import EqualStart
+from maypole.torch._gradients.reducer import Reducer
+from maypole.torch._gradients.same_step import SameStep
+from maypole.torch.async_ops import allreduce_async_, synchronize
+
+
+class Learned:
+    """See the head of this file.
+
+    names: of each parameter, without a prefix. bucket_bytes: None for no
+    buckets. The others are told to forget, too.
+    """
+
+    def __init__(self, names: dict[torch.Tensor, str], bucket_bytes: Optional[int], reducer: Reducer,
+                 start_check: EqualStart, same_step: SameStep):
+        self.buckets = None if bucket_bytes is None else Buckets(bucket_bytes)
+        self.outdated = False  # the buckets have parameters that are gone
+        self.steps = 0  # since forget()
+        self._optimizers_names = names
+        self._reducer = reducer
+        self._start_check = start_check
+        self._same_step = same_step
+        # Parameters that are in a bucket or will never be in one.
+        self._settled: set[torch.Tensor] = set()
+        self._epoch = basics.joins()
+        self._joins = _native.library().counts["join"]
+
+    def fill_buckets(self, hooked: Iterable[torch.Tensor], names: dict[torch.Tensor, str]) -> None:
+        """Moves gradients that were reduced alone into buckets. names: with the prefix."""
+        if self.buckets is None:
+            return
+        fresh = [
+            p for p in hooked
+            if p not in self._settled and p.requires_grad
+            and p.grad is not None
+        ]
+        self._settled.update(fresh)
+        places = [p for p in fresh if self._reducer.fits_bucket(p)]
+        # Not the optimizer's order, which may be another one on other ranks.
+        places.sort(key=lambda p: (self._reducer.layouts.place_of(p), names[p]))
+        self.buckets.add(places, names, self._reducer.order_of)
+
+    def forget(self) -> None:
+        """Begins again as in the first step."""
+        self.steps = 0
+        self.outdated = False
+        self._start_check.forget()
+        self._same_step.forget()
+        self._reducer.forget()
+        if self.buckets is not None:
+            self.buckets.drop()
+            self._settled.clear()
+
+    def follow_job(self, operation: str) -> None:
+        """Forgets what other ranks may not know. operation: the name of the comparison after a join()."""
+        if self.outdated:
+            self.forget()
+        joins = _native.library().counts["join"]
+        if self._epoch != basics.joins():
+            # Buckets of an earlier epoch are not in this epoch's shared memory,
+            # and its ranks were others.
+            self._epoch, self._joins = basics.joins(), joins
+            self.forget()
+        elif self._joins != joins:
+            self._joins = joins
+            self._same_step.forget()
+            if not self._all_know_the_same(operation):
+                self.forget()
+
+    def _all_know_the_same(self, operation: str) -> bool:
+        """Compares what the ranks know, in one small allreduce."""
+        known = [self._reducer.layouts.knowledge(self._optimizers_names)]
+        known += [bucket.layout(self._optimizers_names)
+                  for bucket in self.buckets or ()]
+        if self._reducer.has_state:
+            known.append(self.steps)
+        digest = zlib.crc32(repr(known).encode())
+        both = torch.tensor([digest, -digest], device="cpu")
+        highest, lowest = synchronize(
+            allreduce_async_(both, None, operation, Max,
+                             process_set=self._reducer.process_set)).tolist()
+        return highest == -lowest
