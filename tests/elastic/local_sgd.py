@@ -32,7 +32,7 @@ def train_step(model, optimizer, rank, step):
 
 
 def formula(sizes):
-    """The weights after intervals of so many replicas."""
+    """The weights after intervals of these numbers of replicas."""
     agreed, _, outer = make()
     for interval, size in enumerate(sizes):
         progress = [torch.zeros_like(p) for p in agreed.parameters()]

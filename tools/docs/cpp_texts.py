@@ -20,6 +20,8 @@ _TOKEN = re.compile(r'''
 
 # Their arguments are parts of one text (`bad` is what functions that check one thing after the other call theirs).
 _JOINING = {"absl::StrCat", "absl::StrAppend", "absl::StrFormat", "std::string", "std::string_view", "bad"}
+# So are theirs, and rules may name them.
+_MAKING = {"InvalidArgument"}
 _PRINTF = {"absl::StrFormat", "fprintf", "std::fprintf", "snprintf", "printf"}
 _KEYWORDS = {"return", "if", "while", "for", "switch", "case", "co_return", "throw"}
 _ESCAPES = {"n": "\n", "t": " ", "r": "", "\\": "\\", '"': '"', "'": "'"}
@@ -140,6 +142,10 @@ def _item(item):
 
 
 def _collect(group, path, found):
+    if group.call in _MAKING:
+        text = "".join(_rendered(argument) for argument in _split(group.items, (",",)))
+        found.append(Text(path, group.line, group.call, printable(text)))
+        return _collect_inside(group.items, path, found)
     for items in _split(group.items, (",", ";")):
         text = _rendered(items)
         if group.call in _PRINTF:

@@ -40,7 +40,7 @@ class RankTable {
   void OnStart(int rank, pid_t pid) { ranks_.at(rank).pid = pid; }
   // False: its end was known.
   bool OnEnd(int rank) { return std::exchange(ranks_.at(rank).alive, false); }
-  // It has called init(). Returns whether that is news.
+  // It has called init(). Returns whether it had not before.
   bool OnJoin(int rank) { return !std::exchange(ranks_.at(rank).joined, true); }
   // How many have not called init().
   int awaited() const;

@@ -1,4 +1,4 @@
-"""LocalSGD and DiLoCo: ranks train on their own, and agree every so many steps.
+"""LocalSGD and DiLoCo: ranks train on their own, and agree after a number of steps.
 
     with hvd.LocalSGD(model, optimizer, sync_every=32):
         train(model, optimizer)                 # optimizer.step() as ever
