@@ -43,7 +43,7 @@ class Learned:
         self._start_check = start_check
         self._same_step = same_step
         # Parameters that are in a bucket or will never be in one.
-        self._settled: set[torch.Tensor] = set()
+        self._seen: set[torch.Tensor] = set()
         self._epoch = basics.joins()
         self._joins = _native.library().counts["join"]
 
@@ -53,10 +53,10 @@ class Learned:
             return
         fresh = [
             p for p in hooked
-            if p not in self._settled and p.requires_grad
+            if p not in self._seen and p.requires_grad
             and p.grad is not None
         ]
-        self._settled.update(fresh)
+        self._seen.update(fresh)
         places = [p for p in fresh if self._reducer.fits_bucket(p)]
         # Not the optimizer's order, which may be another one on other ranks.
         places.sort(key=lambda p: (self._reducer.layouts.place_of(p), names[p]))
@@ -71,7 +71,7 @@ class Learned:
         self._reducer.forget()
         if self.buckets is not None:
             self.buckets.drop()
-            self._settled.clear()
+            self._seen.clear()
 
     def follow_job(self, operation: str) -> None:
         """Forgets what other ranks may not know. operation: the name of the comparison after a join()."""
