@@ -47,7 +47,8 @@ class RunIssuer {
   void FailOn(size_t node, const NegotiatedOperation& op, uint32_t generation,
               const absl::Status& status, uint64_t decision = 0);
 
-  // Takes over from another coordinator, which has sent the node this many runs.
+  // Takes over from another coordinator, which has sent the node this many
+  // runs.
   void Restore(size_t node, uint64_t last_run) { sent_[node] = last_run; }
   // Sends a decision of that coordinator to the node, if it concerns it.
   void Reissue(size_t node, const proto::Decision& decision);
