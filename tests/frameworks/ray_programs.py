@@ -231,8 +231,10 @@ def given_coordinator():
     executor = started(RayExecutor(settings(), num_workers=2))
     say("sums", executor.run(summed, args=[1]))
     of_it = "--coordinator=" + os.environ["MAYPOLE_COORDINATOR"]
-    say("daemons", [os.path.basename(argv[0]) for _, argv in harness.processes().values()
-                    if of_it in argv and "--executor" not in argv])
+    # guard.py has the flags of its daemon on its own command line.
+    programs = [os.path.basename(argv[0]) for _, argv in harness.processes().values()
+                if of_it in argv and "--executor" not in argv]
+    say("daemons", [program for program in programs if program.startswith("maypole-")])
     executor.shutdown()
 
 
