@@ -5,7 +5,7 @@ has the largest power of two of ranks that is smaller than their number; a and b
 
     (1 - a.b / 2a.a) a + (1 - a.b / 2b.b) b
 
-for each parameter; a term whose divisor is 0 is 0.
+for each parameter; a term whose divisor is 0 is 0. Of steps that cancel nothing is left.
 
 Thread contract: one thread.
 """
@@ -25,7 +25,10 @@ def combined(steps):
         left *= 2
     a, b = combined(steps[:left]), combined(steps[left:])
     dot, aa, bb = float((a * b).sum()), float((a * a).sum()), float((b * b).sum())
-    return (1 - (dot / (2 * aa) if aa else 0)) * a + (1 - (dot / (2 * bb) if bb else 0)) * b
+    step = (1 - (dot / (2 * aa) if aa else 0)) * a + (1 - (dot / (2 * bb) if bb else 0)) * b
+    # Steps of clipped gradients may be opposite. What they leave is rounding, and so is its direction, which the next
+    # combination would take for a step's.
+    return step if float((step * step).sum()) > 1e-20 * (aa + bb) else torch.zeros_like(step)
 
 
 def moments(recipe, members):
