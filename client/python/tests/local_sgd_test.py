@@ -293,6 +293,8 @@ class DiLoCoTest(fake_library.TwoRanks):
                         ValueError, "DiLoCo: the ranks begin with different weights of parameter '2.bias'.*"
                         "broadcast_parameters"):
                     train(trained, optimizer, rank, 1)
+                with self.assertRaisesRegex(ValueError, "different weights"):  # also who catches it hears of it again
+                    train(trained, optimizer, rank, 2)
 
         self.both(run)
 

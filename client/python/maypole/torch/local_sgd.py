@@ -181,10 +181,11 @@ class DiLoCo:
         self._is_synced = False
         self._step += 1
         fragment = self._fragments[self._next]
-        if self._step == self._interval - self._delay:
+        # Not only in that step: a program may catch the error of one, and must not go on without agreeing.
+        if self._step >= self._interval - self._delay:
             self._check_start()
             fragment.begin()
-        if self._step == self._interval:
+        if self._step >= self._interval:
             fragment.end()
             self._step, self._next = 0, (self._next + 1) % len(self._fragments)
             self._is_synced = len(self._fragments) == 1
