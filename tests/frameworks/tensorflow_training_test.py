@@ -99,12 +99,15 @@ class TrainingTest(unittest.TestCase):
         records = self.data_service("--dispatcher-side", "training", "--dispatchers", "2")
         self.assertIsNotNone(records[0]["each"])
 
+    def run_elastic(self, directory, kind, passes, ranks):
+        argv = [os.path.join(harness.ROOT, harness.PROGRAMS[0]), "-np", str(ranks), "--min-np", "1",
+                "--blacklist-cooldown-range", "1", "1", self.python, program("elastic.py"), directory, str(ranks),
+                kind, str(passes)]
+        return subprocess.run(argv, env=harness.environment(QUIET), capture_output=True, text=True, timeout=500)
+
     def elastic(self, kind, passes=1, ranks=2):
         with tempfile.TemporaryDirectory(dir="/tmp") as directory:
-            argv = [os.path.join(harness.ROOT, harness.PROGRAMS[0]), "-np", str(ranks), "--min-np", "1",
-                    "--blacklist-cooldown-range", "1", "1", self.python, program("elastic.py"), directory, str(ranks),
-                    kind, str(passes)]
-            done = subprocess.run(argv, env=harness.environment(QUIET), capture_output=True, text=True, timeout=500)
+            done = self.run_elastic(directory, kind, passes, ranks)
             self.assertEqual(done.returncode, 0, done.stderr[-6000:])
             self.assertIn("was killed by signal 9 (Killed); the job goes on", done.stderr)
             ends = []
@@ -135,6 +138,15 @@ class TrainingTest(unittest.TestCase):
 
     def test_elastic_passes_in_a_graph(self):
         self.elastic("graph", 3)
+
+    def test_elastic_graphs_of_different_variables(self):
+        with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+            done = self.run_elastic(directory, "apart", 1, 2)
+            self.assertEqual(done.returncode, 1, done.stderr[-6000:])
+            self.assertEqual(os.listdir(directory), [])
+        for rank in range(2):
+            self.assertRegex(done.stderr, rf"\[{rank}\]<stderr>:ValueError: DistributedMomentumOptimizer: the gradient of "
+                                          r"bias float64\(1,\) is dense on rank 0 and None on rank 1. In an elastic job")
 
 
 class TracedAloneTest(unittest.TestCase):

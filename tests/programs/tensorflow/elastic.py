@@ -1,10 +1,12 @@
-"""Elastic training with TensorFlow: elastic.py DIRECTORY RANKS KIND PASSES, where KIND is keras, legacy or graph.
+"""Elastic training with TensorFlow: elastic.py DIRECTORY RANKS KIND PASSES, where KIND is keras, legacy, graph or apart.
 
 Rank 1 kills itself once, two steps after a commit; training ends after a process has taken its place. Each rank writes
 what it ended with to DIRECTORY/end.RANK.json; `apart` there is the difference to one process with all rows.
 
 PASSES: gradients of so many steps are applied as one. With 3, commits and changes of ranks come when the gradients of
 one or two steps are waiting. A rank that is lost takes its own ones with it, so all ranks have all rows then.
+
+apart: graphs in which rank 0 alone trains a second variable; refused when the state is synchronized.
 """
 
 import json
@@ -100,7 +102,7 @@ class Graph:
             tf.compat.v1.set_random_seed(os.getpid())
             self.x, self.y = v1.placeholder(tf.float64, [None, 3]), v1.placeholder(tf.float64, [None, 1])
             self.w = v1.get_variable("w", [3, 1], tf.float64)
-            loss = tf.reduce_mean((tf.tanh(self.x @ self.w) - self.y)**2)
+            loss = self.loss()
             optimizer = v1.train.MomentumOptimizer(0.05, 0.8)
             if distributed:
                 optimizer = distributed_optimizer(optimizer)
@@ -109,6 +111,9 @@ class Graph:
         if start is not None:
             with self.graph.as_default():
                 self.w.load(np.array(start[0]), self.session)
+
+    def loss(self):
+        return tf.reduce_mean((tf.tanh(self.x @ self.w) - self.y)**2)
 
     def step(self, x, y):
         self.session.run(self.train_op, {self.x: x, self.y: y})
@@ -121,9 +126,17 @@ class Graph:
         return [self.session.run(self.w).tolist()]
 
 
+class Apart(Graph):
+    """Its ranks have gradients of different variables."""
+
+    def loss(self):
+        bias = tf.compat.v1.get_variable("bias", [1], tf.float64)
+        return super().loss() + (tf.reduce_sum(bias) if hvd.rank() == 0 else 0)
+
+
 def main():
     hvd.init()
-    kind = {"keras": Keras, "legacy": Legacy, "graph": Graph}[KIND]
+    kind = {"keras": Keras, "legacy": Legacy, "graph": Graph, "apart": Apart}[KIND]
     training = kind()
     sizes = []
 

@@ -35,13 +35,13 @@ def gather(row: np.ndarray, labels: Sequence[str], name: str, process_set: Any,
     everyones = arrays.allgather(mine, name=name, process_set=process_set)
     rows = everyones.reshape(-1, len(mine)) if len(everyones) % len(mine) == 0 else None
     if rows is None or (rows[:, :_DIGEST_BYTES] != mine[:_DIGEST_BYTES]).any():
-        raise error(_difference(
+        raise error(difference(
             objects.allgather_object(list(labels), name + ".labels", process_set),
             collectives.ranks_of(id_of(process_set))))
     return np.frombuffer(rows[:, _DIGEST_BYTES:].tobytes(), row.dtype).reshape(len(rows), -1)
 
 
-def _difference(everyones: list[list[str]], ranks: Sequence[int]) -> str:
+def difference(everyones: list[list[str]], ranks: Sequence[int]) -> str:
     """The first difference between two ranks' labels."""
     first = everyones[0]
     at, theirs = next((at, labels) for at, labels in enumerate(everyones) if labels != first)

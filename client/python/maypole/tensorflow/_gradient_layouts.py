@@ -16,10 +16,15 @@ ranks had different ones, only arguments of other shapes are such a case; otherw
 all ranks are expected to trace it again. A rank that traces it alone then waits for
 the others, and they for its gradients: it says so after _ALONE_SECONDS.
 
+A version 1 graph is made before it runs, and in an elastic job by new ranks alone,
+while the others wait for them in a state's sync(). There a rank takes what it has for
+what all have, and share(), which sync() calls, raises an error if they differ.
+
 Thread contract: that of GradientReduction.
 """
 
 import contextlib
+import functools
 import logging
 import sys
 import threading
@@ -44,6 +49,7 @@ _ALONE_SECONDS = 5.0  # as the stall check's time
 
 # In the order in which one of two ranks' wins.
 _NONE, _SPARSE_INT32, _SPARSE_INT64, _DENSE = range(4)
+_WORDS = ("None", "sparse (int32)", "sparse (int64)", "dense")
 _Layouts = tuple[int, ...]  # one for each variable
 
 _FUNCTION = type(tf.function(lambda: None))
@@ -80,6 +86,9 @@ _Key = tuple[Any, ...]
 # and labels: first those of share(), then with the objects' identities.
 _shared: dict[_Key, tuple[dict[_Layouts, _Layouts], bool]] = {}
 _places: dict[tuple[_Key, tuple[int, ...]], _Place] = {}
+# What this rank has in the version 1 graphs of an elastic job: labels and layouts,
+# by function, reduction, process set and use.
+_alone: dict[_Key, set[tuple[tuple[str, ...], _Layouts]]] = {}
 
 
 @as_it_is
@@ -107,8 +116,11 @@ def _agreed(name: str, process_set: Any, variables: Sequence[Any], labels: Seque
     """What the ranks reduce in the graph that is being made."""
     graph = tf.compat.v1.get_default_graph()
     use = _nodes.count_use(name + ".layouts")
-    place = _place_of((_nodes.function_of(graph), name, id_of(process_set), use, tuple(labels)),
-                      [_function(graph)]
+    key = _nodes.function_of(graph), name, id_of(process_set), use
+    if basics.is_elastic() and not tf.compat.v1.executing_eagerly_outside_functions():
+        _alone.setdefault(key, set()).add((tuple(labels), own))
+        return own
+    place = _place_of((*key, tuple(labels)), [_function(graph)]
                       + [v for v in map(tf_variable, variables) if hasattr(v, "read_value")])
     layouts = place.find(own, _signature(graph))
     if layouts is None:
@@ -177,15 +189,43 @@ def share() -> None:
 
     Needed after some have made graphs without the others: with new ranks, or after
     join().
+    Raises ValueError, on all ranks, if two have different gradients in a version 1
+    graph of an elastic job; HorovodInternalError if a rank is lost.
     """
     mine = dict(_shared)
     for (key, _), place in _places.items():
         _merge(mine, key, place.layouts, place.uniform)
     _places.clear()
     _shared.clear()
-    for theirs in objects.allgather_object(mine, "tensorflow.gradient_layouts"):
+    everyones = objects.allgather_object((mine, _alone), "tensorflow.gradient_layouts")
+    _check_equal([alone for _, alone in everyones])
+    for theirs, _ in everyones:
         for key, agreed in theirs.items():
             _merge(_shared, key, *agreed)
+
+
+def _check_equal(everyones: Sequence[dict[_Key, set[tuple[tuple[str, ...], _Layouts]]]]) -> None:
+    """Raises ValueError if two ranks reduce something else in a graph of the same number.
+
+    A rank may have made more graphs than another.
+    """
+    first: dict[_Key, tuple[int, set[tuple[tuple[str, ...], _Layouts]]]] = {}
+    for rank, alone in enumerate(everyones):
+        for key, graphs in alone.items():
+            other, theirs = first.setdefault(key, (rank, graphs))
+            if graphs & theirs:
+                continue
+            pairs = [(a, b) for a in sorted(theirs) for b in sorted(graphs)]
+            (labels, had), (own_labels, has) = next((p for p in pairs if p[0][0] == p[1][0]), pairs[0])
+            if labels != own_labels:
+                raise _different_variables(
+                    key[1], same_on_all.difference([list(labels), list(own_labels)], [other, rank]))
+            label, before, now = next(each for each in zip(labels, had, has) if each[1] != each[2])
+            raise ValueError(
+                f"{key[1]}: the gradient of {label} is {_WORDS[before]} on rank {other} and {_WORDS[now]} on rank "
+                f"{rank}. In an elastic job a new rank makes a version 1 graph while the others wait for it, so they "
+                "cannot agree on zeros: let the loss depend on the same variables on all ranks, for example by adding "
+                "0 * variable, and give sparse_as_dense=True if some gradients are sparse")
 
 
 def _merge(into: dict[_Key, Any], key: _Key, layouts: dict[_Layouts, _Layouts],
@@ -213,14 +253,16 @@ def _exchanged(name: str, process_set: Any, labels: Sequence[str],
                own: _Layouts) -> tuple[_Layouts, bool]:
     """What the ranks agree on, and whether all have the same."""
 
-    def error(difference: str) -> ValueError:
-        return ValueError(
-            f"{name}: the ranks reduce gradients of different variables: {difference}; create the "
-            "same layers on all ranks, in the same order, or name them (a tape's gradient() takes "
-            "use_generic_names=True for variables that differ in their names only)")
-
-    rows = same_on_all.gather(np.array(own, np.uint8), labels, name + ".layouts", process_set, error)
+    rows = same_on_all.gather(np.array(own, np.uint8), labels, name + ".layouts", process_set,
+                              functools.partial(_different_variables, name))
     return tuple(rows.max(axis=0, initial=_NONE).tolist()), bool((rows == rows[0]).all())
+
+
+def _different_variables(name: str, difference: str) -> ValueError:
+    return ValueError(
+        f"{name}: the ranks reduce gradients of different variables: {difference}; create the "
+        "same layers on all ranks, in the same order, or name them (a tape's gradient() takes "
+        "use_generic_names=True for variables that differ in their names only)")
 
 
 def _converted(gradient: Any, variable: Any, layout: int) -> Any:
