@@ -215,7 +215,8 @@ class DiLoCo:
     def is_synced(self) -> bool:
         """Whether no step was made since the ranks agreed on all fragments at once: the time for a commit().
 
-        With several fragments that is so after sync() only.
+        With several fragments that is so after sync() only. With a fragment_update_alpha the ranks' weights differ
+        then, too: after a death all go on from those of rank 0.
         """
         return self._is_synced
 
