@@ -102,7 +102,6 @@ GrpcTransportOptions MakeTransportOptions(const WorkerFlags& f,
                                           const control::Setup& setup,
                                           const TlsOptions& tls) {
   GrpcTransportOptions o;
-  o.addresses = absl::StrSplit(f.coordinator, ',');  // checked by ReadFlags()
   o.credential = setup.credential;
   o.tls = tls;
   o.hello.set_protocol_version(f.versions.oldest);
@@ -206,9 +205,12 @@ absl::Status ExecutorMain(const WorkerFlags& flags, Fd stop_signals) {
     // 0 means that it is not set.
     if (host != nullptr) options.core.nccl_host = HashBytes(host) | 1;
   }
+  const auto coordinators = std::make_shared<CoordinatorChoice>(
+      absl::StrSplit(flags.coordinator, ','));  // checked by ReadFlags()
   options.make_transport = [&](TransportCallbacks callbacks) {
-    return std::make_unique<GrpcTransport>(
-        MakeTransportOptions(flags, *setup, *tls), std::move(callbacks));
+    GrpcTransportOptions o = MakeTransportOptions(flags, *setup, *tls);
+    o.coordinators = coordinators;
+    return std::make_unique<GrpcTransport>(std::move(o), std::move(callbacks));
   };
   options.make_backend = [&](const PrepareBackend& prepare) {
     return MakeBackend(flags, *setup, prepare);

@@ -48,9 +48,6 @@ absl::Status SessionIsOver(const std::string& node, const Config& config) {
 
 namespace {
 
-// A timer that is later was stopped, with its process.
-constexpr Time kTimerLate = std::chrono::seconds(1);
-
 std::string BeforeOf(const proto::ExecutorHello& hello) {
   if (hello.session().empty()) return "";
   return absl::StrCat(hello.session(), "@", hello.incarnation());
@@ -469,12 +466,10 @@ void JobShard::OnTime(Time now, Actions* actions) {
       SecondsText(config_.resume_timeout));
   while (!detached_.empty() && detached_.begin()->first <= now_) {
     const auto [deadline, id] = *detached_.begin();
-    if (now_ - deadline <= kTimerLate) {
+    if (!PassedUnseen(deadline, now_)) {
       Lose(id, how, absl::OkStatus(), actions);
       continue;
     }
-    // This process did not run (SIGSTOP, a suspended machine), so nobody could
-    // come back.
     detached_.erase(detached_.begin());
     sessions_.at(id).deadline = now_ + config_.resume_timeout;
     detached_.emplace(now_ + config_.resume_timeout, id);

@@ -11,7 +11,7 @@
 //   ... call choice.address(); without a welcome: choice.Next() ...
 //   absl::Status may = choice.Join(welcome.term());
 //
-// Thread contract: not synchronized; one owner.
+// Thread contract: not synchronized; one transport at a time uses it.
 //
 // Invariant: the terms that were joined never decrease.
 #ifndef MAYPOLE_WORKER_NETWORK_COORDINATOR_CHOICE_H_
@@ -33,6 +33,7 @@ class CoordinatorChoice {
   explicit CoordinatorChoice(std::vector<std::string> addresses)
       : addresses_(std::move(addresses)) {}
 
+  const std::vector<std::string>& addresses() const { return addresses_; }
   const std::string& address() const { return addresses_[index_]; }
   void Next() { index_ = (index_ + 1) % addresses_.size(); }
 

@@ -47,10 +47,11 @@ std::shared_ptr<grpc::Channel> MakeChannel(
 // --resume_timeout, which the executor does not know).
 std::chrono::milliseconds Share(const GrpcTransportOptions& options,
                                 bool reached) {
-  const auto share = std::max(
-      options.connect_timeout / static_cast<int64_t>(options.addresses.size()),
-      std::chrono::milliseconds(1));
-  const bool others = options.addresses.size() > 1;
+  const auto number =
+      static_cast<int64_t>(options.coordinators->addresses().size());
+  const auto share =
+      std::max(options.connect_timeout / number, std::chrono::milliseconds(1));
+  const bool others = number > 1;
   return reached && others ? std::min(share, kLaterShare) : share;
 }
 
@@ -100,7 +101,7 @@ GrpcTransport::GrpcTransport(GrpcTransportOptions options,
                              TransportCallbacks callbacks)
     : options_(std::move(options)),
       callbacks_(std::move(callbacks)),
-      choice_(options_.addresses),
+      choice_(*options_.coordinators),
       session_(options_.hello),
       main_([this] { Main(); }) {}
 
@@ -139,7 +140,7 @@ absl::Status GrpcTransport::UnreachableStatus(const absl::Status& last) const {
   const std::string tls = DiagnoseTls(choice_.address(), options_.tls);
   return absl::UnavailableError(absl::StrCat(
       "cannot reach the coordinator at ",
-      absl::StrJoin(options_.addresses, ","), ": ",
+      absl::StrJoin(choice_.addresses(), ","), ": ",
       tls.empty() ? std::string(last.message()) : tls, " (tried for ",
       options_.connect_timeout.count() / 1000.0, " s)"));
 }

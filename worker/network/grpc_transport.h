@@ -40,9 +40,9 @@
 namespace maypole::worker {
 
 struct GrpcTransportOptions {
-  // HOST:PORT; at least one. Of several coordinators one leads: they are called
-  // in turn until one welcomes.
-  std::vector<std::string> addresses;
+  // The coordinators, which are called in turn until one welcomes. The next
+  // transport of the executor has the same, so it joins no older leader either.
+  std::shared_ptr<CoordinatorChoice> coordinators;
   std::string credential;  // common/program/job_ticket.h; empty: none
   TlsOptions tls;
   proto::ExecutorHello hello;  // session and incarnation are filled in here
@@ -106,7 +106,7 @@ class GrpcTransport : public Transport {
 
   const GrpcTransportOptions options_;
   const TransportCallbacks callbacks_;
-  CoordinatorChoice choice_;  // used by main_ only
+  CoordinatorChoice& choice_;  // options_.coordinators; used by main_ only
 
   // Held from the receipt of a message to its callback, so that callbacks come
   // in the order of the messages. Taken before mutex_.

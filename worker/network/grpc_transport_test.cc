@@ -59,9 +59,13 @@ class Heard {
   std::condition_variable changed_;
 };
 
+std::shared_ptr<CoordinatorChoice> Choice(std::vector<std::string> addresses) {
+  return std::make_shared<CoordinatorChoice>(std::move(addresses));
+}
+
 GrpcTransportOptions Options(const std::string& address) {
   GrpcTransportOptions o;
-  o.addresses = {address};
+  o.coordinators = Choice({address});
   o.credential = "secret";
   o.hello.set_node("n0");
   return o;
@@ -210,9 +214,10 @@ TEST(GrpcTransport, AnotherCoordinatorAtTheAddressIsToldTheStateFirst) {
   coordinator.reset();
   ASSERT_TRUE(heard.Await([&] { return heard.away.has_value(); }));
   EXPECT_EQ(heard.away->code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(heard.away->message().find("coordinator " + options.addresses[0] +
-                                       " lost: "),
-            0u)
+  EXPECT_EQ(
+      heard.away->message().find(
+          "coordinator " + options.coordinators->addresses()[0] + " lost: "),
+      0u)
       << *heard.away;
   transport.Send(Ready(2));  // to the one before, which will not hear it
   std::this_thread::sleep_for(2 * options.connect_timeout);
@@ -307,7 +312,7 @@ TEST(GrpcTransport, NobodyWaitsForTheDiagnosis) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, kDiagnosisTime / 2);
   ASSERT_TRUE(heard.Await([&] { return heard.lost.has_value(); }));
   EXPECT_NE(heard.lost->message().find("cannot reach the coordinator at " +
-                                       options.addresses[0]),
+                                       options.coordinators->addresses()[0]),
             std::string::npos)
       << *heard.lost;
 }
@@ -427,13 +432,36 @@ TEST(GrpcTransport, NobodyThereAndClosedWhileTrying) {
 TEST(GrpcTransport, TriesTheOtherCoordinatorsUntilOneWelcomes) {
   FakeCoordinator coordinator;
   // Nobody listens at the discard port.
-  GrpcTransportOptions options = Options("127.0.0.1:9");
-  options.addresses.push_back(coordinator.address());
+  GrpcTransportOptions options = Options("");
+  options.coordinators = Choice({"127.0.0.1:9", coordinator.address()});
   Heard heard;
   GrpcTransport transport(options, heard.callbacks());
   transport.Send({});
   EXPECT_TRUE(heard.Await([&] { return heard.acknowledged == 1; }));
   EXPECT_FALSE(heard.lost.has_value());
+}
+
+TEST(GrpcTransport, TheNextTransportJoinsNoOlderLeaderEither) {
+  FakeCoordinator leader;
+  Echo(leader);
+  leader.term = 7;
+  FakeCoordinator replaced;
+  replaced.term = 6;
+  GrpcTransportOptions options = Options("");
+  options.coordinators = Choice({leader.address(), replaced.address()});
+  options.connect_timeout = std::chrono::milliseconds(500);
+  {
+    Heard heard;
+    GrpcTransport transport(options, heard.callbacks());
+    transport.Send(Ready(1));
+    ASSERT_TRUE(heard.Await([&] { return heard.messages.size() == 1; }));
+  }
+  leader.Stop();
+  Heard heard;
+  GrpcTransport transport(options, heard.callbacks());
+  ASSERT_TRUE(heard.Await([&] { return heard.lost.has_value(); }));
+  EXPECT_EQ(heard.acknowledged, 0u);
+  EXPECT_GT(replaced.hellos(), 0);
 }
 
 // The leader waits for an executor that is away, but not for ever.
@@ -446,8 +474,8 @@ TEST(GrpcTransport, AnotherThatDoesNotAnswerIsLeftSoon) {
   auto leader = std::make_unique<FakeCoordinator>();
   Echo(*leader);
   Heard heard;
-  GrpcTransportOptions options = Options(leader->address());
-  options.addresses.push_back(silent.address());
+  GrpcTransportOptions options = Options("");
+  options.coordinators = Choice({leader->address(), silent.address()});
   options.connect_timeout = std::chrono::seconds(200);
   GrpcTransport transport(options, heard.callbacks());
   transport.Send(Ready(1));

@@ -51,6 +51,7 @@ class Recovery {
 
   bool Complete() const;
   Time deadline() const { return deadline_; }
+  void Postpone(Time deadline) { deadline_ = deadline; }
   bool Has(SessionId session) const { return reports_.contains(session); }
   std::vector<SessionId> Sessions() const;
   // Its state; null if it has not said it.
@@ -84,7 +85,7 @@ class Recovery {
   // The session of this node; 0 if it has none.
   SessionId SessionOf(const std::string& node) const;
 
-  const Time deadline_;
+  Time deadline_;
   std::map<SessionId, Report> reports_;
   std::map<std::string, std::string> lost_;  // by node: how
 };

@@ -258,6 +258,18 @@ TEST_F(RecoveryTest, AJobWithoutAnEpochIsRecoveredWhenTheTimeIsOver) {
   EXPECT_EQ(b.Last().epoch_start().epoch(), 1u);
 }
 
+// A machine that is suspended hears nobody.
+TEST_F(RecoveryTest, AStoppedCoordinatorWaitsAgainForThoseThatAreAway) {
+  Executor& a = TakeOver(0);
+  after_.PassUnseen(seconds(60));
+  EXPECT_TRUE(a.ends.empty()) << a.ends[0].message();
+  Executor& b = TakeOver(1);
+  after_.Pass(seconds(60));
+  EXPECT_TRUE(a.ends.empty()) << a.ends[0].message();
+  EXPECT_TRUE(a.Last().has_recovered());
+  EXPECT_TRUE(b.Last().has_recovered());
+}
+
 // The other node is there, so it is not said to be lost.
 TEST_F(RecoveryTest, AStartThatIsHeardOfTooLateEndsByTheNameOfTheLateNode) {
   state_[1].Clear();

@@ -149,6 +149,11 @@ void TestBed::Pass(Time time) {
   now_ = end;
 }
 
+void TestBed::PassUnseen(Time time) {
+  now_ += time;
+  core_->Passed(now_, carry_);
+}
+
 proto::StatusReply TestBed::Status(const std::string& job) {
   proto::StatusRequest request;
   request.set_job(job);

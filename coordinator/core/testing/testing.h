@@ -86,6 +86,8 @@ class TestBed {
   void Resume(Executor& e);
   // Lets time pass, with the core's deadlines on the way.
   void Pass(Time time);
+  // The same while the process is stopped (SIGSTOP).
+  void PassUnseen(Time time);
 
   // An operator's calls. Status() returns an empty reply for an unknown job.
   proto::StatusReply Status(const std::string& job = "");

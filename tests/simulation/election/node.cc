@@ -62,7 +62,8 @@ ElectionNode::ElectionNode(ElectionStage* stage, ElectionLedger* ledger,
              .node = absl::StrCat("n", number),
              .host = absl::StrCat("h", number),
              .slots = 64,
-             .resume_timeout_ms = 20000}) {
+             .resume_timeout_ms = 20000}),
+      choice_(Addresses(*candidates)) {
   Tick();
   Enter();
 }
@@ -97,9 +98,7 @@ void ElectionNode::Act() {
       if (std::get_if<worker::OpenLink>(&action) != nullptr) {
         link_open_ = true;
         session_.emplace(HelloOf(number_));
-        choice_.emplace(Addresses(*candidates_));
-        index_ = 0;
-        joined_term_ = presence_ = 0;
+        presence_ = 0;
         pause_ = worker::kReconnectFirstMs * kMillisecond;
         Open();
       } else if (std::get_if<worker::CloseLink>(&action) != nullptr) {
@@ -300,7 +299,7 @@ void ElectionNode::OnStreamMessage(const proto::CoordinatorMessage& message) {
   worker::CoordinatorSession::Messages ready;
   if (!session_->OnReceived(message, &ready)) {
     stage_->found.push_back(absl::StrCat("n", number_, ": messages of ",
-                                         choice_->address(),
+                                         choice_.address(),
                                          " are out of order"));
     return;
   }
@@ -328,7 +327,7 @@ void ElectionNode::OnAcknowledged() {
 void ElectionNode::OnWelcome(const proto::CoordinatorMessage& message) {
   const uint64_t term = message.welcome().term();
   if (message.has_welcome()) {
-    const absl::Status may = choice_->Join(term);
+    const absl::Status may = choice_.Join(term);
     if (!may.ok()) {
       ++ledger_->refused_terms;
       const std::string named =
@@ -350,7 +349,7 @@ void ElectionNode::OnWelcome(const proto::CoordinatorMessage& message) {
     joined_term_ = term;
   }
   using Welcome = worker::CoordinatorSession::Welcome;
-  const auto welcome = session_->OnWelcome(message, choice_->address());
+  const auto welcome = session_->OnWelcome(message, choice_.address());
   if (!welcome.ok()) return Lose(welcome.status());
   up_ = true;
   session_->Resend(
@@ -388,7 +387,7 @@ void ElectionNode::Again(bool welcomed) {
   if (welcomed) {
     pause_ = worker::kReconnectFirstMs * kMillisecond;
   } else {
-    choice_->Next();
+    choice_.Next();
     index_ = (index_ + 1) % candidates_->size();
   }
   stage_->scheduler.After(stage_->random.Between(pause_ / 2, pause_), life_,

@@ -80,10 +80,10 @@ class ElectionNode {
   const int steps_;
   const std::shared_ptr<int> life_ = std::make_shared<int>();
   worker::ExecutorCore core_;
+  worker::CoordinatorChoice choice_;
+  size_t index_ = 0;  // of the coordinator that is called, as choice_'s
   // Of the link that is open.
   std::optional<worker::CoordinatorSession> session_;
-  std::optional<worker::CoordinatorChoice> choice_;
-  size_t index_ = 0;  // of the coordinator that is called, as choice_'s
   std::shared_ptr<Stream> stream_;
   bool link_open_ = false;
   bool up_ = false;

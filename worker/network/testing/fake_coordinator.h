@@ -61,6 +61,7 @@ class FakeCoordinator : public proto::Coordinator::Service {
 
   // Set these before the first stream.
   OnMessage on_message;
+  uint64_t term = 0;
   std::string refusal;  // if not empty, each hello is refused with this text
   // So many hellos are refused because another executor has the node's place.
   std::atomic<int> taken = 0;
@@ -130,6 +131,7 @@ class FakeCoordinator : public proto::Coordinator::Service {
     proto::CoordinatorMessage welcome;
     welcome.mutable_welcome()->set_session("s");
     welcome.mutable_welcome()->set_incarnation(incarnation_);
+    welcome.mutable_welcome()->set_term(term);
     welcome.mutable_welcome()->set_protocol_version(kProtocolVersion);
     stream->Write(link_.Bare(welcome));
     link_.Resend([&](const proto::CoordinatorMessage& m) { stream->Write(m); });
