@@ -212,7 +212,6 @@ class NodeTest(unittest.TestCase):
             try:
                 ranks.append(c.rank(0, 2, agents[0], node=0, nodes=2))
                 first = executor(0)
-
                 ports = harness.wait_until(lambda: listening(first), 30, "executor 0 to listen")
                 where = "127.0.0.1:%d" % ports[0]
                 for data in (b"", b"half a", os.urandom(48), os.urandom(5000), b"\0" * 48, b"\xff" * 48):
