@@ -27,7 +27,7 @@ def main() -> int:
             ("library", getattr(library, "path", "")),
             ("python", platform.python_version()),
             ("torch", _framework("torch")),
-            ("gloo", "yes" if basics.gloo_built() else "no"),
+            ("between nodes", "TCP"),
             ("cuda", "yes" if basics.cuda_built() else "no"),
             ("nccl", "yes, where a host has it"),
             ("mpi", "yes" if basics.mpi_built() else "no"),

@@ -365,7 +365,7 @@ class SingleRankTest(unittest.TestCase):
                                 env=environment, check=True, text=True,
                                 stdout=subprocess.PIPE).stdout
         self.assertIn(f"maypole: {maypole.__version__}\n", output)
-        self.assertIn("gloo: yes\n", output)
+        self.assertIn("between nodes: TCP\n", output)
         self.assertIn("cuda: yes\n", output)
 
 
