@@ -1,7 +1,32 @@
-"""How the installed programs are linked."""
+"""How the installed programs and libraries are linked."""
 
-# A wheel has the libraries of the programs in lib/bundled, and they must be
+# A package may have the libraries of the programs in lib/bundled, and they must be
 # found before what LD_LIBRARY_PATH names. DT_RPATH, unlike DT_RUNPATH, is
 # searched first, and for the libraries of the libraries, too. Where there is no
 # such directory, it has no effect.
 PROGRAM_LINKOPTS = ["-Wl,--disable-new-dtags,-rpath,$$ORIGIN/../lib/bundled"]
+
+# A library that runs inside other programs has its own C++ runtime.
+_LIBRARY_LINKOPTS = [
+    "-Wl,--no-undefined",
+    "-static-libgcc",
+    "-Wl,--exclude-libs,ALL",
+    "-l:libstdc++.a",
+    "-Wl,--as-needed",
+]
+
+def runtime_library(name, exports, deps):
+    """The shared library `name`, for this system, and portable/`name`, for the wheel.
+
+    Args:
+      name: of the file.
+      exports: the linker's version script: what the library exports.
+      deps: its code.
+    """
+    for path, more in ((name, []), ("portable/" + name, ["//third_party/portable"])):
+        native.cc_binary(
+            name = path,
+            linkopts = ["-Wl,--version-script=$(location %s)" % exports] + _LIBRARY_LINKOPTS,
+            linkshared = True,
+            deps = [exports] + deps + more,
+        )
