@@ -1,6 +1,6 @@
 """The libraries of frameworks, which lie beside libmaypole.so."""
 
-load("//tools/build_defs:programs.bzl", "runtime_library")
+load("//tools/build_defs:runtime_library.bzl", "runtime_library")
 
 # Which frameworks have one. deploy/build.sh and tools/packages/wheel.py read this
 # list.

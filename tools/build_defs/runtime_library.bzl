@@ -1,12 +1,6 @@
-"""How the installed programs and libraries are linked."""
+"""How the libraries that run inside other programs are linked."""
 
-# A package may have the libraries of the programs in lib/bundled, and they must be
-# found before what LD_LIBRARY_PATH names. DT_RPATH, unlike DT_RUNPATH, is
-# searched first, and for the libraries of the libraries, too. Where there is no
-# such directory, it has no effect.
-PROGRAM_LINKOPTS = ["-Wl,--disable-new-dtags,-rpath,$$ORIGIN/../lib/bundled"]
-
-# A library that runs inside other programs has its own C++ runtime.
+# Each has its own C++ runtime.
 _LIBRARY_LINKOPTS = [
     "-Wl,--no-undefined",
     "-static-libgcc",
