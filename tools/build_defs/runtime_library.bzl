@@ -17,10 +17,11 @@ def runtime_library(name, exports, deps):
       exports: the linker's version script: what the library exports.
       deps: its code.
     """
-    for path, more in ((name, []), ("portable/" + name, ["//third_party/portable"])):
+    for path, more, tags in ((name, [], []), ("portable/" + name, ["//third_party/portable"], ["nosan"])):
         native.cc_binary(
             name = path,
             linkopts = ["-Wl,--version-script=$(location %s)" % exports] + _LIBRARY_LINKOPTS,
             linkshared = True,
+            tags = tags,
             deps = [exports] + deps + more,
         )
