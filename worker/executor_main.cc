@@ -24,7 +24,7 @@
 #include "common/wire/unix_socket.h"
 #include "worker/agent/control.h"
 #include "worker/agent/sealed_tls.h"
-#include "worker/backend/gloo_backend.h"
+#include "worker/backend/tcp_backend.h"
 #include "worker/core/limits.h"
 #include "worker/executor/become_user.h"
 #include "worker/executor/executor.h"
@@ -118,7 +118,7 @@ GrpcTransportOptions MakeTransportOptions(const WorkerFlags& f,
 std::unique_ptr<Backend> MakeBackend(const WorkerFlags& f,
                                      const control::Setup& setup,
                                      const PrepareBackend& prepare) {
-  GlooOptions o;
+  TcpBackendOptions o;
   o.host = f.network;
   // The machines of several coordinators are in one network.
   o.find_host = [first = f.coordinator.substr(0, f.coordinator.find(',')),
@@ -142,7 +142,7 @@ std::unique_ptr<Backend> MakeBackend(const WorkerFlags& f,
         1e-3 * links.costs.wire, 1e-3 * links.costs.reduce, links.max_levels);
   };
   o.answer_timeout = absl::ToChronoMilliseconds(f.network_timeout);
-  return std::make_unique<GlooBackend>(std::move(o));
+  return std::make_unique<TcpBackend>(std::move(o));
 }
 
 // The NCCL with which GPUs reduce together; null if there is none, or no

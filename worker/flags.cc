@@ -20,7 +20,7 @@
 #include "common/system/fd.h"
 #include "common/version.h"
 #include "worker/agent/control.h"
-#include "worker/backend/gloo_backend.h"
+#include "worker/backend/tcp_backend.h"
 #include "worker/backend/tcp_options.h"
 #include "worker/core/limits.h"
 

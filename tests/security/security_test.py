@@ -213,13 +213,8 @@ class NodeTest(unittest.TestCase):
                 ranks.append(c.rank(0, 2, agents[0], node=0, nodes=2))
                 first = executor(0)
 
-                def gate():
-                    # (Gloo briefly listens at ports and closes them again.)
-                    ports = listening(first)
-                    time.sleep(0.05)
-                    return [p for p in ports if p in listening(first)]
-
-                where = "127.0.0.1:%d" % harness.wait_until(gate, 30, "executor 0 to listen")[0]
+                ports = harness.wait_until(lambda: listening(first), 30, "executor 0 to listen")
+                where = "127.0.0.1:%d" % ports[0]
                 for data in (b"", b"half a", os.urandom(48), os.urandom(5000), b"\0" * 48, b"\xff" * 48):
                     for _ in range(25):
                         # (Its queue may be full: it accepts no connection before it knows its peers.)

@@ -279,7 +279,7 @@ bool AuthenticatedListener::HearProof(PendingHandshake& v) {
     return false;
   }
   fcntl(v.socket.get(), F_SETFL, fcntl(v.socket.get(), F_GETFL) & ~O_NONBLOCK);
-  // The peer sends Gloo's data only after this byte.
+  // The peer sends data only after this byte.
   if (send(v.socket.get(), &handshake::kWelcome, 1, MSG_NOSIGNAL) != 1)
     return false;
   std::lock_guard lock(mutex_);

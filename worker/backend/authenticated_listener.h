@@ -1,10 +1,10 @@
 // AuthenticatedListener: the port at which an executor accepts its peers'
 // connections while an epoch starts.
 //
-// Purpose: Gloo itself would accept any connection as the peer's, and would end
-// the process on unexpected data. So Gloo gets only connections on which both
-// ends have proved that they belong to the job (handshake_proof.h). Other
-// connections are closed and delay no peer.
+// Purpose: any process can reach the port, and the job's data goes through the
+// connections. So only those are handed out on which both ends have proved that
+// they belong to the job (handshake_proof.h). Other connections are closed and
+// delay no peer.
 //
 //   auto listener = AuthenticatedListener::Open(
 //       {.host = "10.0.0.1", .self = 0, .nodes = 2});  // StatusOr<unique_ptr>

@@ -1,10 +1,10 @@
 // Backend: moves chunks between the nodes of a job.
 //
-// Purpose: the interface between an executor's network thread and the library
-// that carries bytes to other nodes (Gloo now). Several chunks are in flight at
-// the same time. A chunk concerns some or all nodes; any two nodes start the
-// chunks that concern both with the same sizes and in the same order, which the
-// coordinator determines.
+// Purpose: the interface between an executor's network thread and what carries
+// bytes to other nodes (TcpBackend; tests have others). Several chunks are in
+// flight at the same time. A chunk concerns some or all nodes; any two nodes
+// start the chunks that concern both with the same sizes and in the same order,
+// which the coordinator determines.
 //
 //   backend.Prepare(0, 2)         -> addresses[i]: where node i reaches this
 //   one

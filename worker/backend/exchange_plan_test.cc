@@ -187,7 +187,7 @@ TEST(ExchangePlan, ReductionsInLevelsGiveTheSumToAllInAnyOrder) {
   }
 }
 
-// As GlooFlight has two slots for each chunk of a pair.
+// As TcpBackend::Flight has two slots for each chunk of two nodes.
 TEST(ExchangePlan, TwoNodesMeetInOneLevelOnly) {
   Bytes bytes(4096);
   Work work{.chunk = std::as_writable_bytes(std::span(bytes)), .reduces = true};

@@ -82,11 +82,11 @@ std::string DescribeBuild(std::string* missing) {
          Line(true, "Gloo (Horovod's name for: without MPI)") +
          "\nAvailable Tensor Operations:\n" +
          Line(true, "shared memory (on a node)") +
-         Line(true, "Gloo (between nodes)") +
+         Line(true, "Gloo (Horovod's name for: TCP between nodes)") +
          Line(gpus.driver.ok() && !UsableNccl(gpus).empty(), "NCCL") +
          Line(false, "DDL (IBM's; NCCL is used)") +
-         Line(false, "CCL (Intel's; shared memory and Gloo are used)") +
-         Line(false, "MPI (shared memory and Gloo are used)") +
+         Line(false, "CCL (Intel's; shared memory and TCP are used)") +
+         Line(false, "MPI (shared memory and TCP are used)") +
          DescribeGpus(gpus);
 }
 

@@ -1,58 +1,37 @@
-// GlooFlight: one chunk of a GlooBackend in flight.
+// TcpBackend::Flight: one chunk in flight.
 //
 // Purpose: goes through the stages of the chunk's plan (exchange_plan.h). No
 // thread waits for it: whoever ends the last transfer of a stage (the loop's
 // thread, as a rule) reduces and posts the sends of the next stage.
 //
 // Thread contract: Start() once. Cancel() from any thread. The flight tells its
-// host once that it has ended; the host must not destroy it before.
+// backend once that it has ended; the backend must not destroy it before.
 //
 // Invariants: `open_` counts what is posted and has not ended, and one more
 // until the last stage is over. `awaited_[s]` counts what stage s still waits
 // for (its receives, and its sends if it overwrites them), and one more until
 // its sends are posted; so only one thread at a time goes through the stages.
-#ifndef MAYPOLE_WORKER_BACKEND_GLOO_FLIGHT_H_
-#define MAYPOLE_WORKER_BACKEND_GLOO_FLIGHT_H_
+#ifndef MAYPOLE_WORKER_BACKEND_TCP_FLIGHT_H_
+#define MAYPOLE_WORKER_BACKEND_TCP_FLIGHT_H_
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "worker/backend/backend.h"
 #include "worker/backend/exchange_plan.h"
-#include "worker/backend/tcp_buffer.h"
+#include "worker/backend/tcp_backend.h"
+#include "worker/backend/tcp_connection.h"
 
 namespace maypole::worker {
 
-class GlooFlight;
-
-// What a flight needs of its backend.
-class FlightHost {
- public:
-  virtual ~FlightHost() = default;
-  // A buffer to send to `node`, or to receive from it. `number`: of the chunk
-  // among those that concern both nodes.
-  virtual std::unique_ptr<TcpBuffer> BufferFor(bool is_send, uint32_t node,
-                                               uint64_t number, void* data,
-                                               uint64_t bytes,
-                                               TransferTag tag) = 0;
-  // True if no further chunk can be exchanged.
-  virtual bool broken() const = 0;
-  // A connection has failed. May cancel this flight and others.
-  virtual void OnFailed(uint32_t node, const std::string& why) = 0;
-  virtual void OnFlightEnded(GlooFlight* flight) = 0;
-};
-
-class GlooFlight : private TransferListener {
+class TcpBackend::Flight : private TransferListener {
  public:
   // `numbers`: the number of the chunk for each of `work.nodes`. `inbox`: at
   // least `plan.inbox_bytes`.
-  GlooFlight(FlightHost* host, Work work, ExchangePlan plan,
-             const std::vector<uint64_t>& numbers,
-             std::vector<std::byte> inbox);
+  Flight(TcpBackend* backend, Work work, ExchangePlan plan,
+         const std::vector<uint64_t>& numbers, std::vector<std::byte> inbox);
 
   void Start();
   // Soon ends everything posted.
@@ -68,10 +47,12 @@ class GlooFlight : private TransferListener {
   struct Part {
     uint32_t node = 0;
     uint32_t stage = 0;
+    TcpConnection* connection = nullptr;
     uint64_t slot = 0;
+    std::byte* data = nullptr;
+    uint64_t bytes = 0;
     bool is_send = false;
     bool awaited = true;
-    std::unique_ptr<TcpBuffer> buffer;
   };
 
   void AddParts(uint32_t stage, bool are_sends,
@@ -82,7 +63,7 @@ class GlooFlight : private TransferListener {
   void Reduce(const Stage& stage);
   void Release();
 
-  FlightHost* const host_;
+  TcpBackend* const backend_;
   const Work work_;
   const ExchangePlan plan_;
   std::vector<std::byte> inbox_;
@@ -98,4 +79,4 @@ class GlooFlight : private TransferListener {
 
 }  // namespace maypole::worker
 
-#endif  // MAYPOLE_WORKER_BACKEND_GLOO_FLIGHT_H_
+#endif  // MAYPOLE_WORKER_BACKEND_TCP_FLIGHT_H_

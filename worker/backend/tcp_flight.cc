@@ -1,7 +1,6 @@
-#include "worker/backend/gloo_flight.h"
+#include "worker/backend/tcp_flight.h"
 
 #include <algorithm>
-#include <exception>
 #include <span>
 #include <utility>
 
@@ -10,7 +9,7 @@
 namespace maypole::worker {
 namespace {
 
-// Sends and receives of a pair are matched by slot, and in order within a slot.
+// Two nodes match their sends and receives by slot, and in order within a slot.
 // So chunks may share slots as long as both ends number the chunks alike.
 constexpr uint64_t kFirstSlot = 16;
 constexpr uint64_t kSlotChunks = 256;
@@ -21,10 +20,10 @@ uint64_t SlotOf(uint64_t number, bool is_contribution) {
 
 }  // namespace
 
-GlooFlight::GlooFlight(FlightHost* host, Work work, ExchangePlan plan,
-                       const std::vector<uint64_t>& numbers,
-                       std::vector<std::byte> inbox)
-    : host_(host),
+TcpBackend::Flight::Flight(TcpBackend* backend, Work work, ExchangePlan plan,
+                           const std::vector<uint64_t>& numbers,
+                           std::vector<std::byte> inbox)
+    : backend_(backend),
       work_(std::move(work)),
       plan_(std::move(plan)),
       inbox_(std::move(inbox)),
@@ -38,8 +37,8 @@ GlooFlight::GlooFlight(FlightHost* host, Work work, ExchangePlan plan,
   sends_from_.push_back(parts_.size());
 }
 
-void GlooFlight::AddParts(uint32_t stage, bool are_sends,
-                          const std::vector<uint64_t>& numbers) {
+void TcpBackend::Flight::AddParts(uint32_t stage, bool are_sends,
+                                  const std::vector<uint64_t>& numbers) {
   const Stage& s = plan_.stages[stage];
   std::byte* const memory =
       s.reduces && !are_sends ? inbox_.data() : work_.chunk.data();
@@ -49,17 +48,21 @@ void GlooFlight::AddParts(uint32_t stage, bool are_sends,
         work_.nodes.begin();
     const uint64_t number = numbers[static_cast<size_t>(place)];
     parts_.push_back(
-        {t.node, stage, SlotOf(number, s.reduces), are_sends,
-         !are_sends || s.overwrites,
-         host_->BufferFor(are_sends, t.node, number, memory + t.offset, t.bytes,
-                          {.listener = this, .tag = parts_.size()})});
+        {.node = t.node,
+         .stage = stage,
+         .connection = backend_->Carrier(are_sends, t.node, number),
+         .slot = SlotOf(number, s.reduces),
+         .data = memory + t.offset,
+         .bytes = t.bytes,
+         .is_send = are_sends,
+         .awaited = !are_sends || s.overwrites});
     (are_sends ? sent_ : received_) += t.bytes;
   }
 }
 
-void GlooFlight::Start() {
+void TcpBackend::Flight::Start() {
   for (std::atomic<uint32_t>& a : awaited_) a = 1;
-  failed_ = host_->broken();
+  failed_ = backend_->broken_.load();
   for (size_t i = 0; i < sends_from_[0] && !failed_; ++i) {
     Post(i);
   }
@@ -68,31 +71,28 @@ void GlooFlight::Start() {
 
 // The backend cancels all flights after it has become broken, so what is posted
 // before that is cancelled there, and what is posted later, here.
-void GlooFlight::Post(size_t part) {
+void TcpBackend::Flight::Post(size_t part) {
   const Part& p = parts_[part];
   ++open_;
   if (p.awaited) ++awaited_[p.stage];
-  try {
-    if (p.is_send) {
-      p.buffer->send(static_cast<int>(p.node), p.slot, 0, p.buffer->size);
-    } else {
-      p.buffer->recv(static_cast<int>(p.node), p.slot, 0, p.buffer->size);
-    }
-  } catch (const std::exception& e) {
-    return OnEnded(part, e.what());
+  const TransferTag tag{.listener = this, .tag = part};
+  if (p.is_send) {
+    p.connection->Send(p.slot, p.data, p.bytes, tag);
+  } else {
+    p.connection->Receive(p.slot, p.data, p.bytes, tag);
   }
-  if (host_->broken()) p.buffer->Cancel(p.node);
+  if (backend_->broken_) p.connection->Cancel(this);
 }
 
-void GlooFlight::Cancel() {
-  for (const Part& p : parts_) p.buffer->Cancel(p.node);
+void TcpBackend::Flight::Cancel() {
+  for (const Part& p : parts_) p.connection->Cancel(this);
 }
 
-void GlooFlight::OnEnded(uint64_t part, const std::string& failure) {
+void TcpBackend::Flight::OnEnded(uint64_t part, const std::string& failure) {
   const Part& p = parts_[part];
   if (!failure.empty()) {
     failed_ = true;
-    host_->OnFailed(p.node, failure);
+    backend_->OnFailed(p.node, failure);
   }
   if (p.awaited && --awaited_[p.stage] == 0) {
     Reduce(plan_.stages[stage_++]);
@@ -101,7 +101,7 @@ void GlooFlight::OnEnded(uint64_t part, const std::string& failure) {
   Release();
 }
 
-void GlooFlight::Advance() {
+void TcpBackend::Flight::Advance() {
   for (; stage_ < plan_.stages.size(); ++stage_) {
     const size_t end = sends_from_[stage_ + 1];
     for (size_t i = sends_from_[stage_]; i < end && !failed_; ++i) Post(i);
@@ -112,7 +112,7 @@ void GlooFlight::Advance() {
 }
 
 // Reduces in the order of the nodes.
-void GlooFlight::Reduce(const Stage& stage) {
+void TcpBackend::Flight::Reduce(const Stage& stage) {
   if (failed_) return;
   std::vector<const std::byte*> inputs;
   for (const Stage::Reduction& r : stage.reductions) {
@@ -128,8 +128,8 @@ void GlooFlight::Reduce(const Stage& stage) {
   }
 }
 
-void GlooFlight::Release() {
-  if (--open_ == 0) host_->OnFlightEnded(this);
+void TcpBackend::Flight::Release() {
+  if (--open_ == 0) backend_->OnFlightEnded(this);
 }
 
 }  // namespace maypole::worker

@@ -1,12 +1,12 @@
-// GlooBackend: a Backend over Gloo's pairs, two or more to each other node, and
-// one connection to each for the executors' own messages.
+// TcpBackend: a Backend over TCP connections, two or more to each other node,
+// and one to each for the executors' own messages.
 //
-// Connecting: there is no store. Each pair's address travels through the
-// coordinator together with a secret, by which both ends prove to each other
-// that they belong to the job (authenticated_listener.h). Other processes that
-// reach the port do not get through to Gloo.
+// Connecting: a secret travels through the coordinator with each node's
+// address. By it both ends prove to each other that they belong to the job
+// (authenticated_listener.h); other processes that reach the port do not get
+// further.
 //
-// A chunk in flight (gloo_flight.h) goes through the stages of its plan
+// A chunk in flight (tcp_flight.h) goes through the stages of its plan
 // (exchange_plan.h) without a thread that waits for it: Start posts its
 // receives and first sends, and the loop's thread (tcp_loop.h), which reads
 // what arrives, also reduces it and posts what follows. So all chunks in flight
@@ -21,15 +21,13 @@
 // Each connection carries data in one direction only.
 //
 // Failures: waits have no timeout, because a late node is not a dead one. A
-// failed connection only fails what is posted on it; so a receive of a message
-// that never comes is posted on each, and its failure ends all chunks, as
-// Abort() does, whether or not one is in flight. A cut wire shows when sent
-// data is not acknowledged, or keepalive probes are not answered
-// (tcp_options.h).
+// connection that fails ends all chunks, as Abort() does, whether or not one is
+// in flight. A cut wire shows when sent data is not acknowledged, or keepalive
+// probes are not answered (tcp_options.h).
 //
 // Thread contract: as Backend's.
-#ifndef MAYPOLE_WORKER_BACKEND_GLOO_BACKEND_H_
-#define MAYPOLE_WORKER_BACKEND_GLOO_BACKEND_H_
+#ifndef MAYPOLE_WORKER_BACKEND_TCP_BACKEND_H_
+#define MAYPOLE_WORKER_BACKEND_TCP_BACKEND_H_
 
 #include <atomic>
 #include <chrono>
@@ -44,17 +42,16 @@
 
 #include "worker/backend/backend.h"
 #include "worker/backend/exchange_model.h"
-#include "worker/backend/gloo_flight.h"
 #include "worker/backend/link_probe.h"
 
 namespace maypole::worker {
 
 class AuthenticatedListener;
-class GlooMesh;
+class TcpConnection;
 class TcpLoop;
 
-struct GlooOptions {
-  std::string host;    // address to listen on
+struct TcpBackendOptions {
+  std::string host;  // address to listen on
   // Finds it if it is empty: called by Prepare, which may ask the name service.
   // To return early when stopped() becomes true; after Abort() it is.
   std::function<absl::StatusOr<std::string>(
@@ -89,10 +86,10 @@ struct GlooOptions {
 
 inline constexpr uint32_t kMaxConnections = 3;
 
-class GlooBackend : public Backend, private FlightHost {
+class TcpBackend : public Backend {
  public:
-  explicit GlooBackend(GlooOptions options);
-  ~GlooBackend() override;
+  explicit TcpBackend(TcpBackendOptions options);
+  ~TcpBackend() override;
 
   absl::StatusOr<std::vector<std::string>> Prepare(uint32_t node_index,
                                                    uint32_t nodes) override;
@@ -108,51 +105,33 @@ class GlooBackend : public Backend, private FlightHost {
   uint64_t bytes_received() const override { return received_; }
 
  private:
-  // A receive that ends only if its connection fails.
-  class Watch : public TransferListener {
-   public:
-    Watch(GlooBackend* backend, GlooMesh& mesh, uint32_t node);
-    // Throws if the connection has failed.
-    void Post();
+  class Flight;  // tcp_flight.h
 
-   private:
-    void OnEnded(uint64_t tag, const std::string& failure) override;
-
-    GlooBackend* const backend_;
-    const uint32_t node_;
-    std::byte unused_{};
-    const std::unique_ptr<TcpBuffer> buffer_;
-  };
-
-  absl::Status ConnectPairs(const std::vector<std::string>& addresses);
-  void WatchConnections();
+  absl::Status ConnectNodes(const std::vector<std::string>& addresses);
   absl::Status MeasureCosts();
   std::string NodeName(uint32_t node) const;
 
-  // FlightHost.
-  std::unique_ptr<TcpBuffer> BufferFor(bool is_send, uint32_t node,
-                                       uint64_t number, void* data,
-                                       uint64_t bytes,
-                                       TransferTag tag) override;
-  bool broken() const override { return broken_; }
-  void OnFailed(uint32_t node, const std::string& why) override;
-  void OnFlightEnded(GlooFlight* flight) override;
+  // The connection that carries a chunk's data to `node`, or from it. `number`:
+  // of the chunk among those that concern both nodes.
+  TcpConnection* Carrier(bool is_send, uint32_t node, uint64_t number) const;
+  // A connection to `node` has failed.
+  void OnFailed(uint32_t node, const std::string& why);
+  void OnFlightEnded(Flight* flight);
 
   void Break(const std::string& text);
   std::vector<Level> LevelsFor(const Work& work);
   // The number of the next chunk of `nodes` for each of them.
   std::vector<uint64_t> Number(const std::vector<uint32_t>& nodes);
   std::vector<std::byte> TakeInbox(uint64_t bytes);
-  void Report(GlooFlight& flight);
+  void Report(Flight& flight);
 
-  GlooOptions options_;
+  TcpBackendOptions options_;
   uint32_t self_ = 0;
   uint32_t nodes_ = 1;
   std::function<void(const absl::Status&)> on_ended_;
   std::vector<Fd> message_connections_;  // by node; set by Connect
   std::vector<uint64_t> started_;  // chunks by peer; for the starting thread
-  std::optional<ExchangeModel> model_;           // likewise; set by Connect
-  std::vector<std::unique_ptr<Watch>> watches_;  // set by Connect
+  std::optional<ExchangeModel> model_;  // likewise; set by Connect
   std::atomic<uint64_t> sent_{0};
   std::atomic<uint64_t> received_{0};
 
@@ -160,13 +139,15 @@ class GlooBackend : public Backend, private FlightHost {
   bool aborted_ = false;
   std::atomic<bool> broken_{false};  // written under the mutex
   std::string broken_text_;
-  std::vector<std::shared_ptr<TcpLoop>> loops_;      // set once, by Prepare
-  std::vector<std::shared_ptr<GlooMesh>> meshes_;    // likewise
+  // Set once, by Prepare: 2 * options_.connections to each other node, by
+  // connection and node. The even ones carry data to higher nodes.
+  std::vector<std::vector<std::unique_ptr<TcpConnection>>> connections_;
+  std::vector<std::unique_ptr<TcpLoop>> loops_;      // likewise
   std::unique_ptr<AuthenticatedListener> listener_;  // likewise
 
   // A chunk in flight, in the order of the starts.
   struct InFlight {
-    std::shared_ptr<GlooFlight> flight;
+    std::shared_ptr<Flight> flight;
     bool ended = false;
   };
   std::mutex flights_mutex_;  // guards what follows
@@ -178,4 +159,4 @@ class GlooBackend : public Backend, private FlightHost {
 
 }  // namespace maypole::worker
 
-#endif  // MAYPOLE_WORKER_BACKEND_GLOO_BACKEND_H_
+#endif  // MAYPOLE_WORKER_BACKEND_TCP_BACKEND_H_

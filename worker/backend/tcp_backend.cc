@@ -1,4 +1,4 @@
-#include "worker/backend/gloo_backend.h"
+#include "worker/backend/tcp_backend.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -10,39 +10,31 @@
 
 #include "absl/strings/str_cat.h"
 #include "worker/backend/authenticated_listener.h"
-#include "worker/backend/gloo_mesh.h"
+#include "worker/backend/tcp_connection.h"
+#include "worker/backend/tcp_flight.h"
 #include "worker/backend/tcp_loop.h"
 #include "worker/backend/tcp_options.h"
 
 namespace maypole::worker {
-namespace {
+TcpBackend::TcpBackend(TcpBackendOptions options)
+    : options_(std::move(options)) {}
 
-// Gloo matches sends and receives of a pair by slot number. The slots of chunks
-// are greater than this one (gloo_flight.cc).
-constexpr uint64_t kWatchSlot = 2;
-
-}  // namespace
-
-GlooBackend::GlooBackend(GlooOptions options) : options_(std::move(options)) {}
-
-GlooBackend::~GlooBackend() {
+TcpBackend::~TcpBackend() {
   Abort();
   {
     std::unique_lock lock(flights_mutex_);
     all_reported_.wait(lock,
                        [this] { return flights_.empty() && !reporting_; });
   }
-  // Only now nobody calls a watch any more. Buffers end before their meshes.
-  for (const auto& loop : loops_) loop->Stop();
-  watches_.clear();
+  loops_.clear();  // before the connections
 }
 
-std::string GlooBackend::NodeName(uint32_t node) const {
+std::string TcpBackend::NodeName(uint32_t node) const {
   return node < options_.node_names.size() ? options_.node_names[node]
                                            : absl::StrCat("node ", node);
 }
 
-absl::StatusOr<std::vector<std::string>> GlooBackend::Prepare(
+absl::StatusOr<std::vector<std::string>> TcpBackend::Prepare(
     uint32_t node_index, uint32_t nodes) {
   self_ = node_index;
   nodes_ = nodes;
@@ -55,7 +47,8 @@ absl::StatusOr<std::vector<std::string>> GlooBackend::Prepare(
   if (options_.host.empty() && options_.find_host) {
     absl::StatusOr<std::string> found =
         options_.find_host([this] { return broken_.load(); });
-    if (!found.ok()) return cannot_listen(std::string(found.status().message()));
+    if (!found.ok())
+      return cannot_listen(std::string(found.status().message()));
     options_.host = *std::move(found);
   }
   absl::StatusOr<std::unique_ptr<AuthenticatedListener>> listener =
@@ -67,14 +60,17 @@ absl::StatusOr<std::vector<std::string>> GlooBackend::Prepare(
   if (!listener.ok())
     return cannot_listen(std::string(listener.status().message()));
   try {
-    std::vector<std::shared_ptr<TcpLoop>> loops;
-    std::vector<std::shared_ptr<GlooMesh>> meshes;
-    for (uint32_t c = 0; c < options_.connections; ++c) {
-      loops.push_back(std::make_shared<TcpLoop>());
-      for (int direction = 0; direction < 2; ++direction) {
-        meshes.push_back(std::make_shared<GlooMesh>(
-            static_cast<int>(self_), static_cast<int>(nodes_), loops.back(),
-            options_.early_bytes));
+    std::vector<std::unique_ptr<TcpLoop>> loops;
+    decltype(connections_) connections(2 * options_.connections);
+    for (size_t c = 0; c < connections.size(); ++c) {
+      // The connections of both directions share a loop.
+      if (c % 2 == 0) loops.push_back(std::make_unique<TcpLoop>());
+      connections[c].resize(nodes_);
+      for (uint32_t i = 0; i < nodes_; ++i) {
+        if (i == self_) continue;
+        connections[c][i] = std::make_unique<TcpConnection>(
+            loops.back().get(), options_.early_bytes,
+            [this, i](const std::string& why) { OnFailed(i, why); });
       }
     }
     std::vector<std::string> addresses(nodes_);
@@ -84,7 +80,7 @@ absl::StatusOr<std::vector<std::string>> GlooBackend::Prepare(
     std::lock_guard lock(mutex_);
     if (aborted_) return absl::AbortedError("the network backend was stopped");
     loops_ = std::move(loops);
-    meshes_ = std::move(meshes);
+    connections_ = std::move(connections);
     listener_ = *std::move(listener);
     return addresses;
   } catch (const std::exception& e) {
@@ -92,12 +88,12 @@ absl::StatusOr<std::vector<std::string>> GlooBackend::Prepare(
   }
 }
 
-absl::Status GlooBackend::Connect(const std::vector<std::string>& addresses) {
-  if (meshes_.empty() || addresses.size() != nodes_) {
+absl::Status TcpBackend::Connect(const std::vector<std::string>& addresses) {
+  if (connections_.empty() || addresses.size() != nodes_) {
     return absl::InvalidArgumentError(absl::StrCat(
         "expected addresses of ", nodes_, " nodes, got ", addresses.size()));
   }
-  const absl::Status connected = ConnectPairs(addresses);
+  const absl::Status connected = ConnectNodes(addresses);
   listener_->Close();  // no further connections are expected
   if (!connected.ok()) {
     Break(std::string(connected.message()));
@@ -105,7 +101,6 @@ absl::Status GlooBackend::Connect(const std::vector<std::string>& addresses) {
     // Return `connected` for its code; status() would say kUnavailable.
     return absl::IsAborted(why) ? why : connected;
   }
-  WatchConnections();
   if (options_.max_levels > 0 && options_.costs) {
     model_.emplace(*options_.costs, options_.max_levels);
   } else if (options_.max_levels > 0) {
@@ -114,7 +109,7 @@ absl::Status GlooBackend::Connect(const std::vector<std::string>& addresses) {
   return status();
 }
 
-absl::Status GlooBackend::MeasureCosts() {
+absl::Status TcpBackend::MeasureCosts() {
   std::function<void(const absl::Status&)> on_ended = on_ended_;
   ProbeOptions probe{self_, nodes_, options_.max_levels,
                      options_.connect_timeout};
@@ -134,7 +129,7 @@ absl::Status GlooBackend::MeasureCosts() {
   return absl::OkStatus();
 }
 
-absl::Status GlooBackend::ConnectPairs(
+absl::Status TcpBackend::ConnectNodes(
     const std::vector<std::string>& addresses) {
   if (const auto bad = listener_->SetPeers(addresses)) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -144,7 +139,7 @@ absl::Status GlooBackend::ConnectPairs(
   const auto deadline =
       AuthenticatedListener::Clock::now() + options_.connect_timeout;
   for (uint32_t i = 0; i < nodes_; ++i) {
-    for (uint32_t c = 0; i != self_ && c <= meshes_.size(); ++c) {
+    for (uint32_t c = 0; i != self_ && c <= connections_.size(); ++c) {
       absl::StatusOr<Fd> connection = listener_->Connection(i, c, deadline);
       if (!connection.ok()) {
         return absl::Status(
@@ -158,76 +153,43 @@ absl::Status GlooBackend::ConnectPairs(
           SetTcpTimeouts(connection->get(), options_.answer_timeout);
       set.Update(SetTcpCongestion(connection->get(), options_.congestion));
       if (!set.ok()) return set;
-      if (c == meshes_.size()) {
+      if (c == connections_.size()) {
         const int on = 1;
         setsockopt(connection->get(), IPPROTO_TCP, TCP_NODELAY, &on,
                    sizeof(on));
         message_connections_[i] = *std::move(connection);
         continue;
       }
-      try {
-        meshes_[c]->Adopt(static_cast<int>(i), *std::move(connection));
-      } catch (const std::exception& e) {
-        return absl::UnavailableError(absl::StrCat(
-            "the connection to ", NodeName(i), " failed: ", e.what()));
-      }
+      connections_[c][i]->Adopt(*std::move(connection));
     }
   }
   return absl::OkStatus();
 }
 
-GlooBackend::Watch::Watch(GlooBackend* backend, GlooMesh& mesh, uint32_t node)
-    : backend_(backend),
-      node_(node),
-      buffer_(mesh.CreateBuffer(&unused_, 1, {.listener = this})) {}
-
-void GlooBackend::Watch::Post() {
-  try {
-    buffer_->recv(static_cast<int>(node_), kWatchSlot, 0, 1);
-  } catch (const std::exception& e) {
-    OnEnded(0, e.what());
-  }
-}
-
-void GlooBackend::Watch::OnEnded(uint64_t, const std::string& failure) {
-  backend_->OnFailed(node_, failure.empty()
-                                ? "it sent data that no operation here expects"
-                                : failure);
-}
-
-void GlooBackend::WatchConnections() {
-  for (const auto& mesh : meshes_) {
-    for (uint32_t i = 0; i < nodes_; ++i) {
-      if (i == self_) continue;
-      watches_.push_back(std::make_unique<Watch>(this, *mesh, i));
-      watches_.back()->Post();
-    }
-  }
-}
-
 // --- Ends -------------------------------------------------------------------
 
-absl::Status GlooBackend::status() const {
+absl::Status TcpBackend::status() const {
   std::lock_guard lock(mutex_);
-  // After Abort(), errors of the closed pairs do not matter.
+  // After Abort(), errors of the closed connections do not matter.
   if (aborted_) return absl::AbortedError("the network backend was stopped");
   if (broken_) return absl::UnavailableError(broken_text_);
   return absl::OkStatus();
 }
 
-void GlooBackend::OnFailed(uint32_t node, const std::string& why) {
+void TcpBackend::OnFailed(uint32_t node, const std::string& why) {
   Break(absl::StrCat("the connection to ", NodeName(node), " failed: ", why));
 }
 
-// Other pairs stay open: closing them would look like a failure of this node.
-void GlooBackend::Break(const std::string& text) {
+// Other connections stay open: closing them would look like a failure of this
+// node.
+void TcpBackend::Break(const std::string& text) {
   {
     std::lock_guard lock(mutex_);
     if (broken_) return;
     broken_text_ = text;
     broken_ = true;
   }
-  std::vector<std::shared_ptr<GlooFlight>> flights;
+  std::vector<std::shared_ptr<Flight>> flights;
   {
     std::lock_guard lock(flights_mutex_);
     for (const InFlight& f : flights_) flights.push_back(f.flight);
@@ -235,27 +197,30 @@ void GlooBackend::Break(const std::string& text) {
   for (const auto& flight : flights) flight->Cancel();
 }
 
-void GlooBackend::Abort() {
-  std::vector<std::shared_ptr<GlooMesh>> meshes;
+void TcpBackend::Abort() {
   {
     std::lock_guard lock(mutex_);
     if (std::exchange(aborted_, true)) return;
     if (listener_ != nullptr) listener_->Close();  // ends Connect
-    meshes = meshes_;
   }
   Break("stopped");
-  for (const auto& mesh : meshes) mesh->Close();
+  // Prepare() no longer sets them.
+  for (const auto& to_nodes : connections_) {
+    for (const auto& connection : to_nodes) {
+      if (connection != nullptr) connection->Close();
+    }
+  }
 }
 
 // --- Chunks -----------------------------------------------------------------
 
-void GlooBackend::OnEnded(std::function<void(const absl::Status&)> on_ended) {
+void TcpBackend::OnEnded(std::function<void(const absl::Status&)> on_ended) {
   std::unique_lock lock(flights_mutex_);
   all_reported_.wait(lock, [this] { return !reporting_; });
   on_ended_ = std::move(on_ended);
 }
 
-void GlooBackend::Start(Work work) {
+void TcpBackend::Start(Work work) {
   if (work.nodes.empty()) {
     work.nodes.resize(nodes_);
     std::iota(work.nodes.begin(), work.nodes.end(), 0u);
@@ -265,9 +230,8 @@ void GlooBackend::Start(Work work) {
   if (!broken_) plan = PlanFor(work, self_, LevelsFor(work));
   const std::vector<uint64_t> numbers = Number(work.nodes);
   std::vector<std::byte> inbox = TakeInbox(plan.inbox_bytes);
-  const auto flight = std::make_shared<GlooFlight>(
-      static_cast<FlightHost*>(this), std::move(work), std::move(plan), numbers,
-      std::move(inbox));
+  const auto flight = std::make_shared<Flight>(
+      this, std::move(work), std::move(plan), numbers, std::move(inbox));
   {
     std::lock_guard lock(flights_mutex_);
     flights_.push_back({flight});
@@ -275,30 +239,26 @@ void GlooBackend::Start(Work work) {
   flight->Start();
 }
 
-std::vector<Level> GlooBackend::LevelsFor(const Work& work) {
+std::vector<Level> TcpBackend::LevelsFor(const Work& work) {
   if (!model_ || !work.reduces || work.scatters) return {};
   return model_->LevelsFor(static_cast<uint32_t>(work.nodes.size()),
                            work.chunk.size(), work.streams);
 }
 
-std::vector<uint64_t> GlooBackend::Number(const std::vector<uint32_t>& nodes) {
+std::vector<uint64_t> TcpBackend::Number(const std::vector<uint32_t>& nodes) {
   std::vector<uint64_t> numbers;
   for (const uint32_t node : nodes) numbers.push_back(started_[node]++);
   return numbers;
 }
 
-std::unique_ptr<TcpBuffer> GlooBackend::BufferFor(bool is_send, uint32_t node,
-                                                  uint64_t number, void* data,
-                                                  uint64_t bytes,
-                                                  TransferTag tag) {
-  const uint32_t from = is_send ? self_ : node;
-  const uint32_t to = is_send ? node : self_;
-  const auto& mesh =
-      meshes_[2 * (number % options_.connections) + (from < to ? 0 : 1)];
-  return mesh->CreateBuffer(data, bytes, tag);
+TcpConnection* TcpBackend::Carrier(bool is_send, uint32_t node,
+                                   uint64_t number) const {
+  const bool up = is_send ? self_ < node : node < self_;
+  return connections_[2 * (number % options_.connections) + (up ? 0 : 1)][node]
+      .get();
 }
 
-void GlooBackend::OnFlightEnded(GlooFlight* flight) {
+void TcpBackend::OnFlightEnded(Flight* flight) {
   std::unique_lock lock(flights_mutex_);
   for (InFlight& f : flights_) {
     if (f.flight.get() == flight) f.ended = true;
@@ -307,7 +267,7 @@ void GlooBackend::OnFlightEnded(GlooFlight* flight) {
   if (reporting_) return;
   reporting_ = true;
   while (!flights_.empty() && flights_.front().ended) {
-    std::shared_ptr<GlooFlight> first = std::move(flights_.front().flight);
+    std::shared_ptr<Flight> first = std::move(flights_.front().flight);
     flights_.pop_front();
     lock.unlock();
     Report(*first);
@@ -318,7 +278,7 @@ void GlooBackend::OnFlightEnded(GlooFlight* flight) {
   all_reported_.notify_all();
 }
 
-void GlooBackend::Report(GlooFlight& flight) {
+void TcpBackend::Report(Flight& flight) {
   if (!flight.failed()) {
     sent_ += flight.bytes_sent();
     received_ += flight.bytes_received();
@@ -326,7 +286,7 @@ void GlooBackend::Report(GlooFlight& flight) {
   on_ended_(flight.failed() ? status() : absl::OkStatus());
 }
 
-std::vector<std::byte> GlooBackend::TakeInbox(uint64_t bytes) {
+std::vector<std::byte> TcpBackend::TakeInbox(uint64_t bytes) {
   std::vector<std::byte> inbox;
   {
     std::lock_guard lock(flights_mutex_);

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "worker/backend/testing/gloo_testing.h"
+#include "worker/backend/testing/tcp_testing.h"
 
 namespace maypole::worker {
 namespace {
@@ -104,10 +104,10 @@ std::vector<Step> MakeProgram(uint32_t nodes, size_t chunks, uint32_t seed) {
   return program;
 }
 
-class GlooSubsetsTest : public testing::TestWithParam<uint32_t> {};
+class TcpSubsetsTest : public testing::TestWithParam<uint32_t> {};
 
 // Each node at its own pace, up to 8 chunks in flight.
-TEST_P(GlooSubsetsTest, OverlappingSetsOfNodesInterleaved) {
+TEST_P(TcpSubsetsTest, OverlappingSetsOfNodesInterleaved) {
   constexpr size_t kAtOnce = 8;
   for (const uint32_t connections : {1u, 2u}) {
     SCOPED_TRACE(testing::Message() << "seed " << connections);
@@ -141,7 +141,7 @@ TEST_P(GlooSubsetsTest, OverlappingSetsOfNodesInterleaved) {
   }
 }
 
-TEST_P(GlooSubsetsTest, OnlyTheNodesOfAChunkSendAnything) {
+TEST_P(TcpSubsetsTest, OnlyTheNodesOfAChunkSendAnything) {
   Nodes nodes(GetParam());
   nodes.Connect();
   // A scatter moves each part once to its node, nothing goes back.
@@ -160,7 +160,7 @@ TEST_P(GlooSubsetsTest, OnlyTheNodesOfAChunkSendAnything) {
   }
 }
 
-TEST_P(GlooSubsetsTest, ALateNodeHoldsUpNobodyElse) {
+TEST_P(TcpSubsetsTest, ALateNodeHoldsUpNobodyElse) {
   Nodes nodes(GetParam());
   nodes.Connect();
   std::vector<float> late(100000, 1.0f);
@@ -185,7 +185,7 @@ TEST_P(GlooSubsetsTest, ALateNodeHoldsUpNobodyElse) {
   EXPECT_EQ(late[7], 5.0f);
 }
 
-TEST_P(GlooSubsetsTest, AbortEndsChunksOfAllSets) {
+TEST_P(TcpSubsetsTest, AbortEndsChunksOfAllSets) {
   for (int round = 0; round < 10; ++round) {
     Nodes nodes(GetParam());
     nodes.Connect();
@@ -210,7 +210,7 @@ TEST_P(GlooSubsetsTest, AbortEndsChunksOfAllSets) {
 }
 
 // Then the epoch is over for all nodes, even if no chunk needs the dead one.
-TEST_P(GlooSubsetsTest, ADeadNodeIsNamedEvenByThoseWhoDoNotNeedItNow) {
+TEST_P(TcpSubsetsTest, ADeadNodeIsNamedEvenByThoseWhoDoNotNeedItNow) {
   std::vector<float> chunk(1 << 20, 1.0f);
   Nodes nodes(GetParam());
   nodes.Connect();
@@ -223,7 +223,7 @@ TEST_P(GlooSubsetsTest, ADeadNodeIsNamedEvenByThoseWhoDoNotNeedItNow) {
   EXPECT_NE(s.message().find("node n2 (host c)"), std::string::npos) << s;
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, GlooSubsetsTest, testing::Values(3u, 4u));
+INSTANTIATE_TEST_SUITE_P(Sizes, TcpSubsetsTest, testing::Values(3u, 4u));
 
 }  // namespace
 }  // namespace maypole::worker

@@ -1,4 +1,4 @@
-#include "worker/backend/gloo_backend.h"
+#include "worker/backend/tcp_backend.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "worker/backend/link_probe.h"
-#include "worker/backend/testing/gloo_testing.h"
+#include "worker/backend/testing/tcp_testing.h"
 
 namespace maypole::worker {
 namespace {
@@ -72,9 +72,9 @@ void Store(DType dtype, std::byte* p, int value) {
   }
 }
 
-class GlooBackendTest : public testing::TestWithParam<uint32_t> {};
+class TcpBackendTest : public testing::TestWithParam<uint32_t> {};
 
-TEST_P(GlooBackendTest, AllreduceSumsEveryDtypeAndSize) {
+TEST_P(TcpBackendTest, AllreduceSumsEveryDtypeAndSize) {
   Nodes nodes(GetParam());
   nodes.Connect();
   for (int d = 0; d < kDTypes; ++d) {
@@ -100,7 +100,7 @@ TEST_P(GlooBackendTest, AllreduceSumsEveryDtypeAndSize) {
   }
 }
 
-TEST_P(GlooBackendTest, AllreduceFinishesOnce) {
+TEST_P(TcpBackendTest, AllreduceFinishesOnce) {
   Nodes nodes(GetParam());
   nodes.Connect();
   nodes.Together([&](uint32_t node) {
@@ -122,7 +122,7 @@ TEST_P(GlooBackendTest, AllreduceFinishesOnce) {
   EXPECT_EQ(received, sent);
 }
 
-TEST_P(GlooBackendTest, ExchangeGivesEverySegmentToAll) {
+TEST_P(TcpBackendTest, ExchangeGivesEverySegmentToAll) {
   Nodes nodes(GetParam());
   nodes.Connect();
   // Node i owns bytes [i*10, i*10+7) and one byte at 40+i; no node owns the
@@ -150,7 +150,7 @@ TEST_P(GlooBackendTest, ExchangeGivesEverySegmentToAll) {
   });
 }
 
-TEST_P(GlooBackendTest, AbortEndsAWaitForALatePeer) {
+TEST_P(TcpBackendTest, AbortEndsAWaitForALatePeer) {
   Nodes nodes(GetParam());
   nodes.Connect();
   absl::Status status;
@@ -162,7 +162,7 @@ TEST_P(GlooBackendTest, AbortEndsAWaitForALatePeer) {
   EXPECT_EQ(nodes.Do(0, Work{}).code(), absl::StatusCode::kAborted);
 }
 
-TEST_P(GlooBackendTest, ALostPeerIsNamed) {
+TEST_P(TcpBackendTest, ALostPeerIsNamed) {
   Nodes nodes(GetParam());
   nodes.Connect();
   absl::Status status;
@@ -175,7 +175,7 @@ TEST_P(GlooBackendTest, ALostPeerIsNamed) {
       << status;
 }
 
-TEST_P(GlooBackendTest, ALostPeerIsNamedWithoutAChunkInFlight) {
+TEST_P(TcpBackendTest, ALostPeerIsNamedWithoutAChunkInFlight) {
   Nodes nodes(GetParam());
   nodes.Connect();
   EXPECT_TRUE(nodes[0].status().ok()) << nodes[0].status();
@@ -189,7 +189,7 @@ TEST_P(GlooBackendTest, ALostPeerIsNamedWithoutAChunkInFlight) {
 
 // Chunks of many sizes and both kinds, up to 8 in flight, each node at its own
 // pace; over one connection and over several.
-TEST_P(GlooBackendTest, ManyChunksOnTheirWay) {
+TEST_P(TcpBackendTest, ManyChunksOnTheirWay) {
   constexpr size_t kChunks = 200;
   constexpr size_t kAtOnce = 8;
   for (const uint32_t connections : {1u, 3u}) {
@@ -243,7 +243,7 @@ TEST_P(GlooBackendTest, ManyChunksOnTheirWay) {
 
 // If a peer does not take part, chunks stay in flight. An abort ends all of
 // them, in order, and afterwards their memory is not accessed.
-TEST_P(GlooBackendTest, AbortEndsAllChunksOnTheirWay) {
+TEST_P(TcpBackendTest, AbortEndsAllChunksOnTheirWay) {
   for (int round = 0; round < 20; ++round) {
     Nodes nodes(GetParam());
     nodes.Connect();
@@ -272,9 +272,8 @@ TEST_P(GlooBackendTest, AbortEndsAllChunksOnTheirWay) {
   }
 }
 
-// A peer disconnects within messages, of which Gloo does not inform their
-// buffers.
-TEST_P(GlooBackendTest, APeerThatDiesInFlightEndsAllChunks) {
+// A peer disconnects within messages.
+TEST_P(TcpBackendTest, APeerThatDiesInFlightEndsAllChunks) {
   for (int round = 0; round < 10; ++round) {
     // Outlives the backends: node 1's chunks are in flight to the end.
     std::vector<std::vector<float>> chunks(16,
@@ -296,18 +295,18 @@ TEST_P(GlooBackendTest, APeerThatDiesInFlightEndsAllChunks) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, GlooBackendTest, testing::Values(2u, 3u));
+INSTANTIATE_TEST_SUITE_P(Sizes, TcpBackendTest, testing::Values(2u, 3u));
 
 // With the levels of cheap and dear messages, reductions and latencies. The
 // numbers are whole, so that their order does not matter.
-TEST(GlooBackendLevels, ManyChunksInLevels) {
+TEST(TcpBackendLevels, ManyChunksInLevels) {
   constexpr size_t kChunks = 60;
   constexpr LinkCosts kCosts[] = {
       {0, 1'000'000, 1, 1}, {1'000'000, 1, 1, 1}, {1, 1, 1'000'000, 1}};
   for (const LinkCosts& costs : kCosts) {
     for (const uint32_t n : {2u, 4u, 6u, 12u}) {
-      Nodes nodes(
-          n, GlooOptions{.connections = 2, .max_levels = 4, .costs = costs});
+      Nodes nodes(n, TcpBackendOptions{
+                         .connections = 2, .max_levels = 4, .costs = costs});
       nodes.Connect();
       nodes.Together([&](uint32_t node) {
         std::vector<std::vector<float>> chunks(kChunks);
@@ -328,7 +327,7 @@ TEST(GlooBackendLevels, ManyChunksInLevels) {
   }
 }
 
-TEST(GlooBackendLevels, AllNodesAgreeOnWhatLinksCost) {
+TEST(TcpBackendLevels, AllNodesAgreeOnWhatLinksCost) {
   for (const uint32_t n : {1u, 2u, 3u, 6u}) {
     Nodes nodes(n);
     nodes.Connect();
@@ -348,8 +347,8 @@ TEST(GlooBackendLevels, AllNodesAgreeOnWhatLinksCost) {
   }
 }
 
-TEST(GlooBackendLevels, MeasuredChunksAreNobodysPayload) {
-  Nodes nodes(3, GlooOptions{.max_levels = 4});
+TEST(TcpBackendLevels, MeasuredChunksAreNobodysPayload) {
+  Nodes nodes(3, TcpBackendOptions{.max_levels = 4});
   nodes.Connect();
   nodes.Together([&](uint32_t node) {
     EXPECT_EQ(nodes[node].bytes_sent() + nodes[node].bytes_received(), 0u);
@@ -364,13 +363,14 @@ TEST(GlooBackendLevels, MeasuredChunksAreNobodysPayload) {
 class HalfMeasured {
  public:
   explicit HalfMeasured(std::chrono::milliseconds timeout) {
-    GlooOptions options{.host = "127.0.0.1",
-                        .nonce = 1,
-                        .node_names = {"node n0 (host a)", "node n1 (host b)"},
-                        .connect_timeout = timeout};
-    other = std::make_unique<GlooBackend>(options);
+    TcpBackendOptions options{
+        .host = "127.0.0.1",
+        .nonce = 1,
+        .node_names = {"node n0 (host a)", "node n1 (host b)"},
+        .connect_timeout = timeout};
+    other = std::make_unique<TcpBackend>(options);
     options.max_levels = 4;
-    measuring = std::make_unique<GlooBackend>(options);
+    measuring = std::make_unique<TcpBackend>(options);
     const auto a = measuring->Prepare(0, 2);
     const auto b = other->Prepare(1, 2);
     EXPECT_TRUE(a.ok() && b.ok());
@@ -384,21 +384,21 @@ class HalfMeasured {
     waiter_.join();
     return status_;
   }
-  std::unique_ptr<GlooBackend> measuring, other;
+  std::unique_ptr<TcpBackend> measuring, other;
 
  private:
   absl::Status status_;
   std::thread waiter_;
 };
 
-TEST(GlooBackendLevels, AbortEndsAMeasurement) {
+TEST(TcpBackendLevels, AbortEndsAMeasurement) {
   HalfMeasured nodes(std::chrono::seconds(60));
   nodes.measuring->Abort();
   const absl::Status s = nodes.Await();
   EXPECT_EQ(s.code(), absl::StatusCode::kAborted) << s;
 }
 
-TEST(GlooBackendLevels, ALostPeerEndsAMeasurement) {
+TEST(TcpBackendLevels, ALostPeerEndsAMeasurement) {
   HalfMeasured nodes(std::chrono::seconds(60));
   nodes.other->Abort();
   const absl::Status s = nodes.Await();
@@ -406,7 +406,7 @@ TEST(GlooBackendLevels, ALostPeerEndsAMeasurement) {
   EXPECT_NE(s.message().find("node n1 (host b)"), std::string::npos) << s;
 }
 
-TEST(GlooBackendLevels, WhoDoesNotMeasureIsNamed) {
+TEST(TcpBackendLevels, WhoDoesNotMeasureIsNamed) {
   const absl::Status s = HalfMeasured(std::chrono::seconds(2)).Await();
   EXPECT_EQ(s.code(), absl::StatusCode::kUnavailable) << s;
   EXPECT_EQ(s.message(),
@@ -414,7 +414,7 @@ TEST(GlooBackendLevels, WhoDoesNotMeasureIsNamed) {
             "between the nodes within 2000 ms; is its executor stopped?");
 }
 
-TEST(GlooBackend, AbortEndsAConnectThatWaits) {
+TEST(TcpBackend, AbortEndsAConnectThatWaits) {
   Nodes nodes(2);
   absl::Status status;
   std::thread waiter([&] { status = nodes[0].Connect(nodes.AddressesOf(0)); });
@@ -423,11 +423,11 @@ TEST(GlooBackend, AbortEndsAConnectThatWaits) {
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
 }
 
-TEST(GlooBackend, StrangerIsNoticedByItsNonce) {
-  GlooBackend ours({.host = "127.0.0.1",
-                    .nonce = 1,
-                    .connect_timeout = std::chrono::milliseconds(300)});
-  GlooBackend stranger({.host = "127.0.0.1", .nonce = 2});
+TEST(TcpBackend, StrangerIsNoticedByItsNonce) {
+  TcpBackend ours({.host = "127.0.0.1",
+                   .nonce = 1,
+                   .connect_timeout = std::chrono::milliseconds(300)});
+  TcpBackend stranger({.host = "127.0.0.1", .nonce = 2});
   auto a = ours.Prepare(0, 2);
   auto b = stranger.Prepare(1, 2);
   ASSERT_TRUE(a.ok() && b.ok());
@@ -439,22 +439,22 @@ TEST(GlooBackend, StrangerIsNoticedByItsNonce) {
   EXPECT_EQ(theirs.code(), absl::StatusCode::kPermissionDenied) << theirs;
 }
 
-TEST(GlooBackend, AddressThatIsNotOursIsAnError) {
-  GlooBackend backend({.host = "192.0.2.1"});
+TEST(TcpBackend, AddressThatIsNotOursIsAnError) {
+  TcpBackend backend({.host = "192.0.2.1"});
   const auto addresses = backend.Prepare(0, 2);
   EXPECT_EQ(addresses.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_NE(addresses.status().message().find("--network"), std::string::npos)
       << addresses.status();
 }
 
-TEST(GlooBackend, FindsItsAddressWhenItPreparesAndUntilItIsAborted) {
-  GlooBackend found({.find_host = [](const auto&) { return "127.0.0.1"; }});
+TEST(TcpBackend, FindsItsAddressWhenItPreparesAndUntilItIsAborted) {
+  TcpBackend found({.find_host = [](const auto&) { return "127.0.0.1"; }});
   EXPECT_TRUE(found.Prepare(0, 2).ok());
-  GlooBackend hangs({.find_host = [](const auto& stopped)
-                         -> absl::StatusOr<std::string> {
-    while (!stopped()) std::this_thread::yield();
-    return absl::CancelledError("the look-up was stopped");
-  }});
+  TcpBackend hangs(
+      {.find_host = [](const auto& stopped) -> absl::StatusOr<std::string> {
+        while (!stopped()) std::this_thread::yield();
+        return absl::CancelledError("the look-up was stopped");
+      }});
   absl::Status status;
   std::thread t([&] { status = hangs.Prepare(0, 2).status(); });
   hangs.Abort();
@@ -463,17 +463,17 @@ TEST(GlooBackend, FindsItsAddressWhenItPreparesAndUntilItIsAborted) {
       << status;
 }
 
-TEST(GlooBackend, AnotherNumberOfConnectionsIsAnError) {
-  GlooBackend two({.host = "127.0.0.1", .connections = 2});
-  GlooBackend one({.host = "127.0.0.1"});
+TEST(TcpBackend, AnotherNumberOfConnectionsIsAnError) {
+  TcpBackend two({.host = "127.0.0.1", .connections = 2});
+  TcpBackend one({.host = "127.0.0.1"});
   const auto offer = one.Prepare(1, 2);
   ASSERT_TRUE(two.Prepare(0, 2).ok() && offer.ok());
   const absl::Status s = two.Connect({"", (*offer)[0]});
   EXPECT_NE(s.message().find("--network_connections"), std::string::npos) << s;
 }
 
-TEST(GlooBackend, MalformedAddressIsAnError) {
-  GlooBackend backend({.host = "127.0.0.1"});
+TEST(TcpBackend, MalformedAddressIsAnError) {
+  TcpBackend backend({.host = "127.0.0.1"});
   ASSERT_TRUE(backend.Prepare(0, 2).ok());
   EXPECT_FALSE(backend.Connect({"", "nonsense"}).ok());
   EXPECT_FALSE(backend.Connect({""}).ok());

@@ -1,4 +1,4 @@
-#include "worker/backend/tcp_pair.h"
+#include "worker/backend/tcp_connection.h"
 
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -10,16 +10,12 @@
 #include <cerrno>
 #include <cstring>
 #include <new>
-#include <stdexcept>
 #include <utility>
 
 #include "worker/backend/tcp_loop.h"
-#include "worker/backend/tcp_transport.h"
 
 namespace maypole::worker {
 namespace {
-
-using Kind = TcpBuffer::Kind;
 
 // Bytes read in one call, for whose end a cancellation waits.
 constexpr uint64_t kMostInOneRead = 256 * 1024;
@@ -39,86 +35,72 @@ std::string ErrorText(int error) {
   return text;
 }
 
-[[noreturn]] void NotOffered(const char* what) {
-  throw std::logic_error(std::string("TcpTransport does not support ") + what);
-}
-
 }  // namespace
 
 // --- Telling -----------------------------------------------------------------
 
-void TcpPair::Notices::Add(TcpBuffer* buffer, Kind kind,
-                           const std::string& failure) {
-  if (buffer->tag().listener == nullptr) {
-    buffer->Ended(kind, failure);
-  } else {
-    all_.emplace_back(buffer->tag(), failure);
-  }
-}
-
-TcpPair::Notices::~Notices() {
-  for (const auto& [tag, failure] : all_) {
+TcpConnection::Notices::~Notices() {
+  if (on_failed_ != nullptr) (*on_failed_)(why_);
+  for (const auto& [tag, failure] : ended_) {
     tag.listener->OnEnded(tag.tag, failure);
   }
 }
 
 // --- Posting -----------------------------------------------------------------
 
-void TcpPair::ThrowIfFailed() const {
-  if (!failure_.empty()) throw std::runtime_error(failure_);
-}
+TcpConnection::TcpConnection(TcpLoop* loop, uint64_t early_bytes,
+                             OnFailed on_failed)
+    : loop_(loop),
+      most_early_bytes_(early_bytes),
+      on_failed_(std::move(on_failed)) {}
 
-void TcpPair::Adopt(Fd connection) {
-  std::lock_guard lock(mutex_);
-  ThrowIfFailed();
-  const int fd = connection.get();
+TcpConnection::~TcpConnection() { Close(); }
+
+void TcpConnection::Adopt(Fd socket) {
+  Notices notices;
+  Lock lock(mutex_);
+  if (!failure_.empty()) return;
+  const int fd = socket.get();
   const int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
-  fd_ = std::move(connection);
-  if (!loop_->Add(fd, this)) throw std::runtime_error(std::strerror(errno));
+  fd_ = std::move(socket);
+  if (!loop_->Add(fd, this)) Fail(lock, notices, std::strerror(errno));
 }
 
-void TcpPair::send(gloo::transport::UnboundBuffer* buffer, uint64_t slot,
-                   size_t offset, size_t bytes) {
-  auto* const from = static_cast<TcpBuffer*>(buffer);
+void TcpConnection::Send(uint64_t slot, const std::byte* data, uint64_t bytes,
+                         TransferTag tag) {
   Notices notices;
   Lock lock(mutex_);
-  ThrowIfFailed();
-  from->Posted();
-  outgoing_.push_back({{slot, bytes},
-                       from,
-                       static_cast<const std::byte*>(buffer->ptr) + offset});
+  if (!failure_.empty()) return notices.Add(tag, failure_);
+  outgoing_.push_back({{slot, bytes}, data, tag});
   if (!writing_ && !wants_write_) Write(lock, notices);
 }
 
-void TcpPair::recv(gloo::transport::UnboundBuffer* buffer, uint64_t slot,
-                   size_t offset, size_t bytes) {
-  auto* const to = static_cast<TcpBuffer*>(buffer);
+void TcpConnection::Receive(uint64_t slot, std::byte* data, uint64_t bytes,
+                            TransferTag tag) {
   Notices notices;
   Lock lock(mutex_);
-  ThrowIfFailed();
-  to->Posted();
-  auto* const data = static_cast<std::byte*>(buffer->ptr) + offset;
+  if (!failure_.empty()) return notices.Add(tag, failure_);
   const auto it = std::find_if(early_.begin(), early_.end(),
                                [&](const Early& e) { return e.slot == slot; });
   if (it == early_.end()) {
-    posted_.push_back({slot, to, data, bytes});
+    posted_.push_back({slot, data, bytes, tag});
     return;
   }
   const Early early = std::move(*it);
   early_.erase(it);
   early_bytes_ -= early.bytes;
   if (early.bytes != bytes) {
-    posted_.push_back({slot, to, data, bytes});
+    posted_.push_back({slot, data, bytes, tag});
     return Fail(lock, notices, kOtherSize);
   }
   if (bytes > 0) std::memcpy(data, early.data.get(), bytes);
-  notices.Add(to, Kind::kReceive, "");
+  notices.Add(tag, "");
   if (early_bytes_ < most_early_bytes_) Want(true, wants_write_);
 }
 
-TcpPair::Posted TcpPair::TakePosted(uint64_t slot) {
+TcpConnection::Posted TcpConnection::TakePosted(uint64_t slot) {
   const auto it = std::find_if(posted_.begin(), posted_.end(),
                                [&](const Posted& p) { return p.slot == slot; });
   if (it == posted_.end()) return {};
@@ -127,60 +109,60 @@ TcpPair::Posted TcpPair::TakePosted(uint64_t slot) {
   return posted;
 }
 
-void TcpPair::Forget(TcpBuffer* buffer) {
+void TcpConnection::Cancel(const TransferListener* listener) {
   Notices notices;
   Lock lock(mutex_);
   AwaitPause(lock);
-  const bool half_read = incoming_.active && incoming_.to.buffer == buffer;
-  const bool half_written = !outgoing_.empty() &&
-                            outgoing_.front().buffer == buffer &&
+  const auto is_its = [listener](const auto& transfer) {
+    return transfer.tag.listener == listener;
+  };
+  const bool half_read = incoming_.active && is_its(incoming_.to);
+  const bool half_written = !outgoing_.empty() && is_its(outgoing_.front()) &&
                             outgoing_.front().written > 0;
   // The rest of the stream could no longer be parsed.
   if (half_read || half_written) {
     return Fail(lock, notices, "a message was cancelled half-way",
                 /*keep_open=*/true);
   }
-  std::erase_if(outgoing_, [&](const Outgoing& o) {
-    if (o.buffer != buffer) return false;
-    notices.Add(buffer, Kind::kSend, "cancelled");
+  const auto cancels = [&](const auto& transfer) {
+    if (!is_its(transfer)) return false;
+    notices.Add(transfer.tag, "cancelled");
     return true;
-  });
-  std::erase_if(posted_, [&](const Posted& p) {
-    if (p.buffer != buffer) return false;
-    notices.Add(buffer, Kind::kReceive, "cancelled");
-    return true;
-  });
+  };
+  std::erase_if(outgoing_, cancels);
+  std::erase_if(posted_, cancels);
 }
 
 // --- Ends --------------------------------------------------------------------
 
-void TcpPair::close() {
+void TcpConnection::Close() {
   Notices notices;
   Lock lock(mutex_);
   Fail(lock, notices, "closed");
   fd_.Reset();
 }
 
-void TcpPair::AwaitPause(Lock& lock) {
+void TcpConnection::AwaitPause(Lock& lock) {
   paused_.wait(lock, [this] { return !reading_ && !writing_; });
 }
 
-void TcpPair::Fail(Lock& lock, Notices& notices, const std::string& why,
-                   bool keep_open) {
+void TcpConnection::Fail(Lock& lock, Notices& notices, const std::string& why,
+                         bool keep_open) {
   AwaitPause(lock);
   if (!failure_.empty()) return;
   failure_ = why;
+  notices.AddFailure(&on_failed_, why);
   if (fd_.valid()) loop_->Remove(fd_.get());
   if (!keep_open) fd_.Reset();
   for (const Outgoing& o : std::exchange(outgoing_, {})) {
-    notices.Add(o.buffer, Kind::kSend, why);
+    notices.Add(o.tag, why);
   }
   const Incoming incoming = std::exchange(incoming_, {});
-  if (incoming.active && incoming.to.buffer != nullptr) {
-    notices.Add(incoming.to.buffer, Kind::kReceive, why);
+  if (incoming.active && incoming.to.tag.listener != nullptr) {
+    notices.Add(incoming.to.tag, why);
   }
   for (const Posted& p : std::exchange(posted_, {})) {
-    notices.Add(p.buffer, Kind::kReceive, why);
+    notices.Add(p.tag, why);
   }
   early_.clear();
   early_bytes_ = 0;
@@ -188,14 +170,14 @@ void TcpPair::Fail(Lock& lock, Notices& notices, const std::string& why,
 
 // --- Writing -----------------------------------------------------------------
 
-void TcpPair::Want(bool read, bool write) {
+void TcpConnection::Want(bool read, bool write) {
   if (wants_read_ == read && wants_write_ == write) return;
   wants_read_ = read;
   wants_write_ = write;
   loop_->Change(fd_.get(), this, read, write);
 }
 
-void TcpPair::Write(Lock& lock, Notices& notices) {
+void TcpConnection::Write(Lock& lock, Notices& notices) {
   int error = 0;
   writing_ = true;
   while (error == 0 && !outgoing_.empty()) {
@@ -224,7 +206,7 @@ void TcpPair::Write(Lock& lock, Notices& notices) {
     if (n < 0) continue;
     next.written += static_cast<size_t>(n);
     if (next.written < sizeof(Header) + next.header.bytes) continue;
-    notices.Add(next.buffer, Kind::kSend, "");
+    notices.Add(next.tag, "");
     outgoing_.pop_front();
   }
   writing_ = false;
@@ -233,7 +215,7 @@ void TcpPair::Write(Lock& lock, Notices& notices) {
   Fail(lock, notices, ErrorText(error));
 }
 
-void TcpPair::OnWritable() {
+void TcpConnection::OnWritable() {
   Notices notices;
   Lock lock(mutex_);
   if (failure_.empty() && !writing_) Write(lock, notices);
@@ -241,13 +223,13 @@ void TcpPair::OnWritable() {
 
 // --- Reading -----------------------------------------------------------------
 
-void TcpPair::OnReadable() {
+void TcpConnection::OnReadable() {
   for (int i = 0; i < kReadsPerTurn; ++i) {
     if (!Read()) return;
   }
 }
 
-bool TcpPair::Read() {
+bool TcpConnection::Read() {
   Notices notices;
   Lock lock(mutex_);
   if (!failure_.empty()) return false;
@@ -266,7 +248,7 @@ bool TcpPair::Read() {
   const uint64_t now = in.active ? std::min(rest, kMostInOneRead) : 0;
   if (now > 0) {
     std::byte* const to =
-        in.to.buffer != nullptr ? in.to.data : in.early.data.get();
+        in.to.tag.listener != nullptr ? in.to.data : in.early.data.get();
     parts[count++] = {to + in.read, now};
   }
   const uint64_t header =
@@ -301,13 +283,13 @@ bool TcpPair::Read() {
   return got == now + header;  // else the socket has no more now
 }
 
-// Decides where the message of `header_` goes. Returns false if the pair has
-// failed.
-bool TcpPair::Place(Lock& lock, Notices& notices) {
+// Decides where the message of `header_` goes. Returns false if the
+// connection has failed.
+bool TcpConnection::Place(Lock& lock, Notices& notices) {
   const uint64_t bytes = header_.bytes;
   Incoming in{.active = true, .bytes = bytes};
   in.to = TakePosted(header_.slot);
-  if (in.to.buffer == nullptr) {
+  if (in.to.tag.listener == nullptr) {
     if (bytes > most_early_bytes_) {
       Fail(lock, notices, "it sends more than was expected");
       return false;
@@ -331,13 +313,13 @@ bool TcpPair::Place(Lock& lock, Notices& notices) {
 }
 
 // The message is complete.
-void TcpPair::Take(Lock& lock, Notices& notices) {
+void TcpConnection::Take(Lock& lock, Notices& notices) {
   Incoming in = std::exchange(incoming_, {});
-  if (in.to.buffer != nullptr) {
-    return notices.Add(in.to.buffer, Kind::kReceive, "");
+  if (in.to.tag.listener != nullptr) {
+    return notices.Add(in.to.tag, "");
   }
   const Posted to = TakePosted(in.early.slot);
-  if (to.buffer == nullptr) {
+  if (to.tag.listener == nullptr) {
     early_.push_back(std::move(in.early));
     return;
   }
@@ -348,23 +330,7 @@ void TcpPair::Take(Lock& lock, Notices& notices) {
     return Fail(lock, notices, kOtherSize);
   }
   if (to.bytes > 0) std::memcpy(to.data, in.early.data.get(), to.bytes);
-  notices.Add(to.buffer, Kind::kReceive, "");
-}
-
-// --- Not supported -----------------------------------------------------------
-
-const gloo::transport::Address& TcpPair::address() const {
-  NotOffered("addresses");
-}
-void TcpPair::connect(const std::vector<char>&) { NotOffered("connect()"); }
-void TcpPair::setSync(bool, bool) { NotOffered("setSync()"); }
-std::unique_ptr<gloo::transport::Buffer> TcpPair::createSendBuffer(int, void*,
-                                                                   size_t) {
-  NotOffered("bound buffers");
-}
-std::unique_ptr<gloo::transport::Buffer> TcpPair::createRecvBuffer(int, void*,
-                                                                   size_t) {
-  NotOffered("bound buffers");
+  notices.Add(to.tag, "");
 }
 
 }  // namespace maypole::worker

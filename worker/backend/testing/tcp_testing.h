@@ -1,6 +1,6 @@
-// Helpers for tests: several GlooBackends in one process, one thread per node.
-#ifndef MAYPOLE_WORKER_BACKEND_TESTING_GLOO_TESTING_H_
-#define MAYPOLE_WORKER_BACKEND_TESTING_GLOO_TESTING_H_
+// Helpers for tests: several TcpBackends in one process, one thread per node.
+#ifndef MAYPOLE_WORKER_BACKEND_TESTING_TCP_TESTING_H_
+#define MAYPOLE_WORKER_BACKEND_TESTING_TCP_TESTING_H_
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "worker/backend/gloo_backend.h"
+#include "worker/backend/tcp_backend.h"
 
 namespace maypole::worker {
 // Collects the results of a backend's chunks.
@@ -55,14 +55,14 @@ inline Work Reduction(std::vector<float>& chunk, Epilogue finish = {}) {
 class Nodes {
  public:
   explicit Nodes(uint32_t n, uint32_t connections = 1)
-      : Nodes(n, GlooOptions{.connections = connections}) {}
-  Nodes(uint32_t n, GlooOptions options) {
+      : Nodes(n, TcpBackendOptions{.connections = connections}) {}
+  Nodes(uint32_t n, TcpBackendOptions options) {
     options.host = "127.0.0.1";
     options.nonce = 77;
     options.node_names = {"node n0 (host a)", "node n1 (host b)",
                           "node n2 (host c)", "node n3 (host d)"};
     for (uint32_t i = 0; i < n; ++i) {
-      backends_.push_back(std::make_unique<GlooBackend>(options));
+      backends_.push_back(std::make_unique<TcpBackend>(options));
       ended_.push_back(std::make_unique<Ended>());
       backends_[i]->OnEnded(
           [ended = ended_[i].get()](const absl::Status& s) { ended->Add(s); });
@@ -74,7 +74,7 @@ class Nodes {
   }
 
   uint32_t size() const { return static_cast<uint32_t>(backends_.size()); }
-  GlooBackend& operator[](uint32_t i) { return *backends_[i]; }
+  TcpBackend& operator[](uint32_t i) { return *backends_[i]; }
   Ended& ended(uint32_t i) { return *ended_[i]; }
   // Starts a chunk while no other is in flight, and waits for its end.
   absl::Status Do(uint32_t node, Work work) {
@@ -106,10 +106,10 @@ class Nodes {
 
  private:
   std::vector<std::unique_ptr<Ended>> ended_;
-  std::vector<std::unique_ptr<GlooBackend>> backends_;
+  std::vector<std::unique_ptr<TcpBackend>> backends_;
   std::vector<std::vector<std::string>> offers_;
 };
 
 }  // namespace maypole::worker
 
-#endif  // MAYPOLE_WORKER_BACKEND_TESTING_GLOO_TESTING_H_
+#endif  // MAYPOLE_WORKER_BACKEND_TESTING_TCP_TESTING_H_
