@@ -163,6 +163,11 @@ class ProgramTest(unittest.TestCase):
                 self.assertEqual(agent.returncode, 1)
                 self.assertIn(f"already listens at {path} (pid {winner.pid}, uid ", text)
 
+    def test_moves_data_without_the_library_gloo(self):
+        needed = subprocess.check_output(["readelf", "-d", PROGRAM], text=True)
+        self.assertIn("(NEEDED)", needed)
+        self.assertNotIn("gloo", needed)
+
     def test_a_metrics_port_in_use_is_one_clear_line(self):
         with socket.create_server(("127.0.0.1", 0)) as taken:
             address = "127.0.0.1:%d" % taken.getsockname()[1]
