@@ -2,30 +2,41 @@
 # Builds Maypole and installs the programs in out/bin, the libraries in out/lib.
 # With CUDA kernels if nvcc is in $CUDA_HOME/bin (/usr/local/cuda by default);
 # CUDA_HOME=none leaves them out.
-# All arguments are passed to bazel build, for example: deploy/build.sh --config=static
+# --portable, as the first argument: instead what the wheel is made of, which runs
+# on older systems than this one (third_party/portable), in out/portable.
+# All other arguments are passed to bazel build: deploy/build.sh --config=static
 set -eu
 cd "$(dirname "$0")/.."
 . tools/ci/bazel.sh
 
-programs="coordinator/maypole-coordinator worker/maypole-worker client/launcher/maypolerun client/ctl/maypolectl"
+portable=""
+if [ "${1:-}" = --portable ]; then
+  portable=portable/
+  shift
+fi
+programs="coordinator:maypole-coordinator worker:maypole-worker client/launcher:maypolerun client/ctl:maypolectl"
+[ -z "$portable" ] ||
+  programs="tools/programs:maypole tools/programs:start-program client/launcher:portable/maypolerun"
 frameworks="$(sed -n '/^FRAMEWORKS = /,/]/s/^ *"\(.*\)",$/\1/p' client/frameworks/framework_library.bzl)"
-libraries=client/libmaypole.so
+libraries=client:${portable}libmaypole.so
 for framework in $frameworks; do
-  libraries="$libraries client/libmaypole_$framework.so"
+  libraries="$libraries client:${portable}libmaypole_$framework.so"
 done
 
 command -v bazel >/dev/null || {
   echo "build: bazel is missing: run deploy/setup.sh first" >&2
   exit 1
 }
-mkdir -p out/bin out/lib 2>/dev/null && [ -w out/bin ] && [ -w out/lib ] || {
+bin_out=out/bin lib_out=out/lib
+[ -z "$portable" ] || bin_out=out/portable lib_out=out/portable
+mkdir -p $bin_out $lib_out 2>/dev/null && [ -w $bin_out ] && [ -w $lib_out ] || {
   echo "build: $(pwd)/out is not writable by $(id -un): build as the owner of this clone" >&2
   exit 1
 }
 
 targets=""
-for file in $programs $libraries; do
-  targets="$targets //$(dirname "$file"):$(basename "$file")"
+for target in $programs $libraries; do
+  targets="$targets //$target"
 done
 bazel build -c opt "$@" $targets
 # With other options, info would name the directory of another configuration.
@@ -40,13 +51,13 @@ install_file() {
   chmod "$3" "$2.new.$$"
   mv "$2.new.$$" "$2"
 }
-for file in $programs; do
-  install_file "$bin/$file" "out/bin/$(basename "$file")" 755
+for target in $programs; do
+  install_file "$bin/${target%:*}/${target#*:}" "$bin_out/$(basename "${target#*:}")" 755
 done
-for file in $libraries; do
-  install_file "$bin/$file" "out/lib/$(basename "$file")" 644
+for target in $libraries; do
+  install_file "$bin/${target%:*}/${target#*:}" "$lib_out/$(basename "$target")" 644
 done
-for file in client/python/scripts/*; do
+[ -n "$portable" ] || for file in client/python/scripts/*; do
   install_file "$file" "out/bin/$(basename "$file")" 755
 done
 kernels="$(cat "$base/external/local_cuda/summary")"
@@ -54,4 +65,4 @@ case "$kernels" in
   "no "*) kernels="$kernels; tensors of ranks that share a GPU, and operations with factors, are reduced on the host" ;;
 esac
 echo "build: $kernels"
-echo "build: programs are in $(pwd)/out/bin, the libraries in $(pwd)/out/lib"
+echo "build: programs are in $(pwd)/$bin_out, the libraries in $(pwd)/$lib_out"

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Builds Maypole and makes its wheels in OUTDIR (default: out/packages): maypole,
 # and maypole-horovod, which pip install maypole[horovod] adds.
-# maypole has CUDA kernels for all architectures: nvcc is that of $CUDA_HOME
+# maypole runs on systems with glibc 2.28 or newer (docs/install.md).
+# It has CUDA kernels for all architectures: nvcc is that of $CUDA_HOME
 # (/usr/local/cuda), or of PyPI (tools/packages/cuda_toolkit.py). CUDA_HOME=none
 # leaves them out.
 #   deploy/make-wheel.sh [OUTDIR]

@@ -18,7 +18,8 @@ build="
 # tests/fuzz needs clang and its libFuzzer. The library is also compiled for
 # aarch64, and qemu runs its tests. tests/availability starts members of etcd.
 # tests/monitoring looks at the dashboard with Chromium. tests/packages makes
-# Debian packages, with manual pages.
+# Debian packages, with manual pages, and installs them and the wheel in clean
+# root directories of Debian.
 test="
   libgtest-dev libgmock-dev libbenchmark-dev spin procps iproute2 util-linux
   openmpi-bin libopenmpi-dev mpich iperf3 python3-matplotlib
@@ -26,6 +27,7 @@ test="
   clang-14 libclang-rt-14-dev
   g++-aarch64-linux-gnu qemu-user-static googletest python3-venv python3-pip
   etcd-server etcd-client chromium chromium-driver dpkg-dev help2man man-db
+  mmdebstrap systemd-container
 "
 # To run the example: PyTorch and its data; curl for the metrics. cloudpickle for
 # maypole.run.

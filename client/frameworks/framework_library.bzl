@@ -1,5 +1,7 @@
 """The libraries of frameworks, which lie beside libmaypole.so."""
 
+load("//tools/build_defs:runtime_library.bzl", "runtime_library")
+
 # Which frameworks have one. deploy/build.sh and tools/packages/wheel.py read this
 # list.
 FRAMEWORKS = [
@@ -30,19 +32,8 @@ def framework_library(name, srcs, deps = []):
         outs = ["libmaypole_%s.lds" % name],
         cmd = "echo '{ global: maypole_%s_*; local: *; };' > $@" % name,
     )
-    native.cc_binary(
+    runtime_library(
         name = "libmaypole_%s.so" % name,
-        linkopts = [
-            "-Wl,--version-script=$(location libmaypole_%s.lds)" % name,
-            "-Wl,--no-undefined",
-            "-static-libgcc",
-            "-Wl,--exclude-libs,ALL",
-            "-l:libstdc++.a",
-            "-Wl,--as-needed",
-        ],
-        linkshared = True,
-        deps = [
-            "libmaypole_%s.lds" % name,
-            ":%s_library" % name,
-        ],
+        exports = "libmaypole_%s.lds" % name,
+        deps = [":%s_library" % name],
     )

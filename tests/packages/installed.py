@@ -18,6 +18,7 @@ PYTHON = "/usr/bin/python3"
 _BUILT = {"maypolerun": "client/launcher/maypolerun", "maypolectl": "client/ctl/maypolectl",
           "maypole-worker": "worker/maypole-worker", "maypole-coordinator": "coordinator/maypole-coordinator",
           **{name: "client/" + name for name in wheel.libraries(ROOT)}}
+_FOR_THE_WHEEL = wheel.binaries(ROOT)
 # Horovod's setup.py reads them; they do no harm.
 HOROVOD = {"HOROVOD_WITHOUT_TENSORFLOW": "1", "HOROVOD_WITH_PYTORCH": "1", "HOROVOD_WITHOUT_MPI": "1",
            "HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_NCCL_HOME": "/nowhere", "HOROVOD_CUDA_HOME": "/nowhere"}
@@ -37,7 +38,7 @@ def source_tree():
 
 def make_wheel(out):
     """Makes the wheel of what Bazel has built; returns its path."""
-    return os.path.join(out, wheel.make_wheel({n: os.path.join(ROOT, p) for n, p in _BUILT.items()}, out, ROOT))
+    return os.path.join(out, wheel.make_wheel({n: os.path.join(ROOT, p) for n, p in _FOR_THE_WHEEL.items()}, out, ROOT))
 
 
 def make_horovod_wheel(out):

@@ -1,5 +1,6 @@
 """Clean Debian machines for tests: root directories that mmdebstrap makes, entered by systemd-nspawn."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -8,17 +9,22 @@ import time
 import unittest
 
 _SECONDS = 600
+# Of a command's process; systemd-nspawn has warnings of its own.
+_PROCESS = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True,
+            "env": {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+                    "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}}
 _NSPAWN = ["systemd-nspawn", "--quiet", "--register=no", "--keep-unit"]
 
 
-def make(path, suite="bookworm"):
-    """Makes a minimal Debian at `path`. Raises unittest.SkipTest if that cannot be done here."""
+def make(path, suite="bookworm", packages=()):
+    """Makes a minimal Debian, with more packages, at `path`. Raises unittest.SkipTest if that cannot be done here."""
     if os.geteuid() != 0:
         raise unittest.SkipTest("needs root to make a root directory")
     for tool in ("mmdebstrap", "systemd-nspawn", "dpkg-scanpackages"):
         if shutil.which(tool) is None:
             raise unittest.SkipTest("%s is missing: apt-get install mmdebstrap systemd-container dpkg-dev" % tool)
-    done = subprocess.run(["mmdebstrap", "--variant=minbase", "--skip=cleanup/apt/lists", suite, path],
+    done = subprocess.run(["mmdebstrap", "--variant=minbase", "--skip=cleanup/apt/lists", "--include=" + ",".join(packages),
+                           suite, path],
                           capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise unittest.SkipTest("mmdebstrap cannot make a root directory (is Debian's mirror reachable?): " +
@@ -35,18 +41,33 @@ class Machine:
 
     def run(self, command, status=0):
         """Runs a command of the shell as root; returns what it has printed. Raises AssertionError at another status."""
-        prefix = _NSPAWN + ["--directory", self.path, "--pipe", "--as-pid2"]
-        if self._systemd is not None:
-            prefix = ["nsenter", "--target", str(self._leader()), "--all"]
-        # systemd-nspawn has warnings of its own.
-        done = subprocess.run(prefix + ["sh", "-c", "exec 2>&1; " + command], stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-                              timeout=_SECONDS, check=False,
-                              env={"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-                                   "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"})
+        done = subprocess.run(self._argv(command), stdin=subprocess.DEVNULL, timeout=_SECONDS, check=False, **_PROCESS)
         if done.returncode != status:
             raise AssertionError("%s: status %d, expected %d:\n%s" % (command, done.returncode, status, done.stdout))
         return done.stdout
+
+    @contextlib.contextmanager
+    def start(self, command):
+        """Runs a command of the shell while the block does; its standard input ends then, and so has the command to."""
+        process = subprocess.Popen(self._argv(command), stdin=subprocess.PIPE, **_PROCESS)
+        try:
+            yield process
+        finally:
+            process.stdin.close()
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                raise
+            finally:
+                process.stdout.close()
+
+    def _argv(self, command):
+        prefix = _NSPAWN + ["--directory", self.path, "--pipe", "--as-pid2"]
+        if self._systemd is not None:
+            prefix = ["nsenter", "--target", str(self._leader()), "--all"]
+        return prefix + ["sh", "-c", "exec 2>&1; " + command]
 
     def write(self, path, text):
         path = self.path + path

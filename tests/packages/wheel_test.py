@@ -17,7 +17,8 @@ import metadata
 import sdist
 import wheel
 
-SYSTEM = re.compile(r"/(lib(c|m|dl|rt|pthread|resolv|stdc\+\+|gcc_s|nss_\w+)|ld-linux-x86-64)\.so\.\d+[.\d]*$")
+SYSTEM = re.compile(r"/(lib(c|m|dl|rt|pthread|resolv|nss_\w+)|ld-linux-x86-64)\.so\.\d+[.\d]*$")
+MOST_BYTES = 20e6
 
 
 def files(top):
@@ -42,9 +43,45 @@ class WheelTest(unittest.TestCase):
     def test_trains_with_what_is_in_the_environment_alone(self):
         mapped = self.train()
         at = os.path.realpath(self.env)
-        for name in ("maypolerun", "maypole-worker", "maypole-coordinator", "libmaypole.so", "libgrpc.so"):
-            self.assertTrue([p for p in mapped if os.path.basename(p).startswith(name)], (name, mapped))
+        for name in ("maypolerun", "maypole", "libmaypole.so"):
+            self.assertTrue([p for p in mapped if os.path.basename(p) == name], (name, mapped))
         self.assertEqual({p for p in mapped if not p.startswith(at) and not SYSTEM.search(p)}, set())
+
+    def binaries(self):
+        (package,) = glob.glob(self.env + "/lib/python3*/site-packages/maypole")
+        return [os.path.join(package, name) for name in files(package)
+                if name.startswith(("bin/", "lib/")) and not name.endswith(".py")]
+
+    def test_runs_where_only_an_old_glibc_is(self):
+        binaries = self.binaries()
+        self.assertEqual(len(binaries), len(wheel.PROGRAMS) + 1 + len(wheel.libraries(ROOT)))
+        for path in binaries:
+            with self.subTest(os.path.basename(path)):
+                self.assertEqual(set(elf.needed(path)) - set(elf.SYSTEM), set())
+                versions = elf.symbol_versions(path)
+                self.assertEqual(set(versions), {"GLIBC"})
+                self.assertLessEqual(versions["GLIBC"], (2, 28))
+        (tag,) = re.findall(r"-py3-none-manylinux_2_(\d+)_x86_64\.whl$", self.wheel)
+        self.assertLessEqual(int(tag), 28)
+        self.assertLessEqual(os.path.getsize(self.wheel), MOST_BYTES)
+
+    def test_what_needs_more_is_refused(self):
+        with self.assertRaisesRegex(RuntimeError, r"/usr/bin/python3 needs glibc 2\.3\d: it has to run with 2\.28"):
+            elf.check_portable([PYTHON])
+        with self.assertRaisesRegex(RuntimeError, r"/usr/bin/ld needs libbfd"):
+            elf.check_portable(["/usr/bin/ld"])
+
+    def test_has_the_licenses_of_what_is_linked_in(self):
+        (info,) = glob.glob(self.env + "/lib/python3*/site-packages/maypole-*.dist-info")
+        licenses = set(os.listdir(info + "/licenses"))
+        archives = set()
+        for script in glob.glob(os.path.join(ROOT, "third_party/portable/lib/lib*.a")):
+            with open(script, "rb") as f:
+                archives.update(re.findall(r"/\S+\.a\b", f.read().decode()) if f.read(5) == b"GROUP" else ())
+        said = subprocess.run(["dpkg-query", "-S", *sorted(archives)], check=True, capture_output=True, text=True).stdout
+        packages = {line.partition(":")[0] for line in said.splitlines()}
+        self.assertIn("libgrpc-dev", packages)
+        self.assertEqual(packages - licenses, set())
 
     def test_its_types_are_seen(self):
         (package,) = glob.glob(self.env + "/lib/python3*/site-packages/maypole")
@@ -104,12 +141,9 @@ class WheelTest(unittest.TestCase):
 
     def test_has_kernels_and_links_no_cuda(self):
         (package,) = glob.glob(self.env + "/lib/python3*/site-packages/maypole")
-        for name in ("bin/maypole-worker", "lib/libmaypole.so"):
+        for name in ("bin/maypole", "lib/libmaypole.so"):
             cubins.check(self, os.path.join(package, name))
-        binaries = [os.path.join(package, name) for name in files(package)
-                    if name.startswith(("bin/", "lib/")) and not name.endswith(".py")]
-        self.assertGreater(len(binaries), len(wheel.PROGRAMS) + len(wheel.libraries(ROOT)))
-        for path in binaries:
+        for path in self.binaries():
             self.assertFalse([name for name in elf.needed(path) if re.match(r"lib(cuda|nccl|nv)", name)], path)
         said = self.environment.run("bin/maypolerun", "--check-build").stdout
         for architecture in cubins.expected():

@@ -1,5 +1,6 @@
 """Libraries that come from Debian packages."""
 
+load(":debian_source.bzl", "debian_source")
 load(":pkg_config.bzl", "pkg_config_repository")
 load(":system_repository.bzl", "system_repository")
 
@@ -45,6 +46,14 @@ def system_libraries():
         build_file = "@//third_party/system:prometheus_cpp.BUILD",
         package = "prometheus-cpp-dev",
         paths = ["include/prometheus"],
+    )
+    debian_source(
+        name = "prometheus_cpp_source",
+        build_file = "@//third_party/system:prometheus_cpp_source.BUILD",
+        delete = ["BUILD.bazel", "core/BUILD.bazel"],
+        package = "prometheus-cpp-dev",
+        sha256 = {"1.0.1": "593e028d401d3298eada804d252bc38d8cab3ea1c9e88bcd72095281f85e6d16"},
+        source = "prometheus-cpp",
     )
     system_repository(
         name = "com_github_gabime_spdlog",

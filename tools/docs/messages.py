@@ -17,6 +17,7 @@ _SOURCES = (
     ("client", ".cc", cpp_texts), ("client", ".h", cpp_texts), ("common", ".cc", cpp_texts), ("common", ".h", cpp_texts),
     ("coordinator", ".cc", cpp_texts), ("coordinator", ".h", cpp_texts), ("worker", ".cc", cpp_texts),
     ("worker", ".h", cpp_texts), ("client/python", ".py", python_texts), ("tools/packages", ".py", python_texts),
+    ("tools/programs", ".cc", cpp_texts), ("tools/programs", ".c", cpp_texts),
     ("deploy", ".sh", shell_texts),
 )
 _FOR_TESTS = re.compile(r"(^|/)(tests|testing)/|_test\.(cc|py)$|_testing\.(cc|h)$")

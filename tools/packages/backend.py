@@ -20,7 +20,7 @@ import metadata
 import sdist
 import wheel
 
-_TOOLS = ("bazel", "g++", "pkg-config", "protoc", "grpc_cpp_plugin", "strip", "readelf", "ldd", "dpkg-query")
+_TOOLS = ("bazel", "g++", "pkg-config", "protoc", "grpc_cpp_plugin", "strip", "readelf", "dpkg-query")
 
 
 def _check_tools():
@@ -60,10 +60,8 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     del config_settings, metadata_directory
     _check_tools()
     env = dict(os.environ, CUDA_HOME=cuda_toolkit.home())
-    subprocess.run([os.path.join(metadata.ROOT, "deploy", "build.sh")], check=True, stdout=sys.stderr, env=env)
-    out = os.path.join(metadata.ROOT, "out")
-    built = {name: os.path.join(out, "bin", name) for name in wheel.PROGRAMS}
-    built.update({name: os.path.join(out, "lib", name) for name in wheel.libraries()})
+    subprocess.run([os.path.join(metadata.ROOT, "deploy", "build.sh"), "--portable"], check=True, stdout=sys.stderr, env=env)
+    built = {name: os.path.join(metadata.ROOT, "out", "portable", name) for name in wheel.binaries()}
     name = wheel.make_wheel(built, wheel_directory)
     if not os.path.exists(os.path.join(metadata.ROOT, ".git")):
         # pip deletes this directory; Bazel's server and its files for it would stay.

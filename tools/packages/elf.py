@@ -1,22 +1,19 @@
-"""Which libraries programs need, and which systems have them (manylinux, PEP 600).
+"""What programs and libraries need of a system, and which systems have it (manylinux, PEP 600).
 
-Reads files with binutils' readelf and the loader's ldd.
+Reads files with binutils' readelf.
 """
 
 import os
 import re
 import subprocess
 
-# What every manylinux_2_X system has, of what we may need.
-_SYSTEM = ("libc.so.6", "libm.so.6", "libdl.so.2", "librt.so.1", "libpthread.so.0", "libresolv.so.2",
-           "libstdc++.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2", "linux-vdso.so.1")
+# The C library's, in every manylinux_2_X system.
+SYSTEM = ("libc.so.6", "libm.so.6", "libdl.so.2", "librt.so.1", "libpthread.so.0", "libresolv.so.2",
+          "ld-linux-x86-64.so.2")
 
-# The last versions of GCC's symbols that systems with this glibc have
-# (manylinux's policies for x86-64).
-_GCC_SYMBOLS = {
-    34: {"GLIBCXX": (3, 4, 29), "CXXABI": (1, 3, 13), "GCC": (7, 0, 0)},
-    35: {"GLIBCXX": (3, 4, 30), "CXXABI": (1, 3, 13), "GCC": (12, 0, 0)},
-}
+# The newest glibc that a wheel may need, as third_party/portable links it: that of RHEL 8.
+NEWEST_GLIBC = 28
+_OLDEST_TAG = 17  # RHEL 7's
 
 
 def _output(*argv):
@@ -29,45 +26,27 @@ def needed(path):
 
 
 def symbol_versions(path):
-    """{"GLIBC": (2, 34), ...}: the last version of each kind that a file needs."""
+    """{"GLIBC": (2, 27), ...}: the last version of each kind that a file needs."""
     last = {}
-    for kind, number in re.findall(r"Name: (GLIBC|GLIBCXX|CXXABI|GCC)_([0-9.]+) ", _output("readelf", "-V", path)):
+    for kind, number in re.findall(r"Name: ([A-Z]+)_([0-9.]+) ", _output("readelf", "-V", path)):
         last[kind] = max(last.get(kind, ()), tuple(map(int, number.split("."))))
     return last
 
 
-def libraries_to_bundle(paths):
-    """{name: path here} of all libraries that files need and systems need not have."""
-    found = {}
+def check_portable(paths):
+    """Raises RuntimeError if a file needs more than the C library, or a newer one than NEWEST_GLIBC."""
     for path in paths:
-        for name, at in re.findall(r"^\s*(\S+) => (.*?)(?: \(0x[0-9a-f]+\))?$", _output("ldd", path), re.M):
-            if name in _SYSTEM:
-                continue
-            if at == "not found":
-                raise RuntimeError("%s needs %s, which is not on this system" % (path, name))
-            found[name] = os.path.realpath(at)
-    return found
-
-
-def check_complete(paths, names):
-    """Raises RuntimeError if a file needs a library that is neither in `names` nor on every system."""
-    for path in paths:
-        strange = sorted(set(needed(path)) - set(names) - set(_SYSTEM))
+        strange = sorted(set(needed(path)) - set(SYSTEM))
+        strange += sorted(set(symbol_versions(path)) - {"GLIBC"})
         if strange:
-            raise RuntimeError("%s needs %s, which is neither in the wheel nor on every system" %
-                               (path, ", ".join(strange)))
+            raise RuntimeError("%s needs %s, which not every system has" % (path, ", ".join(strange)))
+        version = symbol_versions(path).get("GLIBC", (2, 0))
+        if version > (2, NEWEST_GLIBC):
+            raise RuntimeError("%s needs glibc %s: it has to run with 2.%d" %
+                               (path, ".".join(map(str, version)), NEWEST_GLIBC))
 
 
 def platform_tag(paths):
-    """The manylinux tag of the oldest systems on which all files run."""
-    glibc = min(_GCC_SYMBOLS)
-    for path in paths:
-        versions = symbol_versions(path)
-        glibc = max(glibc, versions.pop("GLIBC", (2, 0))[1])
-        for kind, number in versions.items():
-            enough = [g for g, last in _GCC_SYMBOLS.items() if number <= last[kind]]
-            if not enough:
-                raise RuntimeError("%s needs %s_%s: newer than the systems that this script knows" %
-                                   (path, kind, ".".join(map(str, number))))
-            glibc = max(glibc, min(enough))
+    """The manylinux tag of the oldest systems on which all files run, which check_portable() has checked."""
+    glibc = max([_OLDEST_TAG] + [symbol_versions(path).get("GLIBC", (2, 0))[1] for path in paths])
     return "manylinux_2_%d_x86_64" % glibc

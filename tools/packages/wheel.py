@@ -1,11 +1,12 @@
 """Makes the wheel from built programs and sources.
 
 In the wheel, the package maypole has
-    bin/           the programs
-    lib/           libmaypole.so, and the libraries of frameworks
-    lib/bundled/   the programs' libraries, except what every manylinux system has
+    bin/    the programs
+    lib/    libmaypole.so, and the libraries of frameworks
 and the environment's bin directory gets a script for each program (launch.py).
-The same inputs and SOURCE_DATE_EPOCH give the same bytes.
+All of it needs nothing but the C library (//third_party/portable). The programs
+that talk gRPC are one file, bin/maypole; under their names a small program starts
+it. The same inputs and SOURCE_DATE_EPOCH give the same bytes.
 """
 
 import base64
@@ -22,10 +23,18 @@ import elf
 import metadata
 
 PROGRAMS = ("maypolerun", "maypolectl", "maypole-worker", "maypole-coordinator")
+MULTI_CALL = "maypole"
+STARTER = "start-program"
+# Of PROGRAMS, those that MULTI_CALL has.
+_IN_MULTI_CALL = ("maypolectl", "maypole-worker", "maypole-coordinator")
 LIBRARY = "libmaypole.so"
 _FRAMEWORK_LIBRARIES = os.path.join("client", "frameworks", "framework_library.bzl")
 # Of these the programs have code themselves: headers, and the dashboard's script.
 COMPILED_IN = ["libasio-dev", "libcli11-dev", "libhwy-dev", "libjs-chart.js", "nlohmann-json3-dev"]
+# And of these, by the linker: archives, or sources (//third_party/portable).
+LINKED_IN = ["libabsl-dev", "libc-ares-dev", "libc6-dev", "libevent-dev", "libfmt-dev", "libgrpc++-dev", "libgrpc-dev",
+             "libprotobuf-dev", "libre2-dev", "libspdlog-dev", "libssl-dev", "libyaml-cpp-dev", "prometheus-cpp-dev",
+             "zlib1g-dev"]
 _PYTHON_PROGRAMS = os.path.join("client", "python", "scripts")
 _FIRST_TIME_OF_ZIP = 315532800  # 1980-01-01
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -38,24 +47,30 @@ def libraries(root=metadata.ROOT):
     return [LIBRARY] + ["libmaypole_%s.so" % framework for framework in frameworks]
 
 
+def binaries(root=metadata.ROOT):
+    """{name: where deploy/build.sh --portable and Bazel put it} of what a wheel is made of."""
+    paths = {name: "tools/programs/" + name for name in (MULTI_CALL, STARTER)}
+    paths.update((name, "client/launcher/portable/" + name) for name in PROGRAMS if name not in _IN_MULTI_CALL)
+    paths.update((name, "client/portable/" + name) for name in libraries(root))
+    return paths
+
+
 def make_wheel(built, out, root=metadata.ROOT):
     """Writes the wheel to the directory `out`; returns its file name.
 
-    built: {name: path} of PROGRAMS and libraries().
+    built: {name: path} of what binaries() names.
     """
     with tempfile.TemporaryDirectory() as work:
         stripped = {name: strip(path, os.path.join(work, name)) for name, path in built.items()}
-        bundled = elf.libraries_to_bundle([stripped[name] for name in PROGRAMS])
-        binaries = list(stripped.values()) + list(bundled.values())
-        elf.check_complete(binaries, bundled)
-        tag = "py3-none-" + elf.platform_tag(binaries)
+        elf.check_portable(stripped.values())
+        tag = "py3-none-" + elf.platform_tag(stripped.values())
         base = "%s-%s" % (metadata.NAME, metadata.version(root))
         name = "%s-%s.whl" % (base, tag)
         contents = python_package(root)
-        contents.update(_binaries(stripped, bundled, root))
+        contents.update(_binaries(stripped, root))
         contents.update(scripts(base, PROGRAMS))
         contents.update(_python_scripts(base, root))
-        contents.update(_dist_info(base, tag, bundled, root))
+        contents.update(_dist_info(base, tag, root))
         write(os.path.join(out, name), base, contents)
     return name
 
@@ -98,10 +113,10 @@ def modules(directory, place):
     return contents
 
 
-def _binaries(stripped, bundled, root):
-    contents = {"maypole/bin/" + name: read(stripped[name]) for name in PROGRAMS}
+def _binaries(stripped, root):
+    files = {name: STARTER if name in _IN_MULTI_CALL else name for name in PROGRAMS + (MULTI_CALL,)}
+    contents = {"maypole/bin/" + name: read(stripped[file]) for name, file in files.items()}
     contents.update({"maypole/lib/" + name: read(stripped[name]) for name in libraries(root)})
-    contents.update({"maypole/lib/bundled/" + name: read(path) for name, path in bundled.items()})
     return contents
 
 
@@ -129,27 +144,20 @@ def _script(base, name):
     return "%s.data/scripts/%s" % (base, name)
 
 
-def _dist_info(base, tag, bundled, root):
+def _dist_info(base, tag, root):
     contents = dist_info(base, tag, metadata.core_metadata(root))
     at = base + ".dist-info/"
     contents[at + "LICENSE"] = read(os.path.join(root, "LICENSE"))
     contents[at + "entry_points.txt"] = metadata.ENTRY_POINTS.encode()
-    for package in _debian_packages(bundled.values()) + COMPILED_IN:
+    for package in COMPILED_IN + LINKED_IN + _compilers_packages():
         contents["%slicenses/%s" % (at, package)] = read("/usr/share/doc/%s/copyright" % package)
     return contents
 
 
-def _debian_packages(paths):
-    """The packages that these files are from: their licenses go with them."""
-    # Packages may name a file as it was before /lib became a link.
-    names = [name for path in paths for name in (path, path[len("/usr"):])]
-    said = subprocess.run(["dpkg-query", "-S"] + names, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-                          check=False).stdout
-    owners = {line.partition(": ")[2]: line.partition(":")[0] for line in said.splitlines()}
-    for path in paths:
-        if path not in owners and path[len("/usr"):] not in owners:
-            raise RuntimeError("%s is not from a Debian package: its license is unknown" % path)
-    return sorted(set(owners.values()))
+def _compilers_packages():
+    """The packages of the C++ library and of the compiler's own, whose names have the compiler's version."""
+    version = subprocess.run(["g++", "-dumpversion"], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+    return [name % version for name in ("libstdc++-%s-dev", "libgcc-%s-dev")]
 
 
 def write(path, base, contents):

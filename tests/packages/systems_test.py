@@ -1,0 +1,123 @@
+"""The wheel on other Debians than the one that made it: pip installs it; jobs, daemons with TLS, a job on two systems."""
+
+import os
+import re
+import shutil
+import subprocess
+import unittest
+
+import elf
+import installed
+import machine
+
+# Of each suite: glibc and Python.
+SYSTEMS = {"bullseye": ("2.31", "3.9"), "trixie": ("2.41", "3.13")}
+# Of PyPI's tool with the policies of manylinux.
+AUDITWHEEL = "auditwheel==6.8.2"
+_PACKAGES = ["python3-numpy", "python3-venv"]
+_ROLES = "python3 /srv/system_roles.py "
+
+# Fits a line; says with which glibc and Python.
+TRAIN = """
+import numpy, platform, maypole as hvd
+hvd.init()
+random = numpy.random.default_rng(hvd.rank())
+weights = numpy.zeros(8)
+for step in range(200):
+    inputs = random.normal(size=(16, 8))
+    gradient = inputs.T @ (inputs @ weights - inputs.sum(1)) / 16
+    weights -= 0.1 * hvd.allreduce(gradient, name="gradient")
+print("TRAINED %s of %d, glibc %s, Python %s: %s" % (
+    hvd.rank(), hvd.size(), platform.libc_ver()[1], ".".join(platform.python_version_tuple()[:2]),
+    abs(weights - 1).max() < 1e-3))
+"""
+
+
+class SystemsTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.dir = installed.directory()
+        cls.addClassCleanup(shutil.rmtree, cls.dir)
+        cls.wheel = installed.make_wheel(cls.dir)
+        secret = os.path.join(cls.dir, "secret")
+        with open(secret, "w", encoding="utf-8") as f:
+            f.write("0123456789abcdef0123456789abcdef\n")
+        os.chmod(secret, 0o600)
+        certs = os.path.join(cls.dir, "certs")
+        subprocess.run([os.path.join(installed.ROOT, "deploy", "make-certs.sh"), certs, "127.0.0.1"], check=True,
+                       stdout=subprocess.DEVNULL)
+        cls.machines = {suite: cls.machine(suite) for suite in SYSTEMS}
+
+    @classmethod
+    def machine(cls, suite):
+        """A machine with the wheel in /srv/env."""
+        original = os.path.join(cls.dir, suite)
+        machine.make(original, suite, _PACKAGES)
+        here = machine.Machine(original, original + "1")
+        cls.addClassCleanup(here.remove)
+        here.write("/srv/train.py", TRAIN)
+        shutil.copytree(os.path.join(cls.dir, "certs"), here.path + "/srv/certs")
+        roles = os.path.join(os.path.dirname(os.path.realpath(__file__)), "system_roles.py")
+        for path in (os.path.join(cls.dir, "secret"), cls.wheel, roles):
+            shutil.copy(path, here.path + "/srv")
+        here.run("python3 -m venv --system-site-packages /srv/env && /srv/env/bin/pip install --no-index /srv/*.whl")
+        return here
+
+    def copy(self, suite):
+        """Another machine like that of machines[suite]: one machine runs one command at a time."""
+        made = machine.Machine(self.machines[suite].path, os.path.join(self.dir, suite + "2"))
+        self.addCleanup(made.remove)
+        return made
+
+    def check_trained(self, said, size, suites):
+        """One line of TRAIN from each rank; each system has the same number of them."""
+        found = re.findall(r"TRAINED (\d+) of %d, glibc (\S+), Python (\S+): True" % size, said)
+        self.assertEqual(sorted(int(rank) for rank, _, _ in found), list(range(size)), said)
+        for suite in suites:
+            self.assertEqual(sum((glibc, python) == SYSTEMS[suite] for _, glibc, python in found), size // len(suites), said)
+
+    def test_one_node(self):
+        for suite, here in self.machines.items():
+            with self.subTest(suite):
+                self.check_trained(here.run("/srv/env/bin/maypolerun -np 2 /srv/env/bin/python3 /srv/train.py"), 2, [suite])
+
+    def test_two_nodes(self):
+        for suite, here in self.machines.items():
+            with self.subTest(suite):
+                said = here.run("/srv/env/bin/maypolerun -np 4 --nodes 2 /srv/env/bin/python3 /srv/train.py")
+                self.check_trained(said, 4, [suite])
+
+    def test_what_is_there(self):
+        for suite, here in self.machines.items():
+            with self.subTest(suite):
+                said = here.run("/srv/env/bin/maypolerun --check-build")
+                for what in ("maypole-coordinator", "maypole-worker", "shared memory"):
+                    self.assertIn("[X] " + what, said)
+                for program in ("maypolerun", "maypolectl", "maypole-worker", "maypole-coordinator"):
+                    self.assertRegex(here.run("/srv/env/bin/%s --version" % program), r"^%s \d+\.\d+\.\d+\n" % program)
+
+    def test_a_job_on_two_systems_with_tls(self):
+        old, new, more_of_old = self.machines["bullseye"], self.machines["trixie"], self.copy("bullseye")
+        with self.copy("trixie").start(_ROLES + "coordinator") as coordinator:
+            address = coordinator.stdout.readline().strip()
+            for other, suites in ((more_of_old, ["bullseye"]), (new, ["bullseye", "trixie"])):
+                with self.subTest(suites):
+                    with old.start(_ROLES + "node %s 0" % address) as first:
+                        said = other.run(_ROLES + "node %s 1" % address) + first.stdout.read()
+                    self.check_trained(said, 2, suites)
+            self.assertIn("maypole", old.run(_ROLES + "status " + address))
+
+    def test_auditwheel_agrees(self):
+        place = os.path.join(self.dir, "auditwheel")
+        subprocess.run([installed.PYTHON, "-m", "venv", place], check=True)
+        subprocess.run([place + "/bin/pip", "install", "--quiet", AUDITWHEEL], check=True)
+        said = subprocess.run([place + "/bin/auditwheel", "show", self.wheel], check=True, capture_output=True,
+                              text=True).stdout
+        print(said)
+        (tag,) = re.findall(r'"(manylinux_2_\d+_x86_64)"', " ".join(said.split()))[:1]
+        self.assertIn("-%s.whl" % tag, self.wheel)
+        self.assertLessEqual(int(tag.split("_")[2]), elf.NEWEST_GLIBC)
+
+
+if __name__ == "__main__":
+    unittest.main()
