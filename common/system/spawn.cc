@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <memory>
 
+#include "common/system/process_end.h"
 #include "common/system/resource_limits.h"
 
 extern char** environ;
@@ -165,6 +166,24 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
+// Returns the child's pid, or -1 with errno set. *pidfd stays -1 on kernels
+// that have none; those before 5.2 ignore CLONE_PIDFD, others refuse it.
+pid_t Clone(ChildSetup* setup, std::byte* stack_end, bool watched, int* pidfd) {
+  // CLONE_VFORK: this thread sleeps until the child runs its program.
+  constexpr int kFlags = CLONE_VM | CLONE_VFORK | SIGCHLD;
+  if (watched) {
+    const pid_t pid =
+        clone(&ChildSetup::Run, stack_end, kFlags | CLONE_PIDFD, setup, pidfd);
+    if (pid >= 0 || !IsRefusal(errno)) return pid;
+  }
+  return clone(&ChildSetup::Run, stack_end, kFlags, setup);
+}
+
+void ReapNow(pid_t pid) {
+  while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
 }  // namespace
 
 Status Spawn(const SpawnOptions& options, Child* out) {
@@ -175,30 +194,27 @@ Status Spawn(const SpawnOptions& options, Child* out) {
   int clone_error;
   {
     const SignalsBlocked blocked;
-    // CLONE_VFORK: this thread sleeps until the child runs its program.
-    pid = clone(&ChildSetup::Run, stack.get() + kStackBytes,
-                CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD, &setup, &pidfd);
+    pid = Clone(&setup, stack.get() + kStackBytes, options.watched, &pidfd);
     clone_error = errno;
   }
-  Child child{.pid = pid, .pidfd = Fd(pidfd)};
+  Child child{.pid = pid, .end = Fd(pidfd)};
   if (pid < 0) {
     return ResourceStatus(clone_error, Needs::kProcess,
                           "cannot start a process");
   }
   if (setup.error() != 0) {
-    while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
-    }
+    ReapNow(pid);
     return ErrnoStatus(setup.error(), "cannot run " + options.program);
   }
-  if (!child.pidfd.valid()) child.pidfd = OpenPidFd(pid);
+  if (options.watched && !child.end.valid()) {
+    if (Status s = WatchChild(pid, &child.end); !s.ok()) {
+      kill(pid, SIGKILL);
+      ReapNow(pid);
+      return s;
+    }
+  }
   *out = std::move(child);
   return Status();
-}
-
-Fd OpenPidFd(pid_t pid) {
-  if (pid <= 0) return Fd();
-  // By number: glibc 2.36 declares pidfd_open() without extern "C".
-  return Fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
 }
 
 }  // namespace maypole
