@@ -23,6 +23,7 @@
 #include "client/launcher/service/service.h"
 #include "common/command_line/command_line.h"
 #include "common/fusion_threshold.h"
+#include "common/system/kernel_calls.h"
 #include "common/system/text_file.h"
 
 namespace {
@@ -86,8 +87,10 @@ int RunJob(const launcher::LauncherOptions& options) {
   }
   launcher::JobLauncher::Settings settings{.options = options};
   if (AnyNodeIsHere(options)) {
+    Status status = maypole::CheckKernelCalls();
+    if (!status.ok()) return Refuse(options, status, 1);
     std::string program;
-    Status status = launcher::FindProgram(options.command[0], &program);
+    status = launcher::FindProgram(options.command[0], &program);
     if (!status.ok()) {
       bool denied = status.code() == maypole::Code::kPermissionDenied;
       return Refuse(options,

@@ -12,7 +12,8 @@
 // clone3() always fails with ENOSYS, because glibc makes threads without it for
 // no other error.
 //
-// MAYPOLE_ON_OLD_KERNEL is set in the program's environment.
+// The program's environment has MAYPOLE_ON_OLD_KERNEL, and MAYPOLE_WITHOUT with
+// the name.
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -107,6 +108,7 @@ int main(int argc, char** argv) {
       error = kErrors.at(value);
     } else if (flag.starts_with("--without=") && kCalls.contains(value)) {
       filter.Refuse(kCalls.at(value), ENOSYS);
+      setenv("MAYPOLE_WITHOUT", value.c_str(), 1);
     } else {
       return Usage();
     }

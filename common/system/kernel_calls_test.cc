@@ -1,0 +1,35 @@
+// Runs on the kernel as it is, and by on_old_kernel without some calls.
+#include "common/system/kernel_calls.h"
+
+#include <gtest/gtest.h>
+#include <sys/utsname.h>
+
+#include <cstdlib>
+#include <map>
+#include <string>
+
+namespace maypole {
+namespace {
+
+const std::map<std::string, std::string> kSince = {
+    {"eventfd2", "2.6.27"}, {"memfd_create", "3.17"}, {"signalfd4", "2.6.27"}};
+
+TEST(CheckKernelCalls, NamesTheCallThatIsRefusedTheKernelAndWhatToDo) {
+  const char* const refused = getenv("MAYPOLE_WITHOUT");
+  if (refused == nullptr) {
+    EXPECT_TRUE(CheckKernelCalls().ok()) << CheckKernelCalls().message();
+    return;
+  }
+  utsname kernel;
+  ASSERT_EQ(uname(&kernel), 0);
+  EXPECT_EQ(CheckKernelCalls().message(),
+            std::string("the kernel here (Linux ") + kernel.release +
+                ") refuses " + refused +
+                ": Function not implemented; Maypole cannot run without it. "
+                "Linux " +
+                kSince.at(refused) +
+                " or newer has it; in a container or sandbox, allow the call");
+}
+
+}  // namespace
+}  // namespace maypole
