@@ -87,10 +87,8 @@ int RunJob(const launcher::LauncherOptions& options) {
   }
   launcher::JobLauncher::Settings settings{.options = options};
   if (AnyNodeIsHere(options)) {
-    Status status = maypole::CheckKernelCalls();
-    if (!status.ok()) return Refuse(options, status, 1);
     std::string program;
-    status = launcher::FindProgram(options.command[0], &program);
+    Status status = launcher::FindProgram(options.command[0], &program);
     if (!status.ok()) {
       bool denied = status.code() == maypole::Code::kPermissionDenied;
       return Refuse(options,
@@ -125,6 +123,8 @@ int Run(const std::vector<std::string>& args) {
     if (status != 0 || missing.empty()) return status;
     return Refuse(options, Status(maypole::Code::kNotFound, missing), 1);
   }
+  status = maypole::CheckKernelCalls();
+  if (!status.ok()) return Refuse(options, status, 1);
   if (options.node_of_job) return launcher::RunNodeOfJob();
   if (!options.service_directory.empty()) {
     return launcher::RunNodeService(options.service_directory);

@@ -6,6 +6,8 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/signalfd.h>
 #include <sys/utsname.h>
 
@@ -40,6 +42,17 @@ int RefusedSignals() {
   return RefusedFd(signalfd(-1, &none, SFD_CLOEXEC | SFD_NONBLOCK));
 }
 
+int RefusedDeathSignal() {
+  int signal = 0;
+  if (prctl(PR_GET_PDEATHSIG, &signal) != 0) return Refused(-1);
+  return Refused(prctl(PR_SET_PDEATHSIG, signal));
+}
+
+int RefusedRandom() {
+  char byte;
+  return Refused(static_cast<int>(getrandom(&byte, 1, GRND_NONBLOCK)));
+}
+
 struct Call {
   const char* name;
   const char* since;  // the version of Linux
@@ -56,7 +69,9 @@ Status CheckKernelCalls() {
       {"memfd_create", "3.17",
        RefusedFd(
            memfd_create("maypole-check", MFD_CLOEXEC | MFD_ALLOW_SEALING))},
-      {"fcntl(F_ADD_SEALS)", "3.17", RefusedSeals()}};
+      {"fcntl(F_ADD_SEALS)", "3.17", RefusedSeals()},
+      {"getrandom", "3.17", RefusedRandom()},
+      {"prctl(PR_SET_PDEATHSIG)", "2.2", RefusedDeathSignal()}};
   for (const Call& call : calls) {
     if (call.error == 0) continue;
     utsname kernel = {};

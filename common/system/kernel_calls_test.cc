@@ -11,8 +11,17 @@
 namespace maypole {
 namespace {
 
-const std::map<std::string, std::string> kSince = {
-    {"eventfd2", "2.6.27"}, {"memfd_create", "3.17"}, {"signalfd4", "2.6.27"}};
+struct Expected {
+  std::string since;
+  std::string error = "Function not implemented";
+};
+
+const std::map<std::string, Expected> kExpected = {
+    {"eventfd2", {"2.6.27"}},
+    {"getrandom", {"3.17"}},
+    {"memfd_create", {"3.17"}},
+    {"prctl(PR_SET_PDEATHSIG)", {"2.2", "Invalid argument"}},
+    {"signalfd4", {"2.6.27"}}};
 
 TEST(CheckKernelCalls, NamesTheCallThatIsRefusedTheKernelAndWhatToDo) {
   const char* const refused = getenv("MAYPOLE_WITHOUT");
@@ -22,12 +31,11 @@ TEST(CheckKernelCalls, NamesTheCallThatIsRefusedTheKernelAndWhatToDo) {
   }
   utsname kernel;
   ASSERT_EQ(uname(&kernel), 0);
+  const Expected& expected = kExpected.at(refused);
   EXPECT_EQ(CheckKernelCalls().message(),
             std::string("the kernel here (Linux ") + kernel.release +
-                ") refuses " + refused +
-                ": Function not implemented; Maypole cannot run without it. "
-                "Linux " +
-                kSince.at(refused) +
+                ") refuses " + refused + ": " + expected.error +
+                "; Maypole cannot run without it. Linux " + expected.since +
                 " or newer has it; in a container or sandbox, allow the call");
 }
 

@@ -1,6 +1,6 @@
 // on_old_kernel: runs a program as on an old kernel or in a strict container.
 //
-//   on_old_kernel [--error=EPERM] [--without=NAME] PROGRAM [ARGUMENT...]
+//   on_old_kernel [--error=EPERM] [--without=NAME]... PROGRAM [ARGUMENT...]
 //
 // A seccomp filter, which the program's children inherit, makes system calls
 // fail:
@@ -13,7 +13,7 @@
 // no other error.
 //
 // The program's environment has MAYPOLE_ON_OLD_KERNEL, and MAYPOLE_WITHOUT with
-// the name.
+// the last name.
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -38,8 +38,13 @@ const std::map<std::string, int> kErrors = {{"ENOSYS", ENOSYS},
                                             {"EPERM", EPERM}};
 const std::map<std::string, unsigned> kCalls = {
     {"eventfd2", SYS_eventfd2},
+    {"getrandom", SYS_getrandom},
     {"memfd_create", SYS_memfd_create},
     {"signalfd4", SYS_signalfd4}};
+const std::map<std::string, unsigned> kOptions = {
+    {"prctl(PR_SET_CHILD_SUBREAPER)", PR_SET_CHILD_SUBREAPER},
+    {"prctl(PR_SET_DUMPABLE)", PR_SET_DUMPABLE},
+    {"prctl(PR_SET_PDEATHSIG)", PR_SET_PDEATHSIG}};
 
 class Filter {
  public:
@@ -49,13 +54,15 @@ class Filter {
     Add(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1);
     Fail(error);
   }
-  // If one of the flags is set, which are the first argument's lower half.
-  void RefuseFlags(unsigned number, unsigned flags, int error) {
+  // If the lower half of the first argument is this value (test: BPF_JEQ), or
+  // has one of these bits (BPF_JSET).
+  void RefuseArgument(unsigned number, unsigned test, unsigned value,
+                      int error) {
     static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
     Load(offsetof(seccomp_data, nr));
     Add(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 3);
     Load(offsetof(seccomp_data, args));
-    Add(BPF_JMP | BPF_JSET | BPF_K, flags, 0, 1);
+    Add(BPF_JMP | test | BPF_K, value, 0, 1);
     Fail(error);
   }
   void RefuseFrom(unsigned number, int error) {
@@ -88,10 +95,13 @@ class Filter {
 };
 
 int Usage() {
-  fprintf(
-      stderr,
-      "usage: on_old_kernel [--error=ENOSYS|EPERM] "
-      "[--without=eventfd2|memfd_create|signalfd4] PROGRAM [ARGUMENT...]\n");
+  std::string names;
+  for (const auto& [name, number] : kCalls) names += " " + name;
+  for (const auto& [name, number] : kOptions) names += " " + name;
+  fprintf(stderr,
+          "usage: on_old_kernel [--error=ENOSYS|EPERM] [--without=NAME]... "
+          "PROGRAM [ARGUMENT...]\nnames:%s\n",
+          names.c_str());
   return 2;
 }
 
@@ -109,6 +119,9 @@ int main(int argc, char** argv) {
     } else if (flag.starts_with("--without=") && kCalls.contains(value)) {
       filter.Refuse(kCalls.at(value), ENOSYS);
       setenv("MAYPOLE_WITHOUT", value.c_str(), 1);
+    } else if (flag.starts_with("--without=") && kOptions.contains(value)) {
+      filter.RefuseArgument(SYS_prctl, BPF_JEQ, kOptions.at(value), EINVAL);
+      setenv("MAYPOLE_WITHOUT", value.c_str(), 1);
     } else {
       return Usage();
     }
@@ -116,7 +129,7 @@ int main(int argc, char** argv) {
   if (i == argc) return Usage();
   filter.Refuse(SYS_clone3, ENOSYS);
   filter.RefuseFrom(kFirstNewCall, error);
-  filter.RefuseFlags(SYS_clone, CLONE_PIDFD, EINVAL);
+  filter.RefuseArgument(SYS_clone, BPF_JSET, CLONE_PIDFD, EINVAL);
   if (!filter.Install()) {
     perror("on_old_kernel: seccomp");
     return 1;
