@@ -36,7 +36,6 @@ def framework_library(name, srcs, deps = []):
             "-Wl,--version-script=$(location libmaypole_%s.lds)" % name,
             "-Wl,--no-undefined",
             "-static-libgcc",
-            "-Wl,--exclude-libs,ALL",
             "-l:libstdc++.a",
             "-Wl,--as-needed",
         ],
