@@ -4,6 +4,10 @@
 # packages, and downloads nothing if all are installed.
 set -eu
 
+# The release's clang: Debian 12 has 14, Debian 13 has 19.
+clang=14
+if grep -q '^VERSION_CODENAME=trixie$' /etc/os-release 2>/dev/null; then clang=19; fi
+
 # To build: Bazel, compilers, and the libraries that Maypole uses.
 build="
   bazel-bootstrap g++ pkg-config git ca-certificates
@@ -24,7 +28,7 @@ test="
   libgtest-dev libgmock-dev libbenchmark-dev spin procps iproute2 util-linux
   openmpi-bin libopenmpi-dev mpich iperf3 python3-matplotlib
   openssh-client openssh-server openssl slurm-wlm munge prometheus
-  clang-14 libclang-rt-14-dev
+  clang-$clang libclang-rt-$clang-dev
   g++-aarch64-linux-gnu qemu-user-static googletest python3-venv python3-pip
   etcd-server etcd-client chromium chromium-driver dpkg-dev help2man man-db
   mmdebstrap systemd-container
@@ -43,7 +47,7 @@ installed() {
 }
 
 command -v dpkg-query >/dev/null && command -v apt-get >/dev/null ||
-  fail "this is not Debian (no apt-get). Maypole builds on Debian 12;" \
+  fail "this is not Debian (no apt-get). Maypole builds on Debian 12 and 13;" \
     "on other systems install the equivalent of:" $build $test $run
 
 missing=""

@@ -1,6 +1,7 @@
 #include "worker/executor_main.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <spdlog/spdlog.h>
 #include <sys/prctl.h>
@@ -38,6 +39,12 @@ namespace {
 // The supervisor writes Setup before it starts this process, so this bound is
 // generous.
 constexpr int kSetupTimeoutMs = 10000;
+
+// From now on other processes of its user cannot read its memory.
+void Protect() {
+  if (prctl(PR_SET_DUMPABLE, 0) == 0) return;
+  spdlog::warn("event=not_protected reason={}", LogValue(strerror(errno)));
+}
 
 absl::StatusOr<control::Setup> ReadSetup(int fd) {
   Received message;
@@ -182,15 +189,14 @@ absl::Status ExecutorMain(const WorkerFlags& flags, Fd stop_signals) {
     return absl::InvalidArgumentError(
         "--executor is internal: only maypole-worker may pass it");
   }
-  // This process is about to read its credentials.
-  prctl(PR_SET_DUMPABLE, 0);
+  Protect();  // it is about to read its credentials
   absl::StatusOr<control::Setup> setup = ReadSetup(control.get());
   if (!setup.ok()) return setup.status();
   if (setup->change_user) {
     const absl::Status s = BecomeUser(
         setup->uid, setup->gid, std::chrono::milliseconds(kGroupLookupMs));
     if (!s.ok()) RefuseAllAndEnd(control.get(), s);
-    prctl(PR_SET_DUMPABLE, 0);  // the kernel reset it when the uid changed
+    Protect();  // the kernel reset it when the uid changed
   }
   absl::StatusOr<TlsOptions> tls = ReadSealedTls(std::move(tls_fd));
   if (!tls.ok()) return tls.status();

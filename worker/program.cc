@@ -25,6 +25,7 @@
 #include "common/program/process.h"
 #include "common/program/secret_file.h"
 #include "common/system/fd.h"
+#include "common/system/kernel_calls.h"
 #include "common/wire/session_messages.h"
 #include "worker/agent/metrics.h"
 #include "worker/agent/sealed_tls.h"
@@ -117,6 +118,7 @@ class Announcer {
 };
 
 absl::Status SupervisorMain(const WorkerFlags& flags, Fd stop_signals) {
+  if (const Status s = CheckKernelCalls(); !s.ok()) return ToAbsl(s);
   if (const std::string warning = SecretWarning(flags.secret);
       !warning.empty()) {
     spdlog::warn("event=weak_secret text={}", LogValue(warning));

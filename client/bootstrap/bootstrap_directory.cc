@@ -106,6 +106,7 @@ SpawnOptions ServiceOptions(const std::string& program,
                          {.fd = report, .number = kServiceReportFd},
                          {.fd = lock, .number = kServiceLockFd}};
   options.process_group = ProcessGroup::kNewSession;
+  options.watched = false;
   for (int s = 1; s < NSIG; ++s) options.default_signals.push_back(s);
   return options;
 }

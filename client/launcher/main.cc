@@ -23,6 +23,7 @@
 #include "client/launcher/service/service.h"
 #include "common/command_line/command_line.h"
 #include "common/fusion_threshold.h"
+#include "common/system/kernel_calls.h"
 #include "common/system/text_file.h"
 
 namespace {
@@ -122,6 +123,8 @@ int Run(const std::vector<std::string>& args) {
     if (status != 0 || missing.empty()) return status;
     return Refuse(options, Status(maypole::Code::kNotFound, missing), 1);
   }
+  status = maypole::CheckKernelCalls();
+  if (!status.ok()) return Refuse(options, status, 1);
   if (options.node_of_job) return launcher::RunNodeOfJob();
   if (!options.service_directory.empty()) {
     return launcher::RunNodeService(options.service_directory);

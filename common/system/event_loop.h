@@ -33,8 +33,8 @@
 // error of the descriptor each wanted callback is called: it learns the error
 // by reading or writing. epoll cannot watch regular files.
 //
-// Processes and signals are descriptors as well: a pidfd is readable when the
-// process has ended, a signalfd when a signal is pending.
+// Processes and signals are descriptors as well: that of process_end.h is
+// readable when the process has ended, a signalfd when a signal is pending.
 //
 // Thread contract: one thread makes all calls, except Post(), which any thread
 // may call until the loop is destroyed. Callbacks run on the loop's thread,
@@ -50,9 +50,9 @@
 // * the loop must outlive its registrations and timers;
 // * the loop does not change a descriptor's flags (O_NONBLOCK).
 //
-// Callbacks must not block, nor ask the name service. One that takes longer than
-// kBlockedLimit is reported to OnBlocked(); in debug builds, by default, on
-// stderr.
+// Callbacks must not block, nor ask the name service. One that takes longer
+// than kBlockedLimit is reported to OnBlocked(); in debug builds, by default,
+// on stderr.
 //
 // Built on standalone Asio, which only event_loop.cc includes. An event costs
 // about 1 us of CPU time more than with plain epoll (a wake-up and an answer

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <memory>
 
+#include "common/system/process_end.h"
 #include "common/system/resource_limits.h"
 
 extern char** environ;
@@ -36,10 +37,14 @@ std::vector<char*> Pointers(const std::vector<std::string>& strings) {
 // What the child does until its program runs. It shares the parent's memory,
 // while the parent's thread sleeps: so it allocates nothing and makes only
 // system calls.
+//
+// Under qemu-user the child has a copy of the memory, and the parent's thread
+// does not sleep: there the child reports by a pipe, which its program closes.
 class ChildSetup {
  public:
-  explicit ChildSetup(const SpawnOptions& options)
+  ChildSetup(const SpawnOptions& options, int report)
       : options_(options),
+        report_(report),
         arguments_(Pointers(options.arguments)),
         copies_(options.descriptors.size()),
         parent_(getpid()) {
@@ -53,11 +58,25 @@ class ChildSetup {
     script_.insert(script_.end(), arguments_.begin() + 1, arguments_.end());
   }
 
-  // 0 if the program runs, otherwise errno.
-  int error() const { return error_; }
+  // 0 if the program runs, otherwise errno. Waits for the child if that shares
+  // no memory; `report` is the other end of its pipe, of which this process
+  // must have closed the writing end.
+  int Error(int report) const {
+    if (started_) return error_;
+    int error = 0;
+    ssize_t n;
+    do {
+      n = read(report, &error, sizeof(error));
+    } while (n < 0 && errno == EINTR);
+    return n == sizeof(error) ? error : 0;
+  }
 
   static int Run(void* self) {
-    static_cast<ChildSetup*>(self)->Run();
+    auto* const setup = static_cast<ChildSetup*>(self);
+    setup->started_ = true;
+    setup->Run();
+    const int error = setup->error_;
+    (void)!write(setup->report_, &error, sizeof(error));
     _exit(kCannotRun);
   }
 
@@ -104,8 +123,11 @@ class ChildSetup {
   }
 
   // First copies all sources to numbers above all targets, because a target
-  // number may be another one's source.
+  // number may be another one's source, or the report's.
   bool PlaceDescriptors() {
+    const int report = fcntl(report_, F_DUPFD_CLOEXEC, above_);
+    if (report < 0) return false;
+    report_ = report;
     for (size_t i = 0; i < copies_.size(); ++i) {
       int fd = options_.descriptors[i].fd;
       if (fd == kDevNull) fd = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -143,12 +165,14 @@ class ChildSetup {
   }
 
   const SpawnOptions& options_;
+  int report_;  // the child's number for it, in the end
   std::vector<char*> arguments_;
   std::vector<char*> environment_;
   std::vector<char*> script_;
   std::vector<int> copies_;
   int above_ = 3;
   const pid_t parent_;
+  volatile bool started_ = false;
   volatile int error_ = 0;
 };
 
@@ -165,40 +189,62 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
+// Returns the child's pid, or -1 with errno set. *pidfd stays -1 on kernels
+// that have none; those before 5.2 ignore CLONE_PIDFD, others refuse it.
+pid_t Clone(ChildSetup* setup, std::byte* stack_end, bool watched, int* pidfd) {
+  // CLONE_VFORK: this thread sleeps until the child runs its program.
+  constexpr int kFlags = CLONE_VM | CLONE_VFORK | SIGCHLD;
+  if (watched) {
+    const pid_t pid =
+        clone(&ChildSetup::Run, stack_end, kFlags | CLONE_PIDFD, setup, pidfd);
+    if (pid >= 0 || !IsRefusal(errno)) return pid;
+  }
+  return clone(&ChildSetup::Run, stack_end, kFlags, setup);
+}
+
+void ReapNow(pid_t pid) {
+  while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
 }  // namespace
 
 Status Spawn(const SpawnOptions& options, Child* out) {
-  ChildSetup setup(options);
+  int report[2];
+  if (pipe2(report, O_CLOEXEC) != 0) {
+    return ErrnoStatus(errno, "cannot start a process");
+  }
+  const Fd report_reader(report[0]);
+  Fd report_writer(report[1]);
+  ChildSetup setup(options, report_writer.get());
   const auto stack = std::make_unique<std::byte[]>(kStackBytes);
   int pidfd = -1;
   pid_t pid;
   int clone_error;
   {
     const SignalsBlocked blocked;
-    // CLONE_VFORK: this thread sleeps until the child runs its program.
-    pid = clone(&ChildSetup::Run, stack.get() + kStackBytes,
-                CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD, &setup, &pidfd);
+    pid = Clone(&setup, stack.get() + kStackBytes, options.watched, &pidfd);
     clone_error = errno;
   }
-  Child child{.pid = pid, .pidfd = Fd(pidfd)};
+  Child child{.pid = pid, .end = Fd(pidfd)};
   if (pid < 0) {
     return ResourceStatus(clone_error, Needs::kProcess,
                           "cannot start a process");
   }
-  if (setup.error() != 0) {
-    while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
-    }
-    return ErrnoStatus(setup.error(), "cannot run " + options.program);
+  report_writer.Reset();
+  if (const int error = setup.Error(report_reader.get()); error != 0) {
+    ReapNow(pid);
+    return ErrnoStatus(error, "cannot run " + options.program);
   }
-  if (!child.pidfd.valid()) child.pidfd = OpenPidFd(pid);
+  if (options.watched && !child.end.valid()) {
+    if (Status s = WatchChild(pid, &child.end); !s.ok()) {
+      kill(pid, SIGKILL);
+      ReapNow(pid);
+      return s;
+    }
+  }
   *out = std::move(child);
   return Status();
-}
-
-Fd OpenPidFd(pid_t pid) {
-  if (pid <= 0) return Fd();
-  // By number: glibc 2.36 declares pidfd_open() without extern "C".
-  return Fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
 }
 
 }  // namespace maypole

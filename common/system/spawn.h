@@ -72,18 +72,18 @@ struct SpawnOptions {
   std::optional<rlimit> open_files;  // limit of descriptors; nullopt: inherited
   // Run a script without "#!" by /bin/sh, as shells do.
   bool run_scripts = false;
+  // Child::end is wanted. On kernels without pidfds that takes a thread.
+  bool watched = true;
 };
 
 struct Child {
   pid_t pid = -1;
-  // Readable when the process has ended. Invalid on kernels before 5.3.
-  Fd pidfd;
+  // Readable when the process has ended (process_end.h), for as long as it was
+  // not reaped. Invalid if it is not watched.
+  Fd end;
 };
 
 Status Spawn(const SpawnOptions& options, Child* out);
-
-// A pidfd of any process. Invalid if there is no such process; errno says why.
-Fd OpenPidFd(pid_t pid);
 
 }  // namespace maypole
 

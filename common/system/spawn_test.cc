@@ -45,8 +45,8 @@ struct Pipe {
 };
 
 int WaitFor(const Child& child) {
-  pollfd entry{child.pidfd.get(), POLLIN, 0};
-  EXPECT_EQ(poll(&entry, 1, kPatienceMs), 1) << "the pidfd tells of its end";
+  pollfd entry{child.end.get(), POLLIN, 0};
+  EXPECT_EQ(poll(&entry, 1, kPatienceMs), 1) << "Child::end tells of its end";
   int status = -1;
   EXPECT_EQ(waitpid(child.pid, &status, 0), child.pid);
   return status;
@@ -242,9 +242,15 @@ TEST(Spawn, FromManyThreadsAtOnce) {
   for (std::thread& t : threads) t.join();
 }
 
-TEST(OpenPidFd, NamesAProcessThatLives) {
-  EXPECT_TRUE(OpenPidFd(getpid()).valid());
-  EXPECT_FALSE(OpenPidFd(0).valid());
+TEST(Spawn, OneThatIsNotWatched) {
+  SpawnOptions options = Shell("exit 0");
+  options.watched = false;
+  Child child;
+  ASSERT_TRUE(Spawn(options, &child).ok());
+  EXPECT_FALSE(child.end.valid());
+  int status = -1;
+  EXPECT_EQ(waitpid(child.pid, &status, 0), child.pid);
+  EXPECT_EQ(status, 0);
 }
 
 }  // namespace

@@ -39,9 +39,9 @@ class Machine:
         self.path = path
         self._systemd = None
 
-    def run(self, command, status=0):
+    def run(self, command, status=0, seconds=_SECONDS):
         """Runs a command of the shell as root; returns what it has printed. Raises AssertionError at another status."""
-        done = subprocess.run(self._argv(command), stdin=subprocess.DEVNULL, timeout=_SECONDS, check=False, **_PROCESS)
+        done = subprocess.run(self._argv(command), stdin=subprocess.DEVNULL, timeout=seconds, check=False, **_PROCESS)
         if done.returncode != status:
             raise AssertionError("%s: status %d, expected %d:\n%s" % (command, done.returncode, status, done.stdout))
         return done.stdout

@@ -4,7 +4,6 @@
 _LIBRARY_LINKOPTS = [
     "-Wl,--no-undefined",
     "-static-libgcc",
-    "-Wl,--exclude-libs,ALL",
     "-l:libstdc++.a",
     "-Wl,--as-needed",
 ]

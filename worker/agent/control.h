@@ -6,7 +6,8 @@
 //   supervisor                        executor
 //     |-- Setup ----------------------->|  once: secrets that must not appear
 //     |                                 |  on a command line
-//     |-- HandOver + socket [+ pidfd] ->|  per client
+//     |-- HandOver + socket [+ pidfd] ->|  per client; a pidfd if the kernel
+//     |                                 |  has them
 //     |<------------------------ Idle --|  "I have received `received` clients
 //     |                                 |  and have none left"
 //

@@ -22,6 +22,7 @@
 #include "common/name.h"
 #include "common/program/job_ticket.h"
 #include "common/program/secret.h"
+#include "common/system/process_end.h"
 #include "common/system/spawn.h"
 #include "common/wire/job_variables.h"
 #include "worker/agent/control.h"
@@ -329,7 +330,7 @@ absl::StatusOr<Supervisor::Executor*> Supervisor::StartExecutor(
   executor.token = hello.token;
   executor.uid = peer.uid;
   executor.pid = child->pid;
-  s = WatchExecutor(id, std::move(ours), std::move(child->pidfd));
+  s = WatchExecutor(id, std::move(ours), std::move(child->end));
   if (!s.ok()) {
     kill(executor.pid, SIGKILL);
     waitpid(executor.pid, nullptr, 0);
@@ -349,15 +350,15 @@ absl::StatusOr<Supervisor::Executor*> Supervisor::StartExecutor(
   return &executor;
 }
 
-Status Supervisor::WatchExecutor(uint64_t id, Fd control, Fd pidfd) {
+Status Supervisor::WatchExecutor(uint64_t id, Fd control, Fd end) {
   Executor& executor = executors_.at(id);
   Status s = loop_.Watch(std::move(control),
                          {.readable = [this, id] { OnExecutorMessage(id); }},
                          &executor.control);
   if (!s.ok()) return s;
-  return loop_.Watch(std::move(pidfd),
+  return loop_.Watch(std::move(end),
                      {.readable = [this, id] { OnExecutorEnded(id); }},
-                     &executor.pidfd);
+                     &executor.end);
 }
 
 void Supervisor::OnExecutorMessage(uint64_t id) {

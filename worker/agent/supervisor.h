@@ -80,7 +80,7 @@ class Supervisor {
     std::string token;
     uid_t uid = 0;
     pid_t pid = 0;
-    WatchedFd pidfd;
+    WatchedFd end;
     WatchedFd control;  // invalid: the executor is about to end
     uint64_t handed_over = 0;
     Time last_handed_over;
@@ -109,7 +109,7 @@ class Supervisor {
   absl::Status HandOver(const session::Hello& hello, const Client& client,
                         Executor* executor);
   absl::Status CheckLimits(const PeerCredentials& peer) const;
-  Status WatchExecutor(uint64_t id, Fd control, Fd pidfd);
+  Status WatchExecutor(uint64_t id, Fd control, Fd end);
   // `hello`: what it has sent; may be empty.
   void Refuse(const Client& client, const std::vector<char>& hello, Code code,
               const std::string& text);

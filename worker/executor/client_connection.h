@@ -21,12 +21,13 @@ namespace maypole::worker {
 class ClientConnection {
  public:
   ClientConnection() = default;
-  ClientConnection(Fd socket, Fd pidfd)
-      : socket_(std::move(socket)), pidfd_(std::move(pidfd)) {}
+  ClientConnection(Fd socket, Fd process_end)
+      : socket_(std::move(socket)), process_end_(std::move(process_end)) {}
 
   int socket() const { return socket_.get(); }
-  const Fd& pidfd() const { return pidfd_; }  // invalid: the pid is not known
-  Fd TakePidFd() { return std::move(pidfd_); }
+  // Readable when its process has ended; invalid: the pid is not known.
+  const Fd& process_end() const { return process_end_; }
+  Fd TakeProcessEnd() { return std::move(process_end_); }
 
   // Sends the message, or keeps it with copies of its descriptors. Returns an
   // error that says why if this client will never get it. That a client has
@@ -46,7 +47,7 @@ class ClientConnection {
   Status Keep(const void* data, size_t bytes, std::span<const int> fds);
 
   Fd socket_;
-  Fd pidfd_;
+  Fd process_end_;
   std::deque<Unsent> unsent_;
 };
 

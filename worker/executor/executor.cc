@@ -12,6 +12,7 @@
 
 #include "common/absl_status.h"
 #include "common/log_value.h"
+#include "common/system/process_end.h"
 #include "common/wire/unix_socket.h"
 #include "worker/agent/control.h"
 #include "worker/executor/client_connection.h"
@@ -29,10 +30,10 @@ enum Tag : uint64_t {
   kBoardWake = 3,
   kStopSignal = 4,
   kPeers = 5,
-  kFirstClient = 16,  // then two per client: socket, pidfd
+  kFirstClient = 16,  // then two per client: socket, process
 };
 uint64_t SocketTag(ClientId id) { return kFirstClient + 2 * id; }
-uint64_t PidTag(ClientId id) { return SocketTag(id) + 1; }
+uint64_t EndTag(ClientId id) { return SocketTag(id) + 1; }
 
 ExecutorEvent EventOf(uint64_t tag) {
   using Kind = ExecutorEvent::Kind;
@@ -47,7 +48,7 @@ ExecutorEvent EventOf(uint64_t tag) {
       return {Kind::kPeers};
     default: {
       const ClientId id = (tag - kFirstClient) / 2;
-      return {tag == PidTag(id) ? Kind::kProcessEnded : Kind::kClient, id};
+      return {tag == EndTag(id) ? Kind::kProcessEnded : Kind::kClient, id};
     }
   }
 }
@@ -84,25 +85,26 @@ class EventFdWake : public BoardWake {
   const Registration watch_;
 };
 
-class PidFdWatch : public ProcessWatch {
+class EndWatch : public ProcessWatch {
  public:
-  PidFdWatch(Fd pidfd, Registration watch)
-      : pidfd_(std::move(pidfd)), watch_(std::move(watch)) {}
+  EndWatch(Fd end, Registration watch)
+      : end_(std::move(end)), watch_(std::move(watch)) {}
 
  private:
-  const Fd pidfd_;
+  const Fd end_;
   const Registration watch_;
 };
 
 class SocketLink : public ClientLink {
  public:
-  SocketLink(Poller* poller, ClientId id, Fd socket, Fd pidfd)
-      : connection_(std::move(socket), std::move(pidfd)),
+  // end: of its process (common/system/process_end.h), invalid: not known.
+  SocketLink(Poller* poller, ClientId id, Fd socket, Fd end)
+      : connection_(std::move(socket), std::move(end)),
         socket_watch_(poller->Watch(connection_.socket(), SocketTag(id))) {
     // Of GPU memory, of states, and of a timeline's file.
     TakeDescriptors(connection_.socket());
-    if (!connection_.pidfd().valid()) return;
-    pid_watch_ = poller->Watch(connection_.pidfd().get(), PidTag(id));
+    if (!connection_.process_end().valid()) return;
+    end_watch_ = poller->Watch(connection_.process_end().get(), EndTag(id));
   }
 
   Status Receive(std::vector<char>* message, Fd* descriptor) override {
@@ -144,10 +146,9 @@ class SocketLink : public ClientLink {
   }
 
   std::unique_ptr<ProcessWatch> KeepProcess() override {
-    Fd pidfd = connection_.TakePidFd();
-    if (!pidfd.valid()) return nullptr;
-    return std::make_unique<PidFdWatch>(std::move(pidfd),
-                                        std::move(pid_watch_));
+    Fd end = connection_.TakeProcessEnd();
+    if (!end.valid()) return nullptr;
+    return std::make_unique<EndWatch>(std::move(end), std::move(end_watch_));
   }
 
  private:
@@ -160,7 +161,7 @@ class SocketLink : public ClientLink {
 
   ClientConnection connection_;
   Registration socket_watch_;
-  Registration pid_watch_;
+  Registration end_watch_;
 };
 
 }  // namespace
@@ -237,9 +238,12 @@ Executor::HandOver Executor::TakeClient(ClientId id, ArrivingClient* client,
   client->pid = hand_over.pid;
   // The client cannot be told why, because its socket is lost; the log says it.
   if (!s.ok() || message.fds.empty()) return HandOver::kLost;
-  *link = std::make_unique<SocketLink>(
-      &poller_, id, std::move(message.fds[0]),
-      message.fds.size() > 1 ? std::move(message.fds[1]) : Fd());
+  // Without a pidfd the executor watches the client itself: a thread of the
+  // supervisor would end with it, and the executor goes on.
+  Fd end = message.fds.size() > 1 ? std::move(message.fds[1])
+                                  : WatchProcess(hand_over.pid);
+  *link = std::make_unique<SocketLink>(&poller_, id, std::move(message.fds[0]),
+                                       std::move(end));
   return HandOver::kClient;
 }
 

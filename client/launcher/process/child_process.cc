@@ -57,7 +57,7 @@ Status ChildProcess::Start(const std::string& program, int stdin_fd) {
   Child child;
   if (status = Spawn(spawn, &child); !status.ok()) return status;
   pid_ = child.pid;
-  status = loop_->events()->Watch(std::move(child.pidfd),
+  status = loop_->events()->Watch(std::move(child.end),
                                   {.readable = [this] { OnEnd(); }}, &end_);
   if (!status.ok()) {
     kill(pid_, SIGKILL);

@@ -34,8 +34,8 @@ bool IsPassedOn(int signal);
 // processes of the group get it.
 void SignalProgram(pid_t leader, int signal);
 
-// Reaps the child and returns how it ended. Call it when its pidfd is readable;
-// returns nullopt if the child has not ended or was reaped already.
+// Reaps the child and returns how it ended. Call it when Child::end is
+// readable; returns nullopt if the child has not ended or was reaped already.
 std::optional<Exit> Reap(pid_t pid);
 
 // Reaps ended orphans that we inherited as their subreaper. `known` are

@@ -121,6 +121,14 @@ class CommitMemoryTest(unittest.TestCase):
             CommitMemory.attach(os.open("/dev/null", os.O_RDONLY))
         self.assertEqual(set(os.listdir("/proc/self/fd")), before)
 
+    def test_a_python_that_was_built_for_an_old_c_library(self):
+        with mock.patch.dict(os.__dict__):
+            del os.memfd_create
+            memory = CommitMemory.create(HALF)
+        write(memory, Commit(1, 1), b"first")
+        self.assertEqual(read(memory), {Commit(1, 1): b"first"})
+        self.assertFalse(os.get_inheritable(memory.fd))
+
     def test_a_lack_of_memory_is_an_error(self):
         with mock.patch.object(os, "posix_fallocate",
                                side_effect=OSError(28, "no space")):

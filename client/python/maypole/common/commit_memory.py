@@ -40,6 +40,7 @@ import zlib
 from typing import NamedTuple, Optional
 
 from maypole import _native
+from maypole.common import memfd
 
 _MAGIC = b"MAYSTAT1"
 _HEAD = struct.Struct("=8sQ")
@@ -89,8 +90,7 @@ class CommitMemory:
     def create(cls, half_bytes: int) -> "CommitMemory":
         """Raises OSError."""
         half_bytes = -(-half_bytes // _PAGE) * _PAGE
-        fd = os.memfd_create("maypole-state",
-                             os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        fd = memfd.create("maypole-state", memfd.ALLOW_SEALING)
         try:
             os.ftruncate(fd, _PAGE + 2 * half_bytes)
             fcntl.fcntl(fd, _F_ADD_SEALS, _F_SEAL_SHRINK | _F_SEAL_GROW)

@@ -21,6 +21,7 @@ Thread contract: a process of one thread. It imports nothing of Maypole, so that
 import ctypes
 import fcntl
 import glob
+import math
 import os
 import selectors
 import shutil
@@ -35,6 +36,7 @@ from typing import Optional
 _PR_SET_PDEATHSIG = 1
 _END_SECONDS = 5.0  # docs/design.md: a daemon ends at once at SIGTERM
 _NEW_SECONDS = 60  # a directory that is younger may not be locked yet
+_LOOK_SECONDS = 0.5
 _PREFIX = "maypole-daemon-%d-"
 
 
@@ -50,11 +52,41 @@ def _start(parent: int) -> None:
         os._exit(1)
 
 
+class _Parent:
+    """The process that has started us.
+
+    descriptors are readable when it has ended. There are none before Linux 5.3, in sandboxes that refuse pidfd_open(),
+    and in a Python that was built for such a kernel: then has_ended() must be called every look_seconds.
+    """
+
+    def __init__(self, pid: int):
+        self._pid = pid
+        self.descriptors: list[int] = []
+        self.look_seconds = math.inf
+        try:
+            self.descriptors.append(os.pidfd_open(pid))
+        except (AttributeError, OSError):
+            self.look_seconds = _LOOK_SECONDS
+        self._started = self._start_time()
+
+    def has_ended(self) -> bool:
+        return self._start_time() != self._started
+
+    def _start_time(self) -> Optional[bytes]:
+        """It differs from that of a later process of this number. None: it has ended, or we may not know."""
+        try:
+            with open(f"/proc/{self._pid}/stat", "rb") as f:
+                fields = f.read().rpartition(b")")[2].split()
+        except OSError:
+            return None
+        return None if fields[0] in (b"Z", b"X") else fields[19]
+
+
 class _Guard:
     """From the daemon's start on. what: what its end would be, a failure or a loss."""
 
-    def __init__(self, parents: list[int], command: list[str], seconds: float):
-        """parents: descriptors that are readable when the process that has started us has ended."""
+    def __init__(self, parent: "_Parent", command: list[str], seconds: float):
+        self._parent = parent
         self._name = os.path.basename(command[0])
         self._seconds = seconds
         self._deadline = time.monotonic() + seconds
@@ -75,7 +107,7 @@ class _Guard:
         self._signals = _pipe_of_signals()
         # Each returns why the guard's work is over, empty if nobody needs it any more; None: it is not over.
         handlers: list[tuple[int, Callable[[], Optional[str]]]] = [
-            (0, lambda: None if os.read(0, 65536) else ""), *((parent, lambda: "") for parent in parents),
+            (0, lambda: None if os.read(0, 65536) else ""), *((fd, lambda: "") for fd in parent.descriptors),
             (self._log, self._on_log), (self._announcement, self._on_announcement), (self._signals, self._on_signal)]
         for file, handler in handlers:
             self._selector.register(file, selectors.EVENT_READ, handler)
@@ -84,9 +116,12 @@ class _Guard:
         """Returns why the daemon is lost; empty if it is not needed any more."""
         over = self._on_exit()  # it may have ended before
         while over is None:
-            left = None if self.what == "lost" else max(0.0, self._deadline - time.monotonic())
-            for key, _ in self._selector.select(left):
+            left = math.inf if self.what == "lost" else max(0.0, self._deadline - time.monotonic())
+            pause = min(left, self._parent.look_seconds)
+            for key, _ in self._selector.select(None if pause == math.inf else pause):
                 over = key.data() if over is None else over
+            if over is None and self._parent.has_ended():
+                over = ""
             if left == 0.0 and self.what != "lost" and over is None:
                 over = self._with_log(f"{self._name} was not ready within {self._seconds:g} s")
         return over
@@ -116,7 +151,7 @@ class _Guard:
         if data and b"\n" not in self._announced:
             return
         self._selector.unregister(self._announcement)
-        if self._announced:  # else it has ended, which its pidfd says
+        if self._announced:  # else it has ended, which SIGCHLD says
             self.what = "lost"
             report("ready", self._announced.decode().partition("\n")[0])
 
@@ -197,12 +232,12 @@ def _secret() -> bytes:
     return line
 
 
-def _run(parents: list[int], directory: str, command: list[str], seconds: float) -> None:
+def _run(parent: _Parent, directory: str, command: list[str], seconds: float) -> None:
     secret = _secret()
     if secret != b"\n":
         with open(os.open(os.path.join(directory, "secret"), os.O_WRONLY | os.O_CREAT, 0o600), "wb") as f:
             f.write(secret)
-    guard = _Guard(parents, [part.replace("{directory}", directory) for part in command], seconds)
+    guard = _Guard(parent, [part.replace("{directory}", directory) for part in command], seconds)
     try:
         why = guard.watch()
         if why:
@@ -213,12 +248,9 @@ def _run(parents: list[int], directory: str, command: list[str], seconds: float)
 
 def main() -> None:
     """Runs in the background. The calling process ends at once."""
-    parent, seconds, command = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
-    try:
-        parents = [os.pidfd_open(parent)]
-    except OSError:  # Linux before 5.3: the end of stdin must do
-        parents = []
-    if os.getppid() != parent or os.fork() != 0:
+    pid, seconds, command = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
+    parent = _Parent(pid)
+    if os.getppid() != pid or os.fork() != 0:
         os._exit(0)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -232,7 +264,7 @@ def main() -> None:
     lock = os.open(directory, os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_EX)
     try:
-        _run(parents, directory, command, seconds)
+        _run(parent, directory, command, seconds)
     except OSError as error:
         report("failed", str(error))
     finally:

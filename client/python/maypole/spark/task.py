@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import IO, Any, NamedTuple, Optional
 
+from maypole.common import memfd
 from maypole.common.daemons import Daemon
 from maypole.runner import messages
 from maypole.spark import channel
@@ -269,7 +270,7 @@ class _Task:
 
 def _memory(name: str, data: bytes) -> int:
     """A descriptor of a file with these bytes that has no name, and is this user's alone."""
-    fd = os.memfd_create("maypole-" + name)
+    fd = memfd.create("maypole-" + name)
     os.fchmod(fd, 0o600)
     with open(os.dup(fd), "wb") as f:
         f.write(data)
