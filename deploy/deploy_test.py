@@ -1,5 +1,6 @@
 """The scripts in deploy/: setup.sh against fake package tools, env.sh in several shells."""
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -49,9 +50,15 @@ case "$*" in *install*) : >{d}/lacking ;; esac
     def become(self, uid):
         self.write("bin/id", "#!/bin/sh\necho %d\n" % uid)
 
-    def setup_sh(self):
+    def setup_sh(self, *groups):
         env = dict(os.environ, PATH=os.path.join(self.dir, "bin"))
-        return self.run_in(["/bin/sh", os.path.join(DEPLOY, "setup.sh")], env=env)
+        return self.run_in(["/bin/sh", os.path.join(DEPLOY, "setup.sh"), *groups], env=env)
+
+    def count(self, *groups):
+        """How many packages these groups have."""
+        rc, out, err = self.setup_sh(*groups)
+        self.assertEqual((rc, err), (0, ""))
+        return int(re.match(r"setup: all (\d+) packages are installed\n$", out).group(1))
 
     def calls(self):
         with open(os.path.join(self.dir, "calls")) as f:
@@ -73,6 +80,26 @@ case "$*" in *install*) : >{d}/lacking ;; esac
         self.assertEqual(self.calls(), expected)
         self.assertEqual(self.setup_sh()[0], 0)
         self.assertEqual(self.calls(), expected)
+
+    def test_only_the_groups_that_are_named(self):
+        self.write("lacking", "libgloo-dev\nchromium\npython3-torch\npython3-venv\n")
+        for groups, installed in ((["build"], "libgloo-dev"), (["run"], "python3-torch"), (["wheel"], "python3-venv"),
+                                  (["build", "run"], "libgloo-dev python3-torch"),
+                                  ([], "libgloo-dev python3-torch chromium python3-venv")):
+            with self.subTest(groups):
+                self.write("calls", "")
+                self.write("lacking", "libgloo-dev\nchromium\npython3-torch\npython3-venv\n")
+                self.assertEqual(self.setup_sh(*groups)[0], 0)
+                self.assertEqual(set(self.calls()[1].split("--no-install-recommends ")[1].split()), set(installed.split()))
+
+    def test_each_package_counts_once(self):
+        self.assertEqual(self.count(), self.count("build", "run", "test"))
+        self.assertEqual(self.count("build", "build"), self.count("build"))
+        self.assertLess(self.count("run", "wheel"), self.count("run") + self.count("wheel"))
+
+    def test_no_such_group(self):
+        self.assertEqual(self.setup_sh("build", "tests"), (2, "", "usage: setup.sh [build] [run] [test] [wheel]\n"))
+        self.assertEqual(self.calls(), [])
 
     def test_a_user_goes_through_sudo(self):
         self.become(1000)
