@@ -1,10 +1,12 @@
-"""The scripts in deploy/: setup.sh against fake package tools, env.sh in several shells."""
+"""The scripts in deploy/: setup.sh against fake package tools, quickstart.sh with a fake wheel, env.sh in several shells."""
 import os
+import platform
 import re
 import shutil
 import subprocess
 import tempfile
 import unittest
+import zipfile
 
 DEPLOY = os.path.join(os.environ["TEST_SRCDIR"], "maypole/deploy")
 
@@ -121,6 +123,96 @@ case "$*" in *install*) : >{d}/lacking ;; esac
         rc, _, err = self.setup_sh()
         self.assertEqual(rc, 1)
         self.assertIn("this is not Debian", err)
+
+
+class QuickstartTest(Case):
+    """quickstart.sh in a tree whose other scripts are fakes, which record their calls in the file 'calls'.
+
+    The wheel is a fake, too; Python, venv and pip are the real ones. Nothing comes from a network.
+    """
+
+    def setUp(self):
+        super().setUp()
+        self.write("deploy/quickstart.sh", "")
+        shutil.copy(os.path.join(DEPLOY, "quickstart.sh"), os.path.join(self.dir, "deploy/quickstart.sh"))
+        self.write("calls", "")
+        for name in ("deploy/setup.sh", "deploy/build.sh", "bin/bazel", "bin/g++", "bin/git", "bin/maypolerun"):
+            self.record(name)
+        self.write("deploy/env.sh", "")
+        # For those that look for one to install packages with.
+        self.write("bin/sudo", "#!/bin/sh\nexit 1\n")
+        self.write("bin/apt-get", "#!/bin/sh\nexit 1\n")
+
+    def record(self, name):
+        self.write(name, '#!/bin/sh\necho %s "$*" >>%s/calls\n' % (os.path.basename(name), self.dir))
+
+    def quickstart(self, *arguments, **variables):
+        env = dict(os.environ, PATH=os.path.join(self.dir, "bin") + ":/usr/bin:/bin", PYTHON="/usr/bin/python3",
+                   PYTHONPATH="/nonexistent", MAYPOLE_LIBRARY="/nonexistent", **variables)
+        return self.run_in([os.path.join(self.dir, "deploy/quickstart.sh"), *arguments], cwd="/", env=env)
+
+    def calls(self):
+        with open(os.path.join(self.dir, "calls")) as f:
+            return f.read().splitlines()
+
+    def make_wheel(self, place, tag="manylinux_2_17_" + platform.machine(), torch=""):
+        """A wheel with a program maypolerun, which records its call, and a module torch."""
+        path = os.path.join(self.dir, place, "maypole-0.0.1-py3-none-%s.whl" % tag)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        info = "maypole-0.0.1.dist-info/"
+        record = "#!/bin/sh\necho wheel maypolerun $PYTHONPATH$MAYPOLE_LIBRARY \"$*\" >>%s/calls\n" % self.dir
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, text in (("torch.py", torch), ("maypole-0.0.1.data/scripts/maypolerun", record),
+                               (info + "METADATA", "Metadata-Version: 2.1\nName: maypole\nVersion: 0.0.1\n"),
+                               (info + "WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: py3-none-%s\n" % tag),
+                               (info + "RECORD", "")):
+                entry = zipfile.ZipInfo(name)
+                entry.external_attr = 0o100755 << 16
+                archive.writestr(entry, text)
+
+    def trained(self):
+        """The arguments of the wheel's maypolerun."""
+        return [call.split("--endpoints-file ")[1].split()[1:] for call in self.calls()
+                if call.startswith("wheel maypolerun -np 4 --nodes 2 --endpoints-file ")]
+
+    def test_the_wheel_that_fits_trains_without_a_compiler(self):
+        self.make_wheel("deploy", "manylinux_2_999_" + platform.machine())
+        self.make_wheel("out/packages")
+        rc, out, err = self.quickstart("--wheel", "--data-dir", "/d", "--epochs", "1")
+        self.assertEqual(rc, 0, err)
+        self.assertEqual(self.trained(), [[self.dir + "/out/venv/bin/python", "examples/pytorch_fashion_mnist.py",
+                                           "--data-dir", "/d", "--epochs", "1"]])
+        self.assertEqual({call.split()[0] for call in self.calls()} & {"build.sh", "bazel", "g++", "git"}, set())
+        self.assertRegex(out, r"quickstart: done after \d+ s\. Next:  \. out/venv/bin/activate; maypolerun --help\n$")
+
+    def test_no_wheel(self):
+        rc, _, err = self.quickstart("--wheel")
+        self.assertEqual(rc, 1)
+        self.assertEqual(err, "quickstart: there is no wheel of Maypole for %s in any of deploy . .. out/packages of %s: "
+                              "deploy/make-wheel.sh makes one\n" % (platform.machine(), self.dir))
+
+    def test_a_wheel_that_pip_does_not_take(self):
+        self.make_wheel("deploy", "manylinux_2_999_" + platform.machine())
+        rc, _, err = self.quickstart("--wheel")
+        self.assertEqual(rc, 1)
+        self.assertIn("quickstart: pip takes no wheel in any of deploy . .. out/packages, see above", err)
+
+    def test_torch_from_nowhere(self):
+        self.make_wheel("deploy", torch="raise ImportError")
+        # As if the system had no torch either.
+        rc, _, err = self.quickstart("--wheel", "--data-dir", "/d", TORCH_INDEX_URL="http://127.0.0.1:9/",
+                                     PIP_FORCE_REINSTALL="1", PIP_FIND_LINKS="")
+        self.assertEqual(rc, 1)
+        self.assertIn("quickstart: torch could not be installed, see above: install it in %s/out/venv" % self.dir, err)
+        self.assertEqual(self.calls()[-1], "setup.sh run")
+        self.assertEqual(self.trained(), [])
+
+    def test_from_source_installs_nothing_for_tests(self):
+        rc, out, err = self.quickstart("--synthetic")
+        self.assertEqual(rc, 0, err)
+        self.assertEqual(self.calls()[:2], ["setup.sh build run", "build.sh "])
+        self.assertRegex(self.calls()[2], r"^maypolerun -np 4 --nodes 2 .* /usr/bin/python3 examples/\S+ --synthetic$")
+        self.assertIn("Next:  . deploy/env.sh; maypolerun --help\n", out)
 
 
 class EnvTest(Case):
