@@ -99,6 +99,18 @@ case "$*" in *install*) : >{d}/lacking ;; esac
         self.assertEqual(self.count("build", "build"), self.count("build"))
         self.assertLess(self.count("run", "wheel"), self.count("run") + self.count("wheel"))
 
+    def test_what_is_built_needs_the_packages_of_build_alone(self):
+        with open(os.path.join(DEPLOY, "setup.sh")) as f:
+            packages = set(re.search(r'^build="([^"]*)"', f.read(), re.M).group(1).split())
+        with open(os.path.join(DEPLOY, "../third_party/system/repositories.bzl")) as f:
+            needs = {name: set(package.split()) for name, package in
+                     re.findall(r'name = "(\w+)",(?:[^()]*?)package = "([^"]*)"', f.read())}
+        with open(os.path.join(DEPLOY, "product_dependencies")) as f:
+            repositories = set(re.findall(r"^@(\w+)//", f.read(), re.M)) & set(needs)
+        self.assertIn("com_github_grpc_grpc", repositories)
+        self.assertIn("com_google_googletest", needs)
+        self.assertEqual({name: needs[name] - packages for name in repositories if needs[name] - packages}, {})
+
     def test_no_such_group(self):
         self.assertEqual(self.setup_sh("build", "tests"), (2, "", "usage: setup.sh [build] [run] [test] [wheel]\n"))
         self.assertEqual(self.calls(), [])
