@@ -23,9 +23,10 @@ build="
 # tests/fuzz needs clang and its libFuzzer. The library is also compiled for
 # aarch64, and qemu runs its tests. tests/availability starts members of etcd.
 # tests/monitoring looks at the dashboard with Chromium. tests/packages makes
-# Debian packages, with manual pages; git knows what belongs to the sources.
+# Debian packages, with manual pages, and signs a release; git knows what belongs
+# to the sources.
 test="
-  git ca-certificates libgtest-dev libgmock-dev libbenchmark-dev spin procps iproute2 util-linux
+  git gpg gpg-agent ca-certificates libgtest-dev libgmock-dev libbenchmark-dev spin procps iproute2 util-linux
   openmpi-bin libopenmpi-dev mpich iperf3 python3-matplotlib
   openssh-client openssh-server openssl slurm-wlm munge prometheus
   clang-14 libclang-rt-14-dev
