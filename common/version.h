@@ -1,7 +1,7 @@
 // The version of Maypole. All programs and libmaypole have it; the Python
 // package reads it from the library.
 //
-// A release changes only this line and the changelog.
+// tools/packages/version.py changes it, here and in the texts that name it.
 // tests/start/versions_test.py runs every program and compares the versions.
 #ifndef MAYPOLE_COMMON_VERSION_H_
 #define MAYPOLE_COMMON_VERSION_H_

@@ -38,7 +38,17 @@ targets=""
 for target in $programs $libraries; do
   targets="$targets //$target"
 done
-bazel build -c opt "$@" $targets
+# The time of the processor, for all that is compiled. A disk cache may have it.
+minutes=30
+cores="$(nproc)"
+[ -e out/bin/maypolerun ] || echo "build: the first build here takes about $((minutes / cores + 1)) minutes on" \
+  "$cores cores, later ones only as long as what has changed"
+# On a terminal Bazel shows what it does and how many steps are left.
+if [ -t 2 ]; then
+  bazel build -c opt "$@" $targets
+else
+  tools/ci/progress.py bazel build -c opt "$@" $targets
+fi
 # With other options, info would name the directory of another configuration.
 info="$(bazel info -c opt "$@" bazel-bin output_base 2>/dev/null)"
 bin="$(echo "$info" | sed -n 's/^bazel-bin: //p')"

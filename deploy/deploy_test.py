@@ -1,9 +1,12 @@
-"""The scripts in deploy/: setup.sh against fake package tools, env.sh in several shells."""
+"""The scripts in deploy/: setup.sh against fake package tools, quickstart.sh with a fake wheel, env.sh in several shells."""
 import os
+import platform
+import re
 import shutil
 import subprocess
 import tempfile
 import unittest
+import zipfile
 
 DEPLOY = os.path.join(os.environ["TEST_SRCDIR"], "maypole/deploy")
 
@@ -49,9 +52,15 @@ case "$*" in *install*) : >{d}/lacking ;; esac
     def become(self, uid):
         self.write("bin/id", "#!/bin/sh\necho %d\n" % uid)
 
-    def setup_sh(self):
+    def setup_sh(self, *groups):
         env = dict(os.environ, PATH=os.path.join(self.dir, "bin"))
-        return self.run_in(["/bin/sh", os.path.join(DEPLOY, "setup.sh")], env=env)
+        return self.run_in(["/bin/sh", os.path.join(DEPLOY, "setup.sh"), *groups], env=env)
+
+    def count(self, *groups):
+        """How many packages these groups have."""
+        rc, out, err = self.setup_sh(*groups)
+        self.assertEqual((rc, err), (0, ""))
+        return int(re.match(r"setup: all (\d+) packages are installed\n$", out).group(1))
 
     def calls(self):
         with open(os.path.join(self.dir, "calls")) as f:
@@ -74,6 +83,38 @@ case "$*" in *install*) : >{d}/lacking ;; esac
         self.assertEqual(self.setup_sh()[0], 0)
         self.assertEqual(self.calls(), expected)
 
+    def test_only_the_groups_that_are_named(self):
+        self.write("lacking", "libgloo-dev\nchromium\npython3-torch\npython3-venv\n")
+        for groups, installed in ((["build"], "libgloo-dev"), (["run"], "python3-torch"), (["wheel"], "python3-venv"),
+                                  (["build", "run"], "libgloo-dev python3-torch"),
+                                  ([], "libgloo-dev python3-torch chromium python3-venv")):
+            with self.subTest(groups):
+                self.write("calls", "")
+                self.write("lacking", "libgloo-dev\nchromium\npython3-torch\npython3-venv\n")
+                self.assertEqual(self.setup_sh(*groups)[0], 0)
+                self.assertEqual(set(self.calls()[1].split("--no-install-recommends ")[1].split()), set(installed.split()))
+
+    def test_each_package_counts_once(self):
+        self.assertEqual(self.count(), self.count("build", "run", "test"))
+        self.assertEqual(self.count("build", "build"), self.count("build"))
+        self.assertLess(self.count("run", "wheel"), self.count("run") + self.count("wheel"))
+
+    def test_what_is_built_needs_the_packages_of_build_alone(self):
+        with open(os.path.join(DEPLOY, "setup.sh")) as f:
+            packages = set(re.search(r'^build="([^"]*)"', f.read(), re.M).group(1).split())
+        with open(os.path.join(DEPLOY, "../third_party/system/repositories.bzl")) as f:
+            needs = {name: set(package.split()) for name, package in
+                     re.findall(r'name = "(\w+)",(?:[^()]*?)package = "([^"]*)"', f.read())}
+        with open(os.path.join(DEPLOY, "product_dependencies")) as f:
+            repositories = set(re.findall(r"^@(\w+)//", f.read(), re.M)) & set(needs)
+        self.assertIn("com_github_grpc_grpc", repositories)
+        self.assertIn("com_google_googletest", needs)
+        self.assertEqual({name: needs[name] - packages for name in repositories if needs[name] - packages}, {})
+
+    def test_no_such_group(self):
+        self.assertEqual(self.setup_sh("build", "tests"), (2, "", "usage: setup.sh [build] [run] [test] [wheel]\n"))
+        self.assertEqual(self.calls(), [])
+
     def test_a_user_goes_through_sudo(self):
         self.become(1000)
         self.write("lacking", "curl\n")
@@ -94,6 +135,96 @@ case "$*" in *install*) : >{d}/lacking ;; esac
         rc, _, err = self.setup_sh()
         self.assertEqual(rc, 1)
         self.assertIn("this is not Debian", err)
+
+
+class QuickstartTest(Case):
+    """quickstart.sh in a tree whose other scripts are fakes, which record their calls in the file 'calls'.
+
+    The wheel is a fake, too; Python, venv and pip are the real ones. Nothing comes from a network.
+    """
+
+    def setUp(self):
+        super().setUp()
+        self.write("deploy/quickstart.sh", "")
+        shutil.copy(os.path.join(DEPLOY, "quickstart.sh"), os.path.join(self.dir, "deploy/quickstart.sh"))
+        self.write("calls", "")
+        for name in ("deploy/setup.sh", "deploy/build.sh", "bin/bazel", "bin/g++", "bin/git", "bin/maypolerun"):
+            self.record(name)
+        self.write("deploy/env.sh", "")
+        # For those that look for one to install packages with.
+        self.write("bin/sudo", "#!/bin/sh\nexit 1\n")
+        self.write("bin/apt-get", "#!/bin/sh\nexit 1\n")
+
+    def record(self, name):
+        self.write(name, '#!/bin/sh\necho %s "$*" >>%s/calls\n' % (os.path.basename(name), self.dir))
+
+    def quickstart(self, *arguments, **variables):
+        env = dict(os.environ, PATH=os.path.join(self.dir, "bin") + ":/usr/bin:/bin", PYTHON="/usr/bin/python3",
+                   PYTHONPATH="/nonexistent", MAYPOLE_LIBRARY="/nonexistent", **variables)
+        return self.run_in([os.path.join(self.dir, "deploy/quickstart.sh"), *arguments], cwd="/", env=env)
+
+    def calls(self):
+        with open(os.path.join(self.dir, "calls")) as f:
+            return f.read().splitlines()
+
+    def make_wheel(self, place, tag="manylinux_2_17_" + platform.machine(), torch=""):
+        """A wheel with a program maypolerun, which records its call, and a module torch."""
+        path = os.path.join(self.dir, place, "maypole-0.0.1-py3-none-%s.whl" % tag)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        info = "maypole-0.0.1.dist-info/"
+        record = "#!/bin/sh\necho wheel maypolerun $PYTHONPATH$MAYPOLE_LIBRARY \"$*\" >>%s/calls\n" % self.dir
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, text in (("torch.py", torch), ("maypole-0.0.1.data/scripts/maypolerun", record),
+                               (info + "METADATA", "Metadata-Version: 2.1\nName: maypole\nVersion: 0.0.1\n"),
+                               (info + "WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: py3-none-%s\n" % tag),
+                               (info + "RECORD", "")):
+                entry = zipfile.ZipInfo(name)
+                entry.external_attr = 0o100755 << 16
+                archive.writestr(entry, text)
+
+    def trained(self):
+        """The arguments of the wheel's maypolerun."""
+        return [call.split("--endpoints-file ")[1].split()[1:] for call in self.calls()
+                if call.startswith("wheel maypolerun -np 4 --nodes 2 --endpoints-file ")]
+
+    def test_the_wheel_that_fits_trains_without_a_compiler(self):
+        self.make_wheel("deploy", "manylinux_2_999_" + platform.machine())
+        self.make_wheel("out/packages")
+        rc, out, err = self.quickstart("--wheel", "--data-dir", "/d", "--epochs", "1")
+        self.assertEqual(rc, 0, err)
+        self.assertEqual(self.trained(), [[self.dir + "/out/venv/bin/python", "examples/pytorch_fashion_mnist.py",
+                                           "--data-dir", "/d", "--epochs", "1"]])
+        self.assertEqual({call.split()[0] for call in self.calls()} & {"build.sh", "bazel", "g++", "git"}, set())
+        self.assertRegex(out, r"quickstart: done after \d+ s\. Next:  \. out/venv/bin/activate; maypolerun --help\n$")
+
+    def test_no_wheel(self):
+        rc, _, err = self.quickstart("--wheel")
+        self.assertEqual(rc, 1)
+        self.assertEqual(err, "quickstart: there is no wheel of Maypole for %s in any of deploy . .. out/packages of %s: "
+                              "deploy/make-wheel.sh makes one\n" % (platform.machine(), self.dir))
+
+    def test_a_wheel_that_pip_does_not_take(self):
+        self.make_wheel("deploy", "manylinux_2_999_" + platform.machine())
+        rc, _, err = self.quickstart("--wheel")
+        self.assertEqual(rc, 1)
+        self.assertIn("quickstart: pip takes no wheel in any of deploy . .. out/packages, see above", err)
+
+    def test_torch_from_nowhere(self):
+        self.make_wheel("deploy", torch="raise ImportError")
+        # As if the system had no torch either.
+        rc, _, err = self.quickstart("--wheel", "--data-dir", "/d", TORCH_INDEX_URL="http://127.0.0.1:9/",
+                                     PIP_FORCE_REINSTALL="1", PIP_FIND_LINKS="")
+        self.assertEqual(rc, 1)
+        self.assertIn("quickstart: torch could not be installed, see above: install it in %s/out/venv" % self.dir, err)
+        self.assertEqual(self.calls()[-1], "setup.sh run")
+        self.assertEqual(self.trained(), [])
+
+    def test_from_source_installs_nothing_for_tests(self):
+        rc, out, err = self.quickstart("--synthetic")
+        self.assertEqual(rc, 0, err)
+        self.assertEqual(self.calls()[:2], ["setup.sh build run", "build.sh "])
+        self.assertRegex(self.calls()[2], r"^maypolerun -np 4 --nodes 2 .* /usr/bin/python3 examples/\S+ --synthetic$")
+        self.assertIn("Next:  . deploy/env.sh; maypolerun --help\n", out)
 
 
 class EnvTest(Case):

@@ -1,31 +1,38 @@
 #!/bin/sh
-# Installs all Debian packages that are needed to build, test and run Maypole,
-# as root or through sudo. You can run it any number of times: it skips installed
-# packages, and downloads nothing if all are installed.
+# Installs the Debian packages that are needed for Maypole, as root or through
+# sudo. You can run it any number of times: it skips installed packages, and
+# downloads nothing if all are installed.
+#   deploy/setup.sh                           to build, run and test it
+#   deploy/setup.sh build|run|test|wheel ...  for these purposes only
 set -eu
 
 # The release's clang: Debian 12 has 14, Debian 13 has 19.
 clang=14
 if grep -q '^VERSION_CODENAME=trixie$' /etc/os-release 2>/dev/null; then clang=19; fi
 
-# To build: Bazel, compilers, and the libraries that Maypole uses.
+# To build (deploy/build.sh): Bazel, compilers, and the libraries that Maypole
+# uses. Nothing that only tests need: third_party/system declares those libraries
+# too, and Bazel looks for one when a target that depends on it is built. A third
+# of the size is the JDK, on which bazel-bootstrap depends.
 build="
-  bazel-bootstrap g++ pkg-config git ca-certificates
+  bazel-bootstrap g++ pkg-config
   libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev
-  libabsl-dev libgloo-dev prometheus-cpp-dev libspdlog-dev libhwy-dev libssl-dev
+  libabsl-dev prometheus-cpp-dev libspdlog-dev libhwy-dev libssl-dev
   libcli11-dev libpmix-dev libasio-dev libyaml-cpp-dev libevent-dev
   nlohmann-json3-dev libjs-chart.js
 "
 # To test: GoogleTest, Google Benchmark, and tools to examine processes and
-# networks. tests/bench compares with Open MPI, measures the network and plots.
+# networks. tests/bench compares with Open MPI and Gloo, measures the network and plots.
 # tests/start starts jobs with ssh, mpirun and Slurm; Prometheus scrapes them.
 # tests/fuzz needs clang and its libFuzzer. The library is also compiled for
 # aarch64, and qemu runs its tests. tests/availability starts members of etcd.
 # tests/monitoring looks at the dashboard with Chromium. tests/packages makes
-# Debian packages, with manual pages, and installs them and the wheel in clean
-# root directories of Debian.
+# Debian packages, with manual pages, installs them and the wheel in clean root
+# directories of Debian, and signs a release; git knows what belongs to the
+# sources.
 test="
-  libgtest-dev libgmock-dev libbenchmark-dev spin procps iproute2 util-linux
+  git gpg gpg-agent ca-certificates procps iproute2 util-linux
+  libgtest-dev libgmock-dev libbenchmark-dev spin libgloo-dev
   openmpi-bin libopenmpi-dev mpich iperf3 python3-matplotlib
   openssh-client openssh-server openssl slurm-wlm munge prometheus
   clang-$clang libclang-rt-$clang-dev
@@ -36,11 +43,29 @@ test="
 # To run the example: PyTorch and its data; curl for the metrics. cloudpickle for
 # maypole.run.
 run="python3 python3-numpy python3-torch python3-cloudpickle dataset-fashion-mnist curl"
+# To run the example with a wheel (deploy/quickstart.sh --wheel), which brings its
+# own libraries: pip installs the rest.
+wheel="python3-venv ca-certificates dataset-fashion-mnist curl"
 
 fail() {
   echo "setup: $*" >&2
   exit 1
 }
+
+[ $# -gt 0 ] || set -- build run test
+wanted=""
+for group in "$@"; do
+  case "$group" in
+    build) wanted="$wanted $build" ;;
+    run) wanted="$wanted $run" ;;
+    test) wanted="$wanted $test" ;;
+    wheel) wanted="$wanted $wheel" ;;
+    *)
+      echo "usage: setup.sh [build] [run] [test] [wheel]" >&2
+      exit 2
+      ;;
+  esac
+done
 
 installed() {
   [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
@@ -48,11 +73,14 @@ installed() {
 
 command -v dpkg-query >/dev/null && command -v apt-get >/dev/null ||
   fail "this is not Debian (no apt-get). Maypole builds on Debian 12 and 13;" \
-    "on other systems install the equivalent of:" $build $test $run
+    "on other systems install the equivalent of:" $wanted
 
 missing=""
+seen=""
 count=0
-for package in $build $test $run; do
+for package in $wanted; do
+  case " $seen" in *" $package "*) continue ;; esac
+  seen="$seen$package "
   count=$((count + 1))
   installed "$package" || missing="$missing $package"
 done

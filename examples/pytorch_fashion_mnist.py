@@ -27,6 +27,8 @@ def parse_arguments():
     parser.add_argument("--data-dir",
                         default="/usr/share/datasets/fashion-mnist",
                         help="directory with the four *-ubyte.gz files")
+    parser.add_argument("--synthetic", action="store_true",
+                        help="train on images that are made on the spot")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=64,
                         help="images per step and rank")
@@ -66,10 +68,20 @@ def load(data_dir, part, limit):
         if not os.path.exists(path):
             sys.exit(f"{path} is missing: apt-get install "
                      "dataset-fashion-mnist, or set its directory with "
-                     "--data-dir")
+                     "--data-dir, or use --synthetic")
     images, labels = (read_idx(path)[:limit] for path in paths)
     images = (images.float() / 255 - 0.286) / 0.353
     return TensorDataset(images.unsqueeze(1), labels.long())
+
+
+def synthesize(seed, count):
+    """Makes `count` images: a random pattern for each label, and noise."""
+    patterns = torch.randn(10, 1, 28, 28,
+                           generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(10, (count,), generator=generator)
+    noise = torch.randn(count, 1, 28, 28, generator=generator)
+    return TensorDataset(patterns[labels] + noise, labels)
 
 
 class Net(torch.nn.Module):
@@ -156,8 +168,12 @@ def main():
     torch.manual_seed(arguments.seed)
     torch.set_num_threads(1)  # the ranks of a node share its cores
 
-    dataset = load(arguments.data_dir, "train", arguments.limit)
-    test_dataset = load(arguments.data_dir, "t10k", arguments.limit)
+    if arguments.synthetic:
+        dataset = synthesize(1, arguments.limit or 60000)
+        test_dataset = synthesize(2, arguments.limit or 10000)
+    else:
+        dataset = load(arguments.data_dir, "train", arguments.limit)
+        test_dataset = load(arguments.data_dir, "t10k", arguments.limit)
     # (hvd) Each rank reads its own part of the images.
     sampler = DistributedSampler(dataset, num_replicas=hvd.size(),
                                  rank=hvd.rank(), seed=arguments.seed)

@@ -59,6 +59,14 @@ class ExampleTest(unittest.TestCase):
             done.stdout.rsplit("test accuracy: ", 1)[1].split(" ")[0])
         self.assertGreater(accuracy, 50.0)  # guessing gives 10
 
+    def test_it_learns_without_a_data_set(self):
+        done = self.run_example("--synthetic", "--epochs", "2", "--limit",
+                                "2000", "--batch-size", "20", "--lr", "0.02")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        accuracy = float(
+            done.stdout.rsplit("test accuracy: ", 1)[1].split(" ")[0])
+        self.assertGreater(accuracy, 50.0)  # guessing gives 10
+
     @unittest.skipIf(torch.cuda.is_available(), "needs a machine without a GPU")
     def test_no_gpu_is_one_clear_line(self):
         done = self.run_example("--device", "cuda")

@@ -2,6 +2,8 @@
 
 #include <map>
 
+#include "absl/strings/str_cat.h"
+#include "common/version.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -116,7 +118,8 @@ TEST(OptionsTest, HelpNeedsNothingElse) {
     EXPECT_THAT(help, HasSubstr(part));
   }
   EXPECT_THAT(Parse({"abort", "-h"})->answer.value(), HasSubstr("--reason"));
-  EXPECT_EQ(Parse({"--version"})->answer, "maypolectl 0.1.0\n");
+  EXPECT_EQ(Parse({"--version"})->answer,
+            absl::StrCat("maypolectl ", kVersion, "\n"));
 }
 
 }  // namespace

@@ -12,6 +12,7 @@ import unittest
 import containers
 import harness
 import installed
+import metadata
 import mpi_nodes
 import namespaces
 
@@ -76,7 +77,7 @@ class ApptainerTest(unittest.TestCase):
         return path
 
     def test_the_containers_own_test(self):
-        self.assertIn("0.1.0", self.run_section("test"))
+        self.assertIn(metadata.version(installed.ROOT), self.run_section("test"))
 
     @unittest.skipIf(MPIRUN is None, "Open MPI is not installed (openmpi-bin)")
     def test_mpirun_outside_of_the_containers_of_two_nodes(self):

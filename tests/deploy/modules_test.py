@@ -7,7 +7,9 @@ import tempfile
 import unittest
 
 import harness
+import metadata
 
+VERSION = metadata.version(harness.ROOT)
 INIT = "/usr/share/lmod/lmod/init/bash"
 MODULES = os.path.join(harness.ROOT, "deploy/lmod")
 
@@ -18,9 +20,9 @@ class ModuleTest(unittest.TestCase):
         self.dir = tempfile.mkdtemp(prefix="mpl", dir="/tmp")
         self.addCleanup(shutil.rmtree, self.dir)
         # As `pip install --target` leaves it.
-        for name in ("0.1.0/maypole", "0.1.0/bin", "modules/horovod", "modules/maypole"):
+        for name in (VERSION + "/maypole", VERSION + "/bin", "modules/horovod", "modules/maypole"):
             os.makedirs(os.path.join(self.dir, name))
-        self.root = os.path.join(self.dir, "0.1.0")
+        self.root = os.path.join(self.dir, VERSION)
         open(os.path.join(self.root, "maypole/__init__.py"), "w").close()
         open(os.path.join(self.dir, "modules/horovod/0.28.1.lua"), "w").close()
 
@@ -47,9 +49,9 @@ class ModuleTest(unittest.TestCase):
             return [line for line in f if not line.startswith(("_", "LMOD", "LOADEDMODULES", "__LMOD"))]
 
     def test_help_and_whatis(self):
-        said = self.module("module help maypole/0.1.0 2>&1; module whatis maypole 2>&1").stdout
+        said = self.module("module help maypole/" + VERSION + " 2>&1; module whatis maypole 2>&1").stdout
         self.assertIn("maypolerun -np 4 python3 train.py", said)
-        self.assertIn("Version: 0.1.0", said)
+        self.assertIn("Version: " + VERSION, said)
 
     def test_horovods_module_conflicts(self):
         said = self.module("module load horovod; module load maypole")
@@ -60,7 +62,7 @@ class ModuleTest(unittest.TestCase):
     def test_nothing_is_installed(self):
         said = self.module("module load maypole", prefix="/nonexistent")
         self.assertNotEqual(said.returncode, 0)
-        self.assertIn("there is no Maypole in /nonexistent/0.1.0", " ".join(said.stderr.split()))  # Lmod wraps lines
+        self.assertIn("there is no Maypole in /nonexistent/" + VERSION, " ".join(said.stderr.split()))  # Lmod wraps lines
 
 
 if __name__ == "__main__":

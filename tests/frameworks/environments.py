@@ -43,6 +43,8 @@ ENVIRONMENTS: Dict[str, Environment] = {
     "jax-0.4.38": Environment("3.11", ("jax==0.4.38", "jaxlib==0.4.38", "optax==0.2.4", "cloudpickle==3.1.1")),
     # For client/python/maypole; how it is checked is in pyproject.toml.
     "standards": Environment("3.11", ("ruff==0.17.6", "mypy==2.4.1")),
+    # For the SBOM of a release.
+    "spdx": Environment("3.11", ("spdx-tools==0.8.5",)),
     # Grafana 10.1's schema as Python's classes.
     "grafana-schema": Environment("3.11", ("grafana-foundation-sdk==1769699998!10.1.0",)),
     # The others.

@@ -4,6 +4,9 @@
 
 #include <map>
 
+#include "absl/strings/str_cat.h"
+#include "common/version.h"
+
 namespace maypole::launcher {
 namespace {
 
@@ -192,8 +195,9 @@ TEST(OptionsTest, HelpAndVersionNeedNothingElse) {
       EXPECT_LE(help.find('\n', at) - at, 80u) << help.substr(at, 90);
     }
   }
-  EXPECT_EQ(Parsed({"--version"}).answer, "maypolerun 0.1.0\n");
-  EXPECT_EQ(Parsed({"-v"}).answer, "maypolerun 0.1.0\n");
+  EXPECT_EQ(Parsed({"--version"}).answer,
+            absl::StrCat("maypolerun ", kVersion, "\n"));
+  EXPECT_EQ(Parsed({"-v"}).answer, absl::StrCat("maypolerun ", kVersion, "\n"));
   EXPECT_FALSE(Parsed({"--verbose", "-np", "1", "x"}).answer);
 }
 
