@@ -73,24 +73,24 @@ case "$*" in *install*) : >{d}/lacking ;; esac
         self.assertEqual(self.calls(), [])
 
     def test_only_what_is_missing_is_installed_then_nothing(self):
-        self.write("lacking", "libgloo-dev\ncurl\n")
+        self.write("lacking", "libhwy-dev\ncurl\n")
         rc, out, _ = self.setup_sh()
         self.assertEqual(rc, 0)
-        self.assertIn("installing libgloo-dev curl\n", out)
+        self.assertIn("installing libhwy-dev curl\n", out)
         lock = "apt-get -q -o DPkg::Lock::Timeout=300 "
-        expected = [lock + "update", lock + "install -y --no-install-recommends libgloo-dev curl"]
+        expected = [lock + "update", lock + "install -y --no-install-recommends libhwy-dev curl"]
         self.assertEqual(self.calls(), expected)
         self.assertEqual(self.setup_sh()[0], 0)
         self.assertEqual(self.calls(), expected)
 
     def test_only_the_groups_that_are_named(self):
-        self.write("lacking", "libgloo-dev\nchromium\npython3-torch\npython3-venv\n")
-        for groups, installed in ((["build"], "libgloo-dev"), (["run"], "python3-torch"), (["wheel"], "python3-venv"),
-                                  (["build", "run"], "libgloo-dev python3-torch"),
-                                  ([], "libgloo-dev python3-torch chromium python3-venv")):
+        self.write("lacking", "libhwy-dev\nchromium\npython3-torch\npython3-venv\n")
+        for groups, installed in ((["build"], "libhwy-dev"), (["run"], "python3-torch"), (["wheel"], "python3-venv"),
+                                  (["build", "run"], "libhwy-dev python3-torch"),
+                                  ([], "libhwy-dev python3-torch chromium python3-venv")):
             with self.subTest(groups):
                 self.write("calls", "")
-                self.write("lacking", "libgloo-dev\nchromium\npython3-torch\npython3-venv\n")
+                self.write("lacking", "libhwy-dev\nchromium\npython3-torch\npython3-venv\n")
                 self.assertEqual(self.setup_sh(*groups)[0], 0)
                 self.assertEqual(set(self.calls()[1].split("--no-install-recommends ")[1].split()), set(installed.split()))
 
