@@ -6,7 +6,7 @@
 #   tests/gpu/run.sh --figures [DIR] [--json=FILE] [--quick]
 #                                               measures (docs/gpu-facts.md)
 # DIR contains a copy of this script and runs on any machine with a driver and
-# glibc 2.28 or newer. Without DIR: the directory of this script, if it is such
+# glibc 2.36 or newer. Without DIR: the directory of this script, if it is such
 # a copy; otherwise a bundle is built for this run.
 # Ends with status 3 and one line if there is no usable driver.
 set -eu
