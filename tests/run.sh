@@ -29,7 +29,7 @@ case "$all$times${shard:+shard}" in
     ;;
 esac
 
-deploy/setup.sh || {
+deploy/setup.sh build run test || {
   echo "0 passed, 1 failed"
   exit 1
 }

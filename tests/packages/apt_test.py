@@ -4,11 +4,13 @@ import os
 import re
 import shutil
 import subprocess
+import tarfile
 import time
 import unittest
 
 import installed
 import machine
+import sdist
 
 WHEN = 1700000000
 _SOURCES = "deb [trusted=yes] file:/srv/packages ./\n"
@@ -127,6 +129,23 @@ class AptTest(unittest.TestCase):
         self.assertEqual(said.count("RANKS [0, 1]"), 2, said)
 
     # --- The services, under systemd -------------------------------------------
+
+    def test_the_quickstart_with_the_wheel(self):
+        # An unpacked sdist, and the wheel beside it; nobody has installed anything.
+        made = machine.Machine(self.original, os.path.join(self.dir, "quickstart"))
+        self.addCleanup(made.remove)
+        name = sdist.make_sdist(self.dir, installed.source_tree())
+        with tarfile.open(os.path.join(self.dir, name)) as archive:
+            archive.extractall(made.path + "/srv")
+        installed.make_wheel(made.path + "/srv")
+        deploy = "/srv/%s/deploy" % name[:-len(".tar.gz")]
+        made.run(deploy + "/setup.sh wheel")
+        made.run(deploy + "/setup.sh run")
+        said = made.run(deploy + "/quickstart.sh --wheel --epochs 1 --limit 20000")
+        self.assertRegex(said, r"<stdout>:ranks: 4, training time: ")
+        self.assertRegex(said, r"node1  maypole_executor_operations_total\S* [1-9]")
+        self.assertRegex(said, r"quickstart: done after \d+ s\. Next:  \. out/venv/bin/activate; maypolerun --help\n$")
+        made.run("! command -v g++ && ! command -v bazel && ! command -v git")
 
     def test_services(self):
         made = self.machine()
