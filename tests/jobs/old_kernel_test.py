@@ -76,7 +76,7 @@ class OldKernelTest(unittest.TestCase):
                 harness.kill(child)
 
     def test_an_elastic_job_replaces_the_dead(self):
-        with harness.Job(np=2, program="numpy_elastic.py", prefix=[ON_OLD_KERNEL], launcher_args=[
+        with harness.Job(np=2, nodes=None, program="numpy_elastic.py", prefix=[ON_OLD_KERNEL], launcher_args=[
                 "--min-np", "1", "--blacklist-cooldown-range", "1", "1"]) as job:
             def together():
                 found = {int(name.rpartition(".")[2]) for name in os.listdir(job.dir) if name.startswith("together.2.")}
