@@ -33,7 +33,7 @@ class Machine:
         self.path = path
         self._systemd = None
 
-    def run(self, command, status=0):
+    def run(self, command, status=0, seconds=_SECONDS):
         """Runs a command of the shell as root; returns what it has printed. Raises AssertionError at another status."""
         prefix = _NSPAWN + ["--directory", self.path, "--pipe", "--as-pid2"]
         if self._systemd is not None:
@@ -41,7 +41,7 @@ class Machine:
         # systemd-nspawn has warnings of its own.
         done = subprocess.run(prefix + ["sh", "-c", "exec 2>&1; " + command], stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-                              timeout=_SECONDS, check=False,
+                              timeout=seconds, check=False,
                               env={"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
                                    "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"})
         if done.returncode != status:
