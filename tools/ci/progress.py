@@ -38,6 +38,7 @@ class Progress:
     def __init__(self, now):
         self._next = now + SECONDS
         self._seen = collections.deque()  # (time, steps done) of the last lines
+        self._said_steps = False
 
     def line(self, text, now):
         """What is to be written in place of this line at the time `now`; None if nothing."""
@@ -47,13 +48,16 @@ class Progress:
                 return text
             return "build: " + text.strip() if _BEFORE.match(text) and self._due(now) else None
         done, total = (int(number.replace(",", "")) for number in steps.groups())
-        self._seen.append((now, done))
-        while self._seen[0][0] < now - _WINDOW_SECONDS:
+        # Those of the first seconds are mostly no work, and would make the guess too small.
+        if self._said_steps:
+            self._seen.append((now, done))
+        while self._seen and self._seen[0][0] < now - _WINDOW_SECONDS:
             self._seen.popleft()
         if not self._due(now):
             return None
+        self._said_steps = True
         left = max(total - done, 0)
-        first, done_then = self._seen[0]
+        first, done_then = self._seen[0] if self._seen else (now, done)
         guess = ": about " + duration(left * (now - first) / (done - done_then)) if done > done_then else ""
         return "build: %d of %d steps are done, %d are left%s" % (done, total, left, guess)
 

@@ -16,20 +16,23 @@ class ProgressTest(unittest.TestCase):
         return self.progress.line(text, 1000 + second)
 
     def test_steps_now_and_then(self):
-        self.assertIsNone(self.line("[10 / 1,240] Compiling a.cc; 1s local", 1))
-        self.assertIsNone(self.line("[40 / 1,240] Compiling b.cc; 1s local ... (2 actions, 1 running)", 19))
-        self.assertEqual(self.line("[50 / 1,240] Compiling c.cc", 21),
-                         "build: 50 of 1240 steps are done, 1190 are left: about 10 min")
-        self.assertIsNone(self.line("[51 / 1,240] Compiling d.cc", 40))
-        self.assertEqual(self.line("[1,240 / 1,240] checking cached actions", 41),
+        self.assertIsNone(self.line("[600 / 1,240] Compiling a.cc; 1s local", 1))
+        self.assertIsNone(self.line("[601 / 1,240] Compiling b.cc; 1s local ... (2 actions, 1 running)", 19))
+        self.assertEqual(self.line("[640 / 1,240] Compiling c.cc", 21), "build: 640 of 1240 steps are done, 600 are left")
+        self.assertIsNone(self.line("[640 / 1,240] Compiling d.cc", 22))
+        self.assertEqual(self.line("[660 / 1,240] Compiling e.cc", 42),
+                         "build: 660 of 1240 steps are done, 580 are left: about 10 min")
+        self.assertIsNone(self.line("[661 / 1,240] Compiling f.cc", 50))
+        self.assertEqual(self.line("[1,240 / 1,240] checking cached actions", 62),
                          "build: 1240 of 1240 steps are done, 0 are left: about 1 min")
 
     def test_the_last_minutes_count(self):
-        self.line("[1000 / 1,240] what the cache has", 1)
-        for second in range(10, 400, 10):
+        self.line("[900 / 1,240] Compiling", 21)
+        self.line("[1000 / 1,240] what the cache has", 22)
+        for second in range(30, 400, 10):
             self.line("[%d / 1,240] Compiling" % (1000 + second // 10), second)
-        self.assertEqual(self.line("[1040 / 1,240] Compiling", 400),
-                         "build: 1040 of 1240 steps are done, 200 are left: about 33 min")
+        self.assertEqual(self.line("[1,040 / 1,240] Compiling", 419),
+                         "build: 1040 of 1240 steps are done, 200 are left: about 37 min")
 
     def test_no_guess_before_a_step_is_done(self):
         self.assertEqual(self.line("[0 / 9] [Prepa] BazelWorkspaceStatusAction", 20), "build: 0 of 9 steps are done, 9 are left")
