@@ -14,9 +14,12 @@ import torch
 import torch.distributed as dist
 
 from maypole.common.exceptions import HorovodInternalError
+from maypole.torch.distributed._point_to_point import Matched
 
 # What copies the results (in the order of the operations) to the caller's tensors.
 Finish = Callable[[list[Any]], None]
+# Is called when an operation has failed with an error, or is late (None); returns what the text gets at its end.
+Failed = Callable[[Optional[HorovodInternalError]], str]
 
 
 class Work(dist._Work):
@@ -24,18 +27,21 @@ class Work(dist._Work):
 
     Args:
         what: how errors name it: "all_reduce number 5 of group 'default'".
-        pendings: the operations (common.operations.Pending, _point_to_point.Deferred).
+        pendings: the operations (common.operations.Pending, _point_to_point.Deferred or Matched).
         tensors: the value of the future.
         finish: see Finish; None: the operations write to `tensors` themselves.
         timeout: how long wait() waits if its caller does not say.
+        failed: see Failed.
 
     Thread contract: any thread.
     """
 
     def __init__(self, what: str, pendings: Sequence[Any], tensors: list[torch.Tensor],
-                 finish: Optional[Finish], timeout: datetime.timedelta):
+                 finish: Optional[Finish], timeout: datetime.timedelta, failed: Failed = lambda error: ""):
         super().__init__()
         self._what = what
+        self._failed = failed
+        self._received = next((p for p in pendings if isinstance(p, Matched)), None)
         self._pendings = list(pendings)
         self._tensors = tensors
         self._finish = finish
@@ -65,7 +71,8 @@ class Work(dist._Work):
         for pending in list(self._pendings):
             late = pending.wait_until(deadline)
             if late is not None:
-                raise dist.DistBackendError(f"{self._what} has not ended in {limit.total_seconds():g} s: {late}")
+                raise dist.DistBackendError(f"{self._what} has not ended in {limit.total_seconds():g} s: {late}"
+                                            f"{self._failed(None)}")
         self._end()
         if self._error is not None:
             raise self._error
@@ -93,6 +100,14 @@ class Work(dist._Work):
         """The tensors that got the results."""
         self.wait()
         return self._tensors
+
+    def source_rank(self) -> int:
+        """The rank in the group from which a recv() has received."""
+        if self._received is None or self._received.source is None:
+            raise RuntimeError(f"{self._what}: a source rank is of a recv() from any rank that has ended")
+        return self._received.source
+
+    _source_rank = source_rank  # torch's functions call this
 
     def get_future(self) -> torch.futures.Future:
         """A future of the tensors, which Maypole's completion thread completes."""
@@ -138,7 +153,7 @@ class Work(dist._Work):
                     with torch.no_grad():
                         self._finish(results)
             except HorovodInternalError as error:
-                self._error = dist.DistBackendError(f"{self._what}: {error}")
+                self._error = dist.DistBackendError(f"{self._what}: {error}{self._failed(error)}")
             except Exception as error:
                 self._error = error
             self._pendings, self._finish = [], None
