@@ -14,7 +14,7 @@ from typing import Any, Optional
 
 import torch
 
-# Lines of so many calls of a group are kept: the ranks can differ by so many.
+# The calls of a group whose lines are kept: ranks can differ by that number.
 _KEPT = 64
 # For how long a rank waits for the lines of the others, which may have died.
 _SECONDS = 1.0

@@ -34,8 +34,7 @@ def _create(options: Any, backend_options: Optional[Any]) -> Any:
     from maypole.torch.distributed import _epochs, _other_devices, _world
     from maypole.torch.distributed._process_group import ProcessGroup
 
-    group = ProcessGroup(options.group_rank, options.group_size)
-    group.set_up(str(options.group_id), options.timeout, options.store)
+    group = ProcessGroup.of(options.group_rank, options.group_size, str(options.group_id), options.timeout, options.store)
     others = {device: name for device, name in _other_devices.backends_of_group().items() if name != NAME}
     if others:
         group.others = _other_devices.OtherDevices(others, options)
@@ -58,7 +57,7 @@ def _create(options: Any, backend_options: Optional[Any]) -> Any:
     return group
 
 
-# Each rank has made so many default groups: their addresses in one store have different keys.
+# Counts default groups, equally on all ranks: their addresses in one store have different keys.
 _worlds = itertools.count()
 
 

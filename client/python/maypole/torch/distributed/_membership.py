@@ -84,8 +84,9 @@ def shrunk(group: ProcessGroup, world: Optional[_world.World], ranks: list[int],
     if world is not None:
         new_world.ranks = now
         _world.replace(new_world)
-    smaller = ProcessGroup(stay.index(group.rank()), len(stay))
-    smaller.set_up(f"{group.getGroupName()}-{'.'.join(map(str, excluded))}", group.timeout, group.get_group_store())
+    smaller = ProcessGroup.of(stay.index(group.rank()), len(stay),
+                              f"{group.getGroupName()}-{'.'.join(map(str, excluded))}", group.timeout,
+                              group.get_group_store())
     assert _world.current is not None
     smaller.open(process_sets.of_members(now), now, _world.current, is_default=world is not None)
     return Backend(smaller)

@@ -138,7 +138,7 @@ class Offers:
 
     def subscribe(self, group: str, ranks: list[int], tag: int,
                   heard: Callable[[int, int], None]) -> None:
-        """Calls heard(rank, count) now and then: that rank has sent so many; or it has LEFT or DIED.
+        """Calls heard(rank, count) now and then: how many that rank has sent, or that it has LEFT or DIED.
 
         It is called by a thread of this object. The second call for a group and tag does nothing.
 

@@ -8,6 +8,7 @@ them are here. Options are torch.distributed's: reduceOp, rootRank (in the group
 import datetime
 import functools
 import itertools
+import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Callable, NamedTuple, Optional
@@ -67,22 +68,26 @@ def _rows(tensor: torch.Tensor) -> torch.Tensor:
 class ProcessGroup(dist.ProcessGroup):
     """A group of ranks of the Maypole job; all methods but those of this paragraph are torch.distributed's.
 
-    set_up() comes first: torch's constructor takes rank and size only. Then open(), and again when the group gets
-    other ranks.
+    of() makes one: torch's constructor takes rank and size only. Then open(), and again when the group gets other ranks.
 
     others: the backends of other devices than Maypole's, if there are any.
     """
 
     others: Optional[OtherDevices] = None
 
-    def set_up(self, name: str, timeout: datetime.timedelta, store: Any) -> None:
-        """Gives the group what its constructor cannot take.
+    @classmethod
+    def of(cls, rank: int, size: int, name: str, timeout: datetime.timedelta, store: Any) -> "ProcessGroup":
+        """A group that is not open yet.
 
         Args:
+            rank: in the group.
+            size: of the group.
             name: the group's, in operations' names.
             timeout: of operations whose options have none.
             store: torch.distributed's, for get_group_store().
         """
+        self = cls(rank, size)
+        self._now_rank, self._now_size = rank, size
         self._name = name
         self._shown = "world" if name in ("", "0", "default_pg") else name
         self._description = "undefined"
@@ -92,7 +97,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._abort_hooks: dict[int, Callable[[], None]] = {}
         self._world: Optional[_world.World] = None
         self._closed = "reconfigure() comes first, because it was made with enable_reconfigure=True"
-        self._now_rank, self._now_size = super().rank(), super().size()
+        return self
 
     def open(self, process_set: ProcessSet, ranks: list[int], world: _world.World, is_default: bool) -> None:
         """Makes operations possible.
@@ -157,9 +162,10 @@ class ProcessGroup(dist.ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        # While torch makes a group it asks whether its flight recorder can record it, which needs a backend in C++.
-        made = self in dist.distributed_c10d._world.pg_map
-        return [torch.device("cpu"), torch.device("cuda")] if made else []
+        # torch's flight recorder records a backend in C++ only, and asks this whether there is one.
+        if sys._getframe(1).f_code.co_name == "_maybe_attach_flight_recorder":
+            return []
+        return [torch.device("cpu"), torch.device("cuda")]
 
     # Of a backend in C++, which this group has none of.
     supports_coalescing = False
@@ -442,9 +448,9 @@ class ProcessGroup(dist.ProcessGroup):
             raise NotImplementedError("split_group() of a group of several backends; use new_group()")
         if self.rank() not in new_ranks:
             return None
-        child = ProcessGroup(new_ranks.index(self.rank()), len(new_ranks))
-        child.set_up(group_name or f"{self._name}.{'.'.join(map(str, new_ranks))}", timeout or self._timeout,
-                     dist.PrefixStore(f"{group_name}/", self._store))
+        name = group_name or f"{self._name}.{'.'.join(map(str, new_ranks))}"
+        child = ProcessGroup.of(new_ranks.index(self.rank()), len(new_ranks), name, timeout or self._timeout,
+                                dist.PrefixStore(f"{name}/", self._store))
         child.setGroupDesc(group_desc or "undefined")
         ranks = [self._ranks[rank] for rank in new_ranks]
         assert _world.current is not None
