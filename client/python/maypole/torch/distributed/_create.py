@@ -34,7 +34,8 @@ def _create(options: Any, backend_options: Optional[Any]) -> Any:
     from maypole.torch.distributed import _epochs, _other_devices, _world
     from maypole.torch.distributed._process_group import ProcessGroup
 
-    group = ProcessGroup.of(options.group_rank, options.group_size, str(options.group_id), options.timeout, options.store)
+    group = ProcessGroup.of(options.group_rank, options.group_size, str(options.group_id), options.timeout,
+                            options.store)
     others = {device: name for device, name in _other_devices.backends_of_group().items() if name != NAME}
     if others:
         group.others = _other_devices.OtherDevices(others, options)

@@ -178,8 +178,10 @@ class Offers:
     # --- The thread -----------------------------------------------------------
 
     def close(self) -> None:
-        """Says to subscribers that this rank leaves, and ends the thread."""
+        """Says to subscribers that this rank leaves, and ends the thread; a second call does nothing."""
         with self._lock:
+            if self._closed:
+                return
             self._closed = True
             thread, subscribers = self._thread, set(self._subscribers.values())
         for subscriber in subscribers:

@@ -68,12 +68,18 @@ def _rows(tensor: torch.Tensor) -> torch.Tensor:
 class ProcessGroup(dist.ProcessGroup):
     """A group of ranks of the Maypole job; all methods but those of this paragraph are torch.distributed's.
 
-    of() makes one: torch's constructor takes rank and size only. Then open(), and again when the group gets other ranks.
+    of() makes one, because torch's constructor takes rank and size only. Then comes open(), and again when the group
+    gets other ranks.
 
     others: the backends of other devices than Maypole's, if there are any.
     """
 
     others: Optional[OtherDevices] = None
+
+    _coalesced: Optional[list[Work]] = None
+    _own_world: Optional[_world.World] = None  # of the default group
+    _lines: Optional[_call_lines.CallLines] = None
+    _abort_hooks: dict[int, Callable[[], None]]
 
     @classmethod
     def of(cls, rank: int, size: int, name: str, timeout: datetime.timedelta, store: Any) -> "ProcessGroup":
@@ -93,9 +99,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._description = "undefined"
         self._timeout = timeout
         self._store = store
-        self._coalesced: Optional[list[Work]] = None
-        self._abort_hooks: dict[int, Callable[[], None]] = {}
-        self._world: Optional[_world.World] = None
+        self._abort_hooks = {}
         self._closed = "reconfigure() comes first, because it was made with enable_reconfigure=True"
         return self
 
@@ -114,9 +118,9 @@ class ProcessGroup(dist.ProcessGroup):
         # Ranks in the group by their place in the process set, whose order is the job's.
         self._order = sorted(range(len(ranks)), key=ranks.__getitem__)
         self._in_order = self._order == list(range(len(ranks)))
-        self._world = world if is_default else None
+        self._own_world = world if is_default else None
         self._numbers = itertools.count()
-        self._lines = (_call_lines.CallLines(self._store, basics.rank(), ranks) if _call_lines.wanted() else None)
+        self._lines = _call_lines.CallLines(self._store, basics.rank(), ranks) if _call_lines.wanted() else None
         self._point_to_point = PointToPoint(self._shown, ranks, self._now_rank, world.offers)
         self._closed = ""
 
@@ -394,8 +398,8 @@ class ProcessGroup(dist.ProcessGroup):
         self._closed = "it was aborted"
         if self.others is not None:
             self.others.group.abort()
-        if self._world is not None:
-            self._world.offers.close()
+        if self._own_world is not None:
+            self._own_world.offers.close()
             _epochs.leave()
 
     def shutdown(self) -> None:
@@ -403,8 +407,8 @@ class ProcessGroup(dist.ProcessGroup):
         self._closed = "it was destroyed"
         if self.others is not None:
             self.others.group.shutdown()
-        if self._world is not None:
-            self._world.offers.close()
+        if self._own_world is not None:
+            self._own_world.offers.close()
 
     def register_abort_hook(self, hook_id: int, hook: Callable[[], None]) -> None:
         self._abort_hooks[hook_id] = hook
@@ -423,7 +427,7 @@ class ProcessGroup(dist.ProcessGroup):
         """
         from maypole.torch.distributed import _membership
         try:
-            return _membership.shrunk(self, self._world, self._ranks, sorted(set(ranks_to_exclude)), shrink_flags)
+            return _membership.shrunk(self, self._own_world, self._ranks, sorted(set(ranks_to_exclude)), shrink_flags)
         except HorovodInternalError as error:
             raise dist.DistBackendError(f"shrink_group() of group '{self._shown}': {error}") from None
 
@@ -434,7 +438,7 @@ class ProcessGroup(dist.ProcessGroup):
         """Begins a membership epoch with those whose handles are given; the Work has ended."""
         from maypole.torch.distributed import _membership
         try:
-            _membership.reconfigure(self, self._world, opts)
+            _membership.reconfigure(self, self._own_world, opts)
         except HorovodInternalError as error:
             raise dist.DistBackendError(f"reconfigure() of group '{self._shown}': {error}") from None
         return Work(f"reconfigure of group '{self._shown}'", [], [], None, self._timeout, self._failed)
