@@ -244,7 +244,7 @@ class ProcessGroup(dist.ProcessGroup):
             if tensor.numel() != output.numel() * self.size():
                 raise ValueError(f"reduce_scatter_tensor: the input has {tensor.numel()} elements, expected "
                                  f"{self.size()} times the output's {output.numel()}")
-            parts.append(self._scattered(output, tensor.reshape(self.size(), -1), opts))
+            parts.append(self._scattered(output, tensor.reshape(self.size(), output.numel()), opts))
         return self._start("reduce_scatter_tensor", parts, outputs, opts)
 
     # --- Collectives that move data -------------------------------------------
