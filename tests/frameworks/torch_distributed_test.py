@@ -119,7 +119,7 @@ class TorchDistributedTest(unittest.TestCase):
         for record in records:
             self.assertEqual(record["sums"], [6.0] * 3)
             self.assertEqual(record["after"], [3.0] * 4)
-            self.assertRegex(record["error"], r"group 'world'.*rank 2 \(pid \d+.*died")
+            self.assertRegex(record["error"], r"group 'world'.*rank \d \(pid \d+.*died")
             self.assertLess(record["seconds"], 1)
             self.assertEqual((record["size"], record["received"]), (2, 1.0))
         self.assertEqual(sorted(record["rank"] for record in records), [0, 1])

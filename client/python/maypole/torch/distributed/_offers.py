@@ -29,7 +29,8 @@ import socket
 import threading
 from typing import Any, Callable, Optional
 
-from maypole.common import basics
+from maypole.common import basics, process_sets
+from maypole.common.exceptions import HorovodInternalError
 
 _log = logging.getLogger("maypole.torch.distributed")
 # In place of a count.
@@ -151,8 +152,20 @@ class Offers:
             self._listeners[group, tag] = heard
             self._start()
         for rank in ranks:
-            if rank != self._rank:
+            if rank == self._rank:
+                continue
+            try:
                 self._connected(rank).send({"group": group, "rank": self._rank, "tag": tag})
+            except (ConnectionRefusedError, ConnectionResetError, BrokenPipeError):
+                heard(rank, DIED if self._epoch_is_over() else LEFT)
+
+    def _epoch_is_over(self) -> bool:
+        """Whether operations can only fail: so it is after a death."""
+        try:
+            process_sets.start_of_members([self._rank]).wait()
+        except HorovodInternalError:
+            return True
+        return False
 
     def _connected(self, rank: int) -> _Peer:
         with self._lock:
@@ -163,6 +176,8 @@ class Offers:
         host = "127.0.0.1" if at["name"] == socket.gethostname() else at["host"]
         try:
             connection = socket.create_connection((host, at["port"]), _CONNECT_SECONDS)
+        except ConnectionRefusedError:
+            raise
         except OSError as error:
             raise ConnectionError(f"recv() from any rank: rank {rank} ({at['name']}) cannot be reached at "
                                   f"{host}:{at['port']}: {error}") from None
