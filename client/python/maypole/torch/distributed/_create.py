@@ -31,14 +31,14 @@ def register() -> None:
 
 def _create(options: Any, backend_options: Optional[Any]) -> Any:
     """A process group for these options of torch.distributed (its _DistributedBackendOptions)."""
-    from maypole.torch.distributed import _epochs, _other_devices, _world
+    from maypole.torch.distributed import _epochs, _methods, _world
     from maypole.torch.distributed._process_group import ProcessGroup
 
     group = ProcessGroup.of(options.group_rank, options.group_size, str(options.group_id), options.timeout,
                             options.store)
-    others = {device: name for device, name in _other_devices.backends_of_group().items() if name != NAME}
+    others = {device: name for device, name in _methods.backends_of_group().items() if name != NAME}
     if others:
-        group.others = _other_devices.OtherDevices(others, options)
+        group.others = _methods.OtherDevices(others, options)
     is_default = not options.global_ranks_in_group
     if is_default and getattr(options, "enable_reconfigure", False):
         return group

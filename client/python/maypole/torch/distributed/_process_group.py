@@ -5,6 +5,7 @@ collectives), under names that differ by its version: all_gather_single is _allg
 them are here. Options are torch.distributed's: reduceOp, rootRank (in the group), timeout.
 """
 
+import collections
 import datetime
 import functools
 import itertools
@@ -24,7 +25,7 @@ from maypole.common.operations import Pending
 from maypole.common.process_sets import ProcessSet, id_of
 from maypole.torch import _submissions
 from maypole.torch.distributed import _call_lines, _epochs, _world
-from maypole.torch.distributed._other_devices import OtherDevices, by_device
+from maypole.torch.distributed._methods import OtherDevices, method_of_group
 from maypole.torch.distributed._point_to_point import PointToPoint
 from maypole.torch.distributed._work import Finish, Work
 
@@ -71,10 +72,11 @@ class ProcessGroup(dist.ProcessGroup):
     of() makes one, because torch's constructor takes rank and size only. Then comes open(), and again when the group
     gets other ranks.
 
-    others: the backends of other devices than Maypole's, if there are any.
+    others: the backends of other devices than Maypole's, if there are any. kept: see _methods.py.
     """
 
     others: Optional[OtherDevices] = None
+    kept: "collections.deque[Work]"
 
     _coalesced: Optional[list[Work]] = None
     _own_world: Optional[_world.World] = None  # of the default group
@@ -100,6 +102,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._timeout = timeout
         self._store = store
         self._abort_hooks = {}
+        self.kept = collections.deque()
         self._closed = "reconfigure() comes first, because it was made with enable_reconfigure=True"
         return self
 
@@ -202,24 +205,24 @@ class ProcessGroup(dist.ProcessGroup):
 
     # --- Reductions -----------------------------------------------------------
 
-    @by_device
+    @method_of_group
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
         op = opts.reduceOp if opts is not None else ReduceOp.SUM
         parts = [part for t in tensors for part in (_sparse(t, op) if t.is_sparse else [self._reduced(t, op)])]
         return self._start("all_reduce", parts, tensors, opts)
 
-    @by_device
+    @method_of_group
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
         return self.allreduce(tensors, opts)
 
-    @by_device
+    @method_of_group
     def reduce(self, tensors: list[torch.Tensor], opts: Any) -> Work:
         # On other ranks than the root the tensor keeps its values, as with Gloo.
         at_root = self.rank() == opts.rootRank
         parts = [self._reduced(t, opts.reduceOp, None if at_root else torch.empty_like(t)) for t in tensors]
         return self._start("reduce", parts, tensors, opts)
 
-    @by_device
+    @method_of_group
     def reduce_scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None) -> Work:
         parts = []
         for output, rows in zip(outputs, inputs):
@@ -232,11 +235,11 @@ class ProcessGroup(dist.ProcessGroup):
                 parts.append(self._reduced_part(output, whole, start, opts))
         return self._start("reduce_scatter", parts, outputs, opts)
 
-    @by_device
+    @method_of_group
     def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
         return self.reduce_scatter_single_coalesced([output], [tensor], opts)
 
-    @by_device
+    @method_of_group
     def reduce_scatter_single_coalesced(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor],
                                         opts: Any = None) -> Work:
         parts = []
@@ -249,13 +252,13 @@ class ProcessGroup(dist.ProcessGroup):
 
     # --- Collectives that move data -------------------------------------------
 
-    @by_device
+    @method_of_group
     def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Work:
         root = self._ranks[opts.rootRank]
         parts = [_Part(partial(_submissions.broadcast, t, root, in_place=True)) for t in tensors]
         return self._start("broadcast", parts, tensors, opts)
 
-    @by_device
+    @method_of_group
     def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Work:
         parts = []
         for into, tensor in zip(outputs, inputs):
@@ -264,17 +267,17 @@ class ProcessGroup(dist.ProcessGroup):
             parts.append(_Part(partial(_submissions.allgather, row), partial(_copy_parts, self._ordered(into))))
         return self._start("all_gather", parts, [t for into in outputs for t in into], opts)
 
-    @by_device
+    @method_of_group
     def allgather_coalesced(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor],
                             opts: Any = None) -> Work:
         # Here outputs[i] are the i-th tensors' of all ranks.
         return self.allgather(outputs, inputs, opts)
 
-    @by_device
+    @method_of_group
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
         return self.all_gather_single_coalesced([output], [tensor], opts)
 
-    @by_device
+    @method_of_group
     def all_gather_single_coalesced(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor],
                                     opts: Any = None) -> Work:
         parts = []
@@ -286,7 +289,7 @@ class ProcessGroup(dist.ProcessGroup):
             parts.append(_Part(partial(_submissions.allgather, _rows(tensor)), finish))
         return self._start("all_gather_into_tensor", parts, outputs, opts)
 
-    @by_device
+    @method_of_group
     def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> Work:
         parts = []
         for number, tensor in enumerate(inputs):
@@ -296,7 +299,7 @@ class ProcessGroup(dist.ProcessGroup):
             parts.append(_Part(partial(_submissions.alltoall, flat, splits), partial(_copy_received, into)))
         return self._start("gather", parts, [t for into in outputs for t in into], opts)
 
-    @by_device
+    @method_of_group
     def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> Work:
         parts = []
         for number, output in enumerate(outputs):
@@ -306,7 +309,7 @@ class ProcessGroup(dist.ProcessGroup):
             parts.append(_Part(partial(_submissions.alltoall, flat, splits), partial(_copy_received, [output])))
         return self._start("scatter", parts, outputs, opts)
 
-    @by_device
+    @method_of_group
     def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Work:
         sent = self._ordered(inputs)
         flat = torch.cat([t.reshape(-1) for t in sent])
@@ -314,7 +317,7 @@ class ProcessGroup(dist.ProcessGroup):
                      partial(_copy_received, self._ordered(outputs)))
         return self._start("all_to_all", [part], outputs, opts)
 
-    @by_device
+    @method_of_group
     def all_to_all_single(self, output: torch.Tensor, tensor: torch.Tensor, output_splits: Sequence[int],
                           input_splits: Sequence[int], opts: Any = None) -> Work:
         size = self.size()
@@ -332,7 +335,7 @@ class ProcessGroup(dist.ProcessGroup):
         part = _Part(partial(_submissions.alltoall, tensor, splits), partial(_copy_received, into))
         return self._start("all_to_all_single", [part], [output], opts)
 
-    @by_device
+    @method_of_group
     def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> Work:
         self._check_open()
         (tensor,) = tensors
@@ -340,13 +343,13 @@ class ProcessGroup(dist.ProcessGroup):
                     [self._point_to_point.send(tensor.contiguous(), dst, tag)], tensors, None, self._timeout,
                     self._failed)
 
-    @by_device
+    @method_of_group
     def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> Work:
         self._check_open()
         start = partial(self._point_to_point.receive, source=src, tag=tag)
         return self._received(f"rank {src}", tensors, start)
 
-    @by_device
+    @method_of_group
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> Work:
         self._check_open()
         return self._received("any rank", tensors, partial(self._point_to_point.receive_any, tag=tag))
@@ -366,6 +369,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     # --- Synchronization ------------------------------------------------------
 
+    @method_of_group
     def barrier(self, opts: Any = None) -> Work:
         # A reduction, which is matched by the group's order as all others are.
         part = _allreduce(torch.zeros(1, dtype=torch.uint8), Sum, 1.0)

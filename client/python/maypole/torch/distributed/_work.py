@@ -41,6 +41,7 @@ class Work(dist._Work):
         super().__init__()
         self._what = what
         self._failed = failed
+        self._keeps_tensors = True
         self._received = next((p for p in pendings if isinstance(p, Matched)), None)
         self._pendings = list(pendings)
         self._tensors = tensors
@@ -64,6 +65,10 @@ class Work(dist._Work):
         pendings = [pending for work in works for pending in work._pendings]
         return cls(what, pendings, [t for work in works for t in work._tensors], finish, timeout)
 
+    def outlive_python(self) -> None:
+        """For one that only C++ will use, and which others keep: it keeps no tensors when its end was waited for."""
+        self._keeps_tensors = False
+
     def wait(self, timeout: Optional[datetime.timedelta] = None) -> bool:
         """Waits for the end; raises DistBackendError if the operation failed or has not ended in time."""
         limit = timeout or self._timeout
@@ -74,6 +79,7 @@ class Work(dist._Work):
                 raise dist.DistBackendError(f"{self._what} has not ended in {limit.total_seconds():g} s: {late}"
                                             f"{self._failed(None)}")
         self._end()
+        self._forget_tensors()
         if self._error is not None:
             raise self._error
         return True
@@ -115,7 +121,7 @@ class Work(dist._Work):
             if self._future is not None:
                 return self._future
             devices = sorted({t.device for t in self._tensors if t.device.type == "cuda"}, key=str)
-            self._future = torch.futures.Future(devices=devices)
+            self._future = future = torch.futures.Future(devices=devices)
         missing = len(self._pendings)
         if missing == 0:
             self._complete()
@@ -130,7 +136,7 @@ class Work(dist._Work):
                     self._complete()
 
             pending.call_when_done(done)
-        return self._future
+        return future
 
     def _complete(self) -> None:
         self._end()
@@ -139,6 +145,7 @@ class Work(dist._Work):
             self._future.set_exception(self._error)
         else:
             self._future.set_result(self._tensors)
+        self._forget_tensors()
 
     def _end(self) -> None:
         """Takes the results of the operations, which have ended."""
@@ -158,3 +165,7 @@ class Work(dist._Work):
                 self._error = error
             self._pendings, self._finish = [], None
             self._ended = True
+
+    def _forget_tensors(self) -> None:
+        if not self._keeps_tensors:
+            self._tensors, self._future = [], None

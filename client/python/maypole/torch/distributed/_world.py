@@ -28,7 +28,12 @@ class World:
 current: Optional[World] = None
 
 
-def replace(world: Optional[World]) -> None:
-    """Makes this one the current one; the caller closes the former's offers."""
+def replace(world: World) -> None:
+    """Makes this one the current one, and closes the former.
+
+    Older versions of torch do not tell a group that it is destroyed.
+    """
     global current
+    if current is not None:
+        current.offers.close()
     current = world

@@ -1,4 +1,4 @@
-"""Groups of several backends: "cpu:maypole,cuda:nccl".
+"""The methods of a group, as torch calls them; groups of several backends: "cpu:maypole,cuda:nccl".
 
 torch.distributed makes one backend for each device and puts them together, but only backends in C++: the first one that
 is a Python class replaces the whole group. So this backend makes the rest, as a group of torch.distributed of its own,
@@ -69,8 +69,15 @@ class OtherDevices:
         return device is not None and any(device.type == each.type for each in self.devices)
 
 
-def by_device(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of ProcessGroup whose calls with tensors of other devices go to their backends."""
+# Before torch 2.15 (or a little earlier), C++ that calls a method keeps only the C++ part of the Work that it gets.
+# With the Python part its wait() would be gone, and C++'s own one never returns. So the group keeps the last ones that
+# it has not given to torch's functions in Python, whose callers hold them themselves.
+_KEPT_WORKS = 1000 if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 15) else 0
+_FUNCTIONS = dist.distributed_c10d.__file__
+
+
+def method_of_group(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of ProcessGroup that returns a Work; calls with tensors of other devices go to their backends."""
 
     @functools.wraps(method)
     def chosen(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -79,7 +86,14 @@ def by_device(method: Callable[..., Any]) -> Callable[..., Any]:
             name = method.__name__
             theirs = getattr(others.group, name, None) or getattr(others.group, OLD_NAMES[name])
             return theirs(*args, **kwargs)
-        return method(self, *args, **kwargs)
+        work = method(self, *args, **kwargs)
+        caller = sys._getframe().f_back
+        if _KEPT_WORKS and (caller is None or caller.f_code.co_filename != _FUNCTIONS):
+            work.outlive_python()
+            self.kept.append(work)
+            if len(self.kept) > _KEPT_WORKS:
+                self.kept.popleft()
+        return work
 
     return chosen
 
