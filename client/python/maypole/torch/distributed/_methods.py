@@ -12,7 +12,6 @@ from typing import Any, Callable, Optional
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import _unregister_process_group
 
 # What torch before 2.15 calls the methods.
 OLD_NAMES = {
@@ -57,7 +56,9 @@ class OtherDevices:
     def _forget(self) -> None:
         """It is no group that a program could see."""
         world = dist.distributed_c10d._world
-        _unregister_process_group(world.pg_names[self.group])
+        unregister = getattr(torch._C._distributed_c10d, "_unregister_process_group", None)
+        if unregister is not None:  # torch 2.1 has no register
+            unregister(world.pg_names[self.group])
         for table in (world.pg_map, world.pg_names, world.pg_group_ranks, world.pg_backend_config, world.pg_to_tag):
             table.pop(self.group, None)
         for groups in world.tags_to_pg.values():

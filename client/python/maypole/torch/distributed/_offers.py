@@ -19,6 +19,7 @@ The addresses, and a secret that a subscriber must show, come from the store of 
 Thread contract: any thread.
 """
 
+import contextlib
 import hmac
 import json
 import logging
@@ -219,7 +220,8 @@ class Offers:
         self._wake()
 
     def _wake(self) -> None:
-        self._wake_writer.send(b"x")
+        with contextlib.suppress(OSError):  # the thread has seen already that it must end
+            self._wake_writer.send(b"x")
 
     def _run(self) -> None:
         while not self._closed:

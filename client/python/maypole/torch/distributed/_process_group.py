@@ -66,6 +66,15 @@ def _rows(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.reshape(1, -1)
 
 
+def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The elements of all tensors, one after the other."""
+    dtype = tensors[0].dtype
+    flat = [t.reshape(-1) for t in tensors]
+    if dtype.is_floating_point and flat[0].element_size() == 1:  # float8: older versions of torch cannot concatenate it
+        return torch.cat([t.view(torch.uint8) for t in flat]).view(dtype)
+    return torch.cat(flat)
+
+
 class ProcessGroup(dist.ProcessGroup):
     """A group of ranks of the Maypole job; all methods but those of this paragraph are torch.distributed's.
 
@@ -230,7 +239,7 @@ class ProcessGroup(dist.ProcessGroup):
             if sizes == {output.numel()}:
                 parts.append(self._scattered(output, torch.cat([_rows(t) for t in rows]), opts))
             else:  # a part for each rank, of any size: reduced as one, and cut
-                whole = torch.cat([t.reshape(-1) for t in rows])
+                whole = _joined(rows)
                 start = sum(t.numel() for t in rows[:self.rank()])
                 parts.append(self._reduced_part(output, whole, start, opts))
         return self._start("reduce_scatter", parts, outputs, opts)
@@ -304,7 +313,7 @@ class ProcessGroup(dist.ProcessGroup):
         parts = []
         for number, output in enumerate(outputs):
             sent = self._ordered(inputs[number]) if self.rank() == opts.rootRank else []
-            flat = torch.cat([t.reshape(-1) for t in sent]) if sent else output.new_empty(0)
+            flat = _joined(sent) if sent else output.new_empty(0)
             splits = [t.numel() for t in sent] or [0] * self.size()
             parts.append(_Part(partial(_submissions.alltoall, flat, splits), partial(_copy_received, [output])))
         return self._start("scatter", parts, outputs, opts)
@@ -312,7 +321,7 @@ class ProcessGroup(dist.ProcessGroup):
     @method_of_group
     def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Work:
         sent = self._ordered(inputs)
-        flat = torch.cat([t.reshape(-1) for t in sent])
+        flat = _joined(sent)
         part = _Part(partial(_submissions.alltoall, flat, [t.numel() for t in sent]),
                      partial(_copy_received, self._ordered(outputs)))
         return self._start("all_to_all", [part], outputs, opts)
