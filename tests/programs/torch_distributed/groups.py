@@ -306,12 +306,13 @@ def mixed(rank, size):
     work.wait()
     outputs = [torch.zeros(1) for _ in range(size)]
     dist.all_gather(outputs, torch.tensor([float(rank)]))
-    output = torch.zeros(size)
-    dist.all_gather_into_tensor(output, torch.tensor([float(rank)]))
-    if TORCH >= (2, 15):  # older ones of Gloo have none
+    same("gloo's", [tensor] + outputs, [torch.tensor([float(size * sum(range(size)))])] +
+         [torch.tensor([float(r)]) for r in range(size)])
+    if TORCH >= (2, 15):  # older ones of Gloo have not all of these
+        output = torch.zeros(size)
+        dist.all_gather_into_tensor(output, torch.tensor([float(rank)]))
+        same("gloo's all_gather_into_tensor", [output], [torch.arange(float(size))])
         dist.reduce_scatter(torch.zeros(1), [torch.ones(1)] * size)
-    same("gloo's", [tensor] + outputs + [output], [torch.tensor([float(size * sum(range(size)))])] +
-         [torch.tensor([float(r)]) for r in range(size)] + [torch.arange(float(size))])
     received = torch.zeros(1)
     works = [dist.isend(torch.tensor([float(rank)]), (rank + 1) % size), dist.irecv(received, (rank - 1) % size)]
     for work in works:
