@@ -1,6 +1,7 @@
 """The newest torch that pip finds on PyPI, for tests: downloaded once per version, and kept in the user's cache.
 
     python = pypi_torch.environment(directory)     # a venv in the directory that imports it; unittest.SkipTest without it
+    python = pypi_torch.environment(directory, version="2.6.0")     # another version, from 2.1 on
 
 PyPI's torch for Linux wants gigabytes of CUDA libraries before it can be imported. On a machine without a GPU it calls
 none of them. So in place of each, here lies a small library of the same name and symbols, whose functions return an
@@ -51,9 +52,12 @@ def _newest():
     return max(kept, key=lambda version: [int(n) for n in re.findall(r"\d+", version)], default=None)
 
 
-def packages():
-    """The directory with torch and what it needs; None if it is not in the cache and cannot be downloaded."""
-    version = _newest()
+def packages(version=None):
+    """The directory with torch and what it needs; None if it is not in the cache and cannot be downloaded.
+
+    version: None: the newest.
+    """
+    version = version or _newest()
     return None if version is None else _kept("torch-" + version, lambda to: _install(version, to))
 
 
@@ -88,14 +92,17 @@ def _install(version, to):
     with open(metadata, encoding="utf-8") as f:
         needs = [line.partition(";")[0].strip() for line in re.findall(r"^Requires-Dist: (.*)$", f.read(), re.M)
                  if "extra ==" not in line]
-    with open(metadata, encoding="utf-8") as f:
-        cuda = re.search(r"^Requires-Dist: cuda-toolkit\[.*?\]==(\d+\.\d+)", f.read(), re.M)
-    if cuda is None:
-        return False  # an older torch: its CUDA runtime has another name
+    # Of newer versions "cuda-toolkit[cublas,...]==13.0.2; ...", of older ones "nvidia-cuda-runtime-cu12 (==12.4.127) ; ...".
+    toolkit = re.search(r"^cuda-toolkit\[.*?\]==(\d+\.\d+)", "\n".join(needs), re.M)
+    if toolkit:
+        cuda = "nvidia-cuda-runtime==%s.*" % toolkit.group(1)
+    else:
+        (cuda,) = [need for need in needs if need.startswith("nvidia-cuda-runtime-")]
     pure = [need for need in needs if not _FOR_GPUS.match(need)]
+    numpy = "numpy<2" if [int(n) for n in version.split(".")[:2]] < [2, 3] else "numpy"  # what it was compiled for
     runtime = os.path.join(to, "runtime")
-    if _pip("install", "--target", to, "numpy", *pure) is None or \
-            _pip("install", "--no-deps", "--target", runtime, "nvidia-cuda-runtime==%s.*" % cuda.group(1)) is None:
+    if _pip("install", "--target", to, numpy, *pure) is None or \
+            _pip("install", "--no-deps", "--target", runtime, cuda) is None:
         return False
     lib = os.path.join(to, "torch", "lib")
     for path in glob.glob(runtime + "/nvidia/**/libcudart.so.*", recursive=True):
@@ -134,9 +141,12 @@ def _compile(path, names, version):
         subprocess.run(argv, input=code, check=True, text=True)
 
 
-def environment(directory, *more):
-    """Makes a venv without pip in the directory, with torch and what functions like lightning() give; returns its Python."""
-    at = [packages()] + [give() for give in more]
+def environment(directory, *more, version=None):
+    """Makes a venv without pip in the directory, with torch and what functions like lightning() give; returns its Python.
+
+    version: of torch; None: the newest.
+    """
+    at = [packages(version)] + [give() for give in more]
     if None in at:
         raise unittest.SkipTest("PyPI cannot be reached, and not all that is needed from there is in " + _cache())
     subprocess.run([PYTHON, "-m", "venv", "--without-pip", directory], check=True)

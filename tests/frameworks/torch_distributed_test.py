@@ -1,8 +1,10 @@
 """torch.distributed on Maypole: every operation, programs, errors and launchers, with the newest torch of PyPI.
 
-With --long also by torchrun, on three ranks and two nodes, more errors, and the wheel, whose backend torch finds itself.
+With --long also by torchrun, on three ranks and two nodes, more errors, deaths that a job survives, older versions of
+torch, and the wheel, whose backend torch finds itself.
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -19,6 +21,8 @@ PROGRAMS = os.path.join(harness.ROOT, "tests", "programs", "torch_distributed")
 LONG = "--long" in sys.argv
 # The least that collectives.py compares.
 OPERATIONS = 1000
+# The oldest one, and one in the middle.
+OLDER = ("2.1.2", "2.6.0")
 
 
 def setUpModule():
@@ -49,15 +53,106 @@ class TorchDistributedTest(unittest.TestCase):
         out = self.run_program(2, 1, "programs.py", [] if LONG else ["DDP", "FSDP2"])
         self.assertIn("DDP; FSDP2" if not LONG else "DDP, fp16 hook", out)
 
+    def test_groups_dtypes_and_receives(self):
+        """On three ranks: receives from any rank have several to choose from."""
+        out = self.run_program(3, 1, "groups.py")
+        self.assertIn("right: maypole.torch; any source; sparse; dtypes; many groups; order; split; several backends; again",
+                      out)
+
     @unittest.skipUnless(LONG, "with --all")
-    def test_started_by_torchrun(self):
+    def test_the_same_over_nodes(self):
+        self.assertIn("right: maypole.torch; any source", self.run_program(4, 2, "groups.py"))
+
+    def torchrun(self, program, *args, options=()):
         env = harness.environment({"MAYPOLE_RUNTIME_DIR": DIRECTORY, "TMPDIR": DIRECTORY})
         done = subprocess.run([harness.PYTHON, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port",
-                               "0", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0",
-                               os.path.join(PROGRAMS, "collectives.py")], env=env, cwd=DIRECTORY, capture_output=True,
+                               "0", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", *options,
+                               os.path.join(PROGRAMS, program), *args], env=env, cwd=DIRECTORY, capture_output=True,
                               text=True, timeout=300)
         self.assertEqual(done.returncode, 0, done.stderr[-4000:])
-        self.check_collectives(done.stdout)
+        return done.stdout
+
+    @unittest.skipUnless(LONG, "with --all")
+    def test_started_by_torchrun(self):
+        self.check_collectives(self.torchrun("collectives.py"))
+
+    @unittest.skipUnless(LONG, "with --all")
+    def test_torchrun_starts_the_ranks_again(self):
+        kept = tempfile.mkdtemp(dir=DIRECTORY)
+        # The sum over steps, ranks and elements of step + rank.
+        self.assertIn("trained: 8 after 1 restarts, sum 192", self.torchrun("restarts.py", kept,
+                                                                            options=["--max-restarts", "2"]))
+
+    @unittest.skipUnless(LONG, "with --all")
+    def test_older_versions(self):
+        newest = harness.PYTHON
+        self.addCleanup(setattr, harness, "PYTHON", newest)
+        for version in OLDER:
+            with self.subTest(version=version):
+                harness.PYTHON = pypi_torch.environment(os.path.join(DIRECTORY, "env-" + version), version=version)
+                self.check_collectives(self.run_program(2, 1, "collectives.py"))
+                self.assertIn("DDP; DDP, find_unused_parameters", self.run_program(
+                    2, 1, "programs.py", ["DDP", "DDP, find_unused_parameters", "DDP, small buckets", "DDP, join"]))
+                self.assertIn("right: maypole.torch; any source; sparse; dtypes; many groups; several backends; again",
+                              self.run_program(2, 1, "groups.py"))
+                self.assertIn("trained: 8 after 1 restarts, sum 192", self.torchrun(
+                    "restarts.py", tempfile.mkdtemp(dir=DIRECTORY), options=["--max-restarts", "2"]))
+
+    def test_versions_that_are_too_old_are_one_line(self):
+        done = subprocess.run(["/usr/bin/python3", "-c", "import maypole.torch.distributed"], env=harness.environment(),
+                              capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertRegex(done.stderr.splitlines()[-1],
+                         r"^ImportError: maypole\.torch\.distributed needs torch 2\.1 or newer with torch\.distributed; "
+                         r"this is torch 1\.")
+
+    # --- Deaths that a job survives -------------------------------------------
+
+    def survivors(self, how):
+        directory = tempfile.mkdtemp(dir=DIRECTORY)
+        env = harness.environment({"MAYPOLE_TEST_DIR": directory, "TMPDIR": directory})
+        with open(os.path.join(directory, "out"), "w+b") as out:
+            process = subprocess.Popen([os.path.join(harness.ROOT, harness.PROGRAMS[0]), "-np", "3", "--min-np", "2",
+                                        harness.PYTHON, os.path.join(PROGRAMS, "survive.py"), how], env=env, cwd=directory,
+                                       stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+            try:
+                status = process.wait(timeout=300)
+            finally:
+                harness.end(process)
+            out.seek(0)
+            self.assertEqual(status, 0, out.read()[-6000:].decode())
+        records = []
+        for rank in range(2 + (how == "abort")):
+            with open(os.path.join(directory, "rank.%d.json" % rank), encoding="utf-8") as f:
+                records.append(json.load(f))
+        return records
+
+    def check_survivors(self, records):
+        for record in records:
+            self.assertEqual(record["sums"], [6.0] * 3)
+            self.assertEqual(record["after"], [3.0] * 4)
+            self.assertRegex(record["error"], r"group 'world'.*rank \d \(pid \d+.*died")
+            self.assertLess(record["seconds"], 1)
+            self.assertEqual((record["size"], record["received"]), (2, 1.0))
+        self.assertEqual(sorted(record["rank"] for record in records), [0, 1])
+
+    def test_a_group_shrinks_after_a_death(self):
+        self.check_survivors(self.survivors("shrink"))
+
+    @unittest.skipUnless(LONG, "with --all")
+    def test_a_group_is_made_again_after_a_death(self):
+        self.check_survivors(self.survivors("again"))
+
+    @unittest.skipUnless(LONG, "with --all")
+    def test_a_group_is_reconfigured_after_a_death(self):
+        self.check_survivors(self.survivors("reconfigure"))
+
+    @unittest.skipUnless(LONG, "with --all")
+    def test_an_abort_ends_what_waits(self):
+        for rank, record in enumerate(self.survivors("abort")):
+            self.assertEqual((record["sums"], record["after"]), ([6.0] * 3, [6.0]))
+            if rank < 2:
+                self.assertIn("all_reduce, call 3 of group 'world'", record["error"])
 
     @unittest.skipUnless(LONG, "with --all")
     def test_the_same_of_three_ranks_and_over_nodes(self):
@@ -85,16 +180,47 @@ class TorchDistributedTest(unittest.TestCase):
 
     # --- Errors ---------------------------------------------------------------
 
-    def errors(self, what, np=3):
-        with harness.Job(np=np, program="torch_distributed/errors.py", args=[what]) as job:
+    def errors(self, what, np=3, **env):
+        with harness.Job(np=np, program="torch_distributed/errors.py", args=[what], env=env) as job:
             job.wait(120)
-            return [job.record(rank) for rank in range(np - 1 if what == "death" else np)]
+            return [job.record(rank) for rank in range(np - 1 if what.endswith("death") else np)]
 
     def test_calls_that_differ_are_named(self):
         for record in self.errors("mismatch"):
             self.assertEqual(record["type"], "DistBackendError")
             self.assertIn("allreduce 'world#1'", record["text"])
             self.assertIn("broadcast 'world#1'", record["text"])
+
+    def test_lines_of_the_script_are_named(self):
+        """By MAYPOLE_TRACE_CALLS, on each rank those of all ranks."""
+        with open(os.path.join(PROGRAMS, "errors.py"), encoding="utf-8") as f:
+            lines = [line.strip() for line in f]
+        broadcast, allreduce = lines.index("dist.broadcast(tensor, 0)") + 1, lines.index("dist.all_reduce(tensor)") + 1
+        for record in self.errors("mismatch", MAYPOLE_TRACE_CALLS="1"):
+            self.assertRegex(record["text"], r"\[call 1: rank 0: all_reduce at \S+/errors\.py:%d; rank 1: all_reduce at "
+                             r"\S+/errors\.py:%d; rank 2: broadcast at \S+/errors\.py:%d\]$" %
+                             (allreduce, allreduce, broadcast))
+
+    @unittest.skipUnless(LONG, "with --all")
+    def test_lines_of_ranks_that_have_not_come(self):
+        first, second, last = self.errors("timeout", MAYPOLE_TRACE_CALLS="1")
+        for record in (first, second):
+            self.assertRegex(record["text"], r"\[call 1: rank 0: all_reduce at \S+; rank 1: all_reduce at \S+; rank 2: it "
+                             r"has not said\]$")
+        self.assertEqual(last["type"], "")
+
+    @unittest.skipUnless(LONG, "with --all")
+    def test_a_death_while_a_rank_waits_for_any_other(self):
+        first, _ = self.errors("any_source_death")
+        self.assertEqual(first["type"], "DistBackendError")
+        self.assertRegex(first["text"], r"^recv from any rank of group 'world': .*rank 2\b.*(died|lost)")
+        self.assertLess(first["seconds"], 5)
+
+    @unittest.skipUnless(LONG, "with --all")
+    def test_all_leave_while_a_rank_waits_for_any_other(self):
+        first = self.errors("any_source_left")[0]
+        self.assertEqual(first["type"], "DistBackendError")
+        self.assertIn("every other rank of group 'world' has left, and none has sent with tag 0", first["text"])
 
     @unittest.skipUnless(LONG, "with --all")
     def test_shapes_that_differ_are_named(self):

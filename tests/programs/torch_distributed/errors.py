@@ -1,4 +1,6 @@
-"""What a rank of torch.distributed on Maypole is told when something goes wrong: errors.py mismatch|shapes|timeout|death.
+"""What a rank of torch.distributed on Maypole is told when something goes wrong.
+
+errors.py mismatch|shapes|timeout|death|any_source_death|any_source_left
 
 Each rank records the error's type and text, and after how many seconds it came.
 """
@@ -44,6 +46,30 @@ def death(rank):
     if rank == dist.get_world_size() - 1:
         os.kill(os.getpid(), signal.SIGKILL)
     dist.all_reduce(torch.ones(4))
+
+
+def any_source_death(rank):
+    """The last rank dies while the first one waits for a message from any rank."""
+    if rank == dist.get_world_size() - 1:
+        test.await_file("waits")
+        os.kill(os.getpid(), signal.SIGKILL)
+    if rank > 0:
+        test.await_file("over")
+        return
+    work = dist.irecv(torch.zeros(1), tag=3)
+    test.touch("waits")
+    try:
+        work.wait()
+    finally:
+        test.touch("over")
+
+
+def any_source_left(rank):
+    """Nobody sends, and all others leave."""
+    if rank == 0:
+        dist.recv(torch.zeros(1))
+    else:
+        dist.destroy_process_group()
 
 
 def main():

@@ -8,7 +8,6 @@ import sys
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
 import maypole.torch.distributed  # noqa: F401 - torch before 2.15 does not find the backend itself
@@ -58,6 +57,7 @@ def ddp_with_hook(group, rank):
 
 
 def fsdp2(group, rank):
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import fully_shard
     sharded = model()
     mesh = DeviceMesh.from_group(group, "cpu", mesh_dim_names=("dp",))

@@ -1,11 +1,13 @@
 """Registers the backend, and makes the process groups that torch.distributed asks for."""
 
+import itertools
+from collections.abc import Iterator
 from typing import Any, Optional
 
 import torch
 import torch.distributed as dist
 
-from maypole.common import basics, process_sets
+from maypole.common import basics, objects, process_sets
 
 NAME = "maypole"
 OLDEST_TORCH = (2, 1)
@@ -24,23 +26,40 @@ def register() -> None:
     if NAME.upper() in dist.Backend._plugins:
         return
     dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
+    dist.register_rendezvous_handler(NAME, _rendezvous)
 
 
 def _create(options: Any, backend_options: Optional[Any]) -> Any:
     """A process group for these options of torch.distributed (its _DistributedBackendOptions)."""
+    from maypole.torch.distributed import _epochs, _methods, _world
     from maypole.torch.distributed._process_group import ProcessGroup
 
-    whole_job = not options.global_ranks_in_group
-    if whole_job:
-        basics.init()
+    group = ProcessGroup.of(options.group_rank, options.group_size, str(options.group_id), options.timeout,
+                            options.store)
+    others = {device: name for device, name in _methods.backends_of_group().items() if name != NAME}
+    if others:
+        group.others = _methods.OtherDevices(others, options)
+    is_default = not options.global_ranks_in_group
+    if is_default and getattr(options, "enable_reconfigure", False):
+        return group
+    if is_default:
+        _epochs.join()
         _check_ranks(options)
-        process_set: process_sets.ProcessSet = process_sets.global_process_set
+        rank, key = options.group_rank, f"maypole/offers/{next(_worlds)}"
+        world = _world.World(list(range(options.group_size)), rank,
+                             lambda other: options.store.get(f"{key}/{other}").decode())
+        options.store.set(f"{key}/{rank}", world.offers.address)
+        _world.replace(world)
+        group.open(process_sets.global_process_set, world.ranks, world, is_default=True)
     else:
-        process_set = process_sets.of_members(options.global_ranks_in_group)
-    group = ProcessGroup(options.group_rank, options.group_size)
-    group.open(str(options.group_id), options.timeout, process_set, list(options.global_ranks_in_group) or
-               list(range(options.group_size)), options.store)
+        assert _world.current is not None  # torch makes the default group first
+        ranks = [_world.current.ranks[rank] for rank in options.global_ranks_in_group]
+        group.open(process_sets.of_members(ranks), ranks, _world.current, is_default=False)
     return group
+
+
+# Counts default groups, equally on all ranks: their addresses in one store have different keys.
+_worlds = itertools.count()
 
 
 def _check_ranks(options: Any) -> None:
@@ -50,4 +69,24 @@ def _check_ranks(options: Any) -> None:
         raise RuntimeError(
             f"init_process_group('{NAME}'): torch.distributed's rank {options.group_rank} of {options.group_size} is "
             f"rank {rank} of {size} of the Maypole job; give init_process_group() no rank and world_size, or those of "
-            "the launcher (maypolerun, torchrun, srun, mpirun)")
+            f"the launcher (maypolerun, torchrun, srun, mpirun); in an elastic job init_method='{NAME}://'")
+
+
+def _rendezvous(url: str, **_: Any) -> Iterator[tuple[Any, int, int]]:
+    """init_method="maypole://": rank and size are those of the job, which in an elastic one change with its epochs.
+
+    Rank 0 serves the store.
+    """
+    from maypole.torch.distributed import _epochs, _offers
+
+    _epochs.join()
+    rank, size = basics.rank(), basics.size()
+    store: Any = None
+    if rank == 0:
+        store = dist.TCPStore("0.0.0.0" if basics.cross_size() > 1 else "127.0.0.1", 0, size, True,
+                              wait_for_workers=False)
+    host = "127.0.0.1" if basics.cross_size() == 1 else _offers.own_address()
+    address = objects.broadcast_object((host, store.port) if rank == 0 else None, 0, "maypole.distributed.store")
+    if rank != 0:
+        store = dist.TCPStore(*address, size, False, wait_for_workers=False)
+    yield store, rank, size

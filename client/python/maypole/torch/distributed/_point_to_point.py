@@ -11,19 +11,26 @@ have numbers, which both sides count. A program may use any number of other tags
 forget a count only when both have no operation of the tag under way, which neither knows of the other. So these have
 no count: an operation is submitted when the one before it, of the same name, has ended; of a tag without operations
 nothing is kept.
+
+A receive from any rank waits until a rank is known to have sent (_offers.py), and is then a receive from that rank.
+While one waits, later receives with its tag wait behind it, also those that name a rank: messages of a rank go to
+receives in the order of these.
 """
 
 import collections
 import contextlib
 import threading
 import time
+from functools import partial
 from typing import Any, Callable, Optional
 
 import torch
 
 from maypole.common import operations, process_sets
+from maypole.common.exceptions import HorovodInternalError
 from maypole.common.operations import Pending
 from maypole.torch import _submissions
+from maypole.torch.distributed._offers import DIED, LEFT, Offers
 
 _NUMBERED_TAGS = 256
 _NUMBERS = 1024
@@ -225,6 +232,70 @@ class _Pair:
         return self._process_set is not None or self._error is not None
 
 
+class Matched:
+    """A receive that waits behind one from any rank, or is one: a Pending for who waits for it.
+
+    Args:
+        source: the rank in the group; None: any.
+        waits_for: says for what it waits.
+
+    Thread contract: any thread.
+    """
+
+    def __init__(self, tensor: torch.Tensor, source: Optional[int], waits_for: Callable[[], str]):
+        self.tensor = tensor
+        self.source = source
+        self._stream = torch.cuda.current_stream(tensor.device) if tensor.is_cuda else None
+        self._waits_for = waits_for
+        self._event = threading.Event()
+        self._lock = threading.Lock()
+        self._receive: Optional[Deferred] = None
+        self._error: Optional[Exception] = None
+        self._calls: list[Callable[[], None]] = []
+
+    def on_its_stream(self) -> Any:
+        """A context in which the stream of the call is the current one, also in another thread."""
+        return contextlib.nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+
+    def match(self, receive: Optional[Deferred], error: Optional[Exception] = None) -> None:
+        """Called once: with the receive from a rank that it has become, or with why there will be none."""
+        with self._lock:
+            self._receive, self._error = receive, error
+            calls, self._calls = self._calls, []
+            self._event.set()
+        for function in calls:
+            self.call_when_done(function)
+
+    def done(self) -> bool:
+        """As Pending.done()."""
+        return self._event.is_set() and (self._receive is None or self._receive.done())
+
+    def wait_until(self, deadline: float) -> Optional[str]:
+        """As Pending.wait_until()."""
+        if not self._event.wait(max(0.0, deadline - time.monotonic())):
+            return self._waits_for()
+        return None if self._receive is None else self._receive.wait_until(deadline)
+
+    def wait(self) -> Any:
+        """As Pending.wait()."""
+        self._event.wait()
+        if self._error is not None:
+            raise self._error
+        assert self._receive is not None
+        return self._receive.wait()
+
+    def call_when_done(self, function: Callable[[], None]) -> None:
+        """As Pending.call_when_done()."""
+        with self._lock:
+            if not self._event.is_set():
+                self._calls.append(function)
+                return
+        if self._receive is None:
+            function()
+        else:
+            self._receive.call_when_done(function)
+
+
 class PointToPoint:
     """What one rank of a process group sends and receives.
 
@@ -232,12 +303,19 @@ class PointToPoint:
         group: its name in operations' names.
         ranks: the ranks of the job, by rank in the group.
         rank: this one's rank in the group.
+        offers: this process's.
     """
 
-    def __init__(self, group: str, ranks: list[int], rank: int):
+    def __init__(self, group: str, ranks: list[int], rank: int, offers: Offers):
         self._group = group
         self._ranks = ranks
         self._rank = rank
+        self._offers = offers
+        self._matching = threading.Lock()  # of the following four, and of the order of receives
+        self._unmatched: dict[int, collections.deque[Matched]] = {}  # by tag: in the order of the calls
+        self._offered: dict[tuple[int, int], int] = {}  # by source and tag: how many it has sent
+        self._gone: dict[int, int] = {}  # LEFT or DIED, by rank in the group
+        self._last_source = -1
         self._pairs: dict[int, _Pair] = {}
         self._counts: collections.Counter = collections.Counter()
         self._lock = threading.Lock()
@@ -246,19 +324,106 @@ class PointToPoint:
 
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> Deferred:
         """Starts sending a contiguous tensor."""
-        return self._start(tensor, to, self._rank, to, tag)
+        deferred = self._start(tensor, to, self._rank, to, tag)
+        if 0 <= tag < _NUMBERED_TAGS:
+            self._offers.sent(self._group, self._ranks[to], tag, self._counts[self._name(self._rank, to, tag)])
+        return deferred
 
-    def receive(self, tensor: torch.Tensor, source: int, tag: int) -> Deferred:
+    def receive(self, tensor: torch.Tensor, source: int, tag: int) -> Any:
         """Starts receiving into a contiguous tensor."""
-        return self._start(tensor, source, source, self._rank, tag)
+        with self._matching:
+            if tag not in self._unmatched:
+                return self._start(tensor, source, source, self._rank, tag)
+            receive = Matched(tensor, source, lambda: f"rank {source} has not sent with tag {tag}")
+            self._unmatched[tag].append(receive)
+        self._match(tag)
+        return receive
+
+    def receive_any(self, tensor: torch.Tensor, tag: int) -> Matched:
+        """Starts receiving from any rank into a contiguous tensor; the result's `source` is then the rank in the group.
+
+        Raises:
+            ValueError: the tag has no numbers.
+            ConnectionError: a rank cannot be reached.
+        """
+        if not 0 <= tag < _NUMBERED_TAGS:
+            raise ValueError(f"recv() from any rank of group '{self._group}': the tag is {tag}, expected 0 to "
+                             f"{_NUMBERED_TAGS - 1}; with other tags a sender must be named")
+        self._offers.subscribe(self._group, self._ranks, tag, partial(self._heard, tag))
+        receive = Matched(tensor, None, partial(self._who_has_not_sent, tag))
+        with self._matching:
+            self._unmatched.setdefault(tag, collections.deque()).append(receive)
+        self._match(tag)
+        return receive
+
+    def _who_has_not_sent(self, tag: int) -> str:
+        others = [rank for rank in range(len(self._ranks)) if rank != self._rank and rank not in self._gone]
+        return f"of ranks {','.join(map(str, others))} none has sent with tag {tag}"
+
+    def _heard(self, tag: int, job_rank: int, count: int) -> None:
+        """What Offers.subscribe() calls."""
+        if job_rank not in self._ranks:
+            return
+        source = self._ranks.index(job_rank)
+        with self._matching:
+            if count in (LEFT, DIED):
+                self._gone[source] = count
+            else:
+                self._offered[source, tag] = max(count, self._offered.get((source, tag), 0))
+        self._match(tag)
+
+    def _match(self, tag: int) -> None:
+        """Starts each receive that waits with this tag, and need not wait any longer."""
+        started: list[Callable[[], None]] = []
+        with self._matching:
+            waiting = self._unmatched.get(tag, collections.deque())
+            for receive in list(waiting):
+                source, error = receive.source, None
+                if any(each.source is None for each in waiting):
+                    source, error = self._source_for(receive, tag)
+                if source is not None:
+                    waiting.remove(receive)
+                    receive.source = self._last_source = source
+                    with receive.on_its_stream():
+                        deferred = self._start(receive.tensor, source, source, self._rank, tag)
+                    started.append(partial(receive.match, deferred))
+                elif error is not None:
+                    waiting.remove(receive)
+                    started.append(partial(receive.match, None, error))
+            if not waiting:
+                self._unmatched.pop(tag, None)
+        for match in started:  # they may call the program
+            match()
+
+    def _source_for(self, receive: Matched, tag: int) -> tuple[Optional[int], Optional[Exception]]:
+        """The rank from which this one receives now, or why there will be none; (None, None): it must wait."""
+        size = len(self._ranks)
+        # Each rank in its turn, so that one that sends much keeps nobody waiting.
+        others = [r for r in ((self._last_source + 1 + i) % size for i in range(size)) if r != self._rank]
+        candidates = others if receive.source is None else [receive.source]
+        for source in candidates:
+            if self._offered.get((source, tag), 0) > self._counts[self._name(source, self._rank, tag)]:
+                return source, None
+        # Its operation fails, and says who has died and how.
+        for source in candidates:
+            if self._gone.get(source) == DIED:
+                return source, None
+        if all(self._gone.get(source) == LEFT for source in candidates):
+            return None, HorovodInternalError(
+                f"every other rank of group '{self._group}' has left, and none has sent with tag {tag}")
+        return None, None
+
+    def _name(self, source: int, target: int, tag: int) -> str:
+        return f"{self._group}.{source}>{target}.{tag}"
 
     def _start(self, tensor: torch.Tensor, peer: int, source: int, target: int, tag: int) -> Deferred:
         if peer == self._rank:
             raise ValueError(f"rank {peer} of group '{self._group}' cannot send to itself")
-        if peer not in self._pairs:
-            self._pairs[peer] = _Pair([self._ranks[peer], self._ranks[self._rank]])
-        pair, root = self._pairs[peer], self._ranks[source]
-        tensor, what = tensor.detach().view(-1), f"{self._group}.{source}>{target}.{tag}"
+        with self._lock:
+            if peer not in self._pairs:
+                self._pairs[peer] = _Pair([self._ranks[peer], self._ranks[self._rank]])
+            pair, root = self._pairs[peer], self._ranks[source]
+        tensor, what = tensor.detach().view(-1), self._name(source, target, tag)
         if not 0 <= tag < _NUMBERED_TAGS:
             return self._start_in_turn(pair, tensor, root, what)
         number = self._counts[what]

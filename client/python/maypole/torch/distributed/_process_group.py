@@ -5,9 +5,11 @@ collectives), under names that differ by its version: all_gather_single is _allg
 them are here. Options are torch.distributed's: reduceOp, rootRank (in the group), timeout.
 """
 
+import collections
 import datetime
 import functools
 import itertools
+import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Callable, NamedTuple, Optional
@@ -16,11 +18,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import ReduceOp
 
-from maypole.common import operations
+from maypole.common import basics, operations, process_sets
 from maypole.common.constants import Average, Max, Min, Product, Sum
+from maypole.common.exceptions import HorovodInternalError
 from maypole.common.operations import Pending
 from maypole.common.process_sets import ProcessSet, id_of
 from maypole.torch import _submissions
+from maypole.torch.distributed import _call_lines, _epochs, _world
+from maypole.torch.distributed._methods import OtherDevices, method_of_group
 from maypole.torch.distributed._point_to_point import PointToPoint
 from maypole.torch.distributed._work import Finish, Work
 
@@ -61,35 +66,89 @@ def _rows(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.reshape(1, -1)
 
 
+def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The elements of all tensors, one after the other."""
+    dtype = tensors[0].dtype
+    flat = [t.reshape(-1) for t in tensors]
+    if dtype.is_floating_point and flat[0].element_size() == 1:  # float8: older versions of torch cannot concatenate it
+        return torch.cat([t.view(torch.uint8) for t in flat]).view(dtype)
+    return torch.cat(flat)
+
+
 class ProcessGroup(dist.ProcessGroup):
     """A group of ranks of the Maypole job; all methods but those of this paragraph are torch.distributed's.
 
-    open() comes first: torch's constructor takes rank and size only.
+    of() makes one, because torch's constructor takes rank and size only. Then comes open(), and again when the group
+    gets other ranks.
+
+    others: the backends of other devices than Maypole's, if there are any. kept: see _methods.py.
     """
 
-    def open(self, name: str, timeout: datetime.timedelta, process_set: ProcessSet, ranks: list[int],
-             store: Any) -> None:
-        """Gives the group what its constructor cannot take.
+    others: Optional[OtherDevices] = None
+    kept: "collections.deque[Work]"
+
+    _coalesced: Optional[list[Work]] = None
+    _own_world: Optional[_world.World] = None  # of the default group
+    _lines: Optional[_call_lines.CallLines] = None
+    _abort_hooks: dict[int, Callable[[], None]]
+
+    @classmethod
+    def of(cls, rank: int, size: int, name: str, timeout: datetime.timedelta, store: Any) -> "ProcessGroup":
+        """A group that is not open yet.
 
         Args:
+            rank: in the group.
+            size: of the group.
             name: the group's, in operations' names.
             timeout: of operations whose options have none.
-            process_set: the group's ranks.
-            ranks: the same, global, by rank in the group.
             store: torch.distributed's, for get_group_store().
         """
+        self = cls(rank, size)
+        self._now_rank, self._now_size = rank, size
         self._name = name
         self._shown = "world" if name in ("", "0", "default_pg") else name
         self._description = "undefined"
         self._timeout = timeout
+        self._store = store
+        self._abort_hooks = {}
+        self.kept = collections.deque()
+        self._closed = "reconfigure() comes first, because it was made with enable_reconfigure=True"
+        return self
+
+    def open(self, process_set: ProcessSet, ranks: list[int], world: _world.World, is_default: bool) -> None:
+        """Makes operations possible.
+
+        Args:
+            process_set: the group's ranks.
+            ranks: the same, in the job, by rank in the group.
+            world: of the default group.
+            is_default: this group is the default group, and closes `world` when it is shut down.
+        """
         self._process_set = process_set
         self._ranks = ranks
-        self._store = store
+        self._now_rank, self._now_size = ranks.index(basics.rank()), len(ranks)
+        # Ranks in the group by their place in the process set, whose order is the job's.
+        self._order = sorted(range(len(ranks)), key=ranks.__getitem__)
+        self._in_order = self._order == list(range(len(ranks)))
+        self._own_world = world if is_default else None
         self._numbers = itertools.count()
-        self._coalesced: Optional[list[Work]] = None
-        self._point_to_point = PointToPoint(self._shown, ranks, self.rank())
+        self._lines = _call_lines.CallLines(self._store, basics.rank(), ranks) if _call_lines.wanted() else None
+        self._point_to_point = PointToPoint(self._shown, ranks, self._now_rank, world.offers)
+        self._closed = ""
 
     # --- What torch asks about the group --------------------------------------
+
+    def rank(self) -> int:
+        return self._now_rank
+
+    def size(self) -> int:
+        return self._now_size
+
+    def getRank(self) -> int:
+        return self._now_rank
+
+    def getSize(self) -> int:
+        return self._now_size
 
     def getBackendName(self) -> str:
         return "maypole"
@@ -119,15 +178,21 @@ class ProcessGroup(dist.ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        # While torch makes a group it asks whether its flight recorder can record it, which needs a backend in C++.
-        made = self in dist.distributed_c10d._world.pg_map
-        return [torch.device("cpu"), torch.device("cuda")] if made else []
+        # torch's flight recorder records a backend in C++ only, and asks this whether there is one.
+        if sys._getframe(1).f_code.co_name == "_maybe_attach_flight_recorder":
+            return []
+        return [torch.device("cpu"), torch.device("cuda")]
 
     # Of a backend in C++, which this group has none of.
     supports_coalescing = False
-    supports_splitting = False
+    supports_splitting = True
+    supports_shrinking = True
+    supports_reconfigure = True
+    supports_abort_hooks = True
 
-    def _get_backend(self, device: torch.device) -> "ProcessGroup":
+    def _get_backend(self, device: torch.device) -> Any:
+        if self.others is not None and self.others.has(torch.device(device)):
+            return self.others.group._get_backend(torch.device(device))
         return self
 
     def _set_group_name(self, name: str) -> None:
@@ -139,24 +204,34 @@ class ProcessGroup(dist.ProcessGroup):
     def get_group_store(self) -> Any:
         return self._store
 
+    @property
+    def timeout(self) -> datetime.timedelta:
+        """Of operations whose options have none."""
+        return self._timeout
+
     def set_timeout(self, timeout: datetime.timedelta) -> None:
         self._timeout = timeout
 
     # --- Reductions -----------------------------------------------------------
 
+    @method_of_group
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
         op = opts.reduceOp if opts is not None else ReduceOp.SUM
-        return self._start("all_reduce", [self._reduced(t, op) for t in tensors], tensors, opts)
+        parts = [part for t in tensors for part in (_sparse(t, op) if t.is_sparse else [self._reduced(t, op)])]
+        return self._start("all_reduce", parts, tensors, opts)
 
+    @method_of_group
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
         return self.allreduce(tensors, opts)
 
+    @method_of_group
     def reduce(self, tensors: list[torch.Tensor], opts: Any) -> Work:
         # On other ranks than the root the tensor keeps its values, as with Gloo.
         at_root = self.rank() == opts.rootRank
         parts = [self._reduced(t, opts.reduceOp, None if at_root else torch.empty_like(t)) for t in tensors]
         return self._start("reduce", parts, tensors, opts)
 
+    @method_of_group
     def reduce_scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None) -> Work:
         parts = []
         for output, rows in zip(outputs, inputs):
@@ -164,14 +239,16 @@ class ProcessGroup(dist.ProcessGroup):
             if sizes == {output.numel()}:
                 parts.append(self._scattered(output, torch.cat([_rows(t) for t in rows]), opts))
             else:  # a part for each rank, of any size: reduced as one, and cut
-                whole = torch.cat([t.reshape(-1) for t in rows])
+                whole = _joined(rows)
                 start = sum(t.numel() for t in rows[:self.rank()])
                 parts.append(self._reduced_part(output, whole, start, opts))
         return self._start("reduce_scatter", parts, outputs, opts)
 
+    @method_of_group
     def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
         return self.reduce_scatter_single_coalesced([output], [tensor], opts)
 
+    @method_of_group
     def reduce_scatter_single_coalesced(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor],
                                         opts: Any = None) -> Work:
         parts = []
@@ -179,32 +256,37 @@ class ProcessGroup(dist.ProcessGroup):
             if tensor.numel() != output.numel() * self.size():
                 raise ValueError(f"reduce_scatter_tensor: the input has {tensor.numel()} elements, expected "
                                  f"{self.size()} times the output's {output.numel()}")
-            parts.append(self._scattered(output, tensor.reshape(self.size(), -1), opts))
+            parts.append(self._scattered(output, tensor.reshape(self.size(), output.numel()), opts))
         return self._start("reduce_scatter_tensor", parts, outputs, opts)
 
     # --- Collectives that move data -------------------------------------------
 
+    @method_of_group
     def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Work:
         root = self._ranks[opts.rootRank]
         parts = [_Part(partial(_submissions.broadcast, t, root, in_place=True)) for t in tensors]
         return self._start("broadcast", parts, tensors, opts)
 
+    @method_of_group
     def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Work:
         parts = []
         for into, tensor in zip(outputs, inputs):
             same = all(t.numel() == tensor.numel() for t in into)
             row = _rows(tensor) if same else tensor.reshape(-1)
-            parts.append(_Part(partial(_submissions.allgather, row), partial(_copy_parts, into)))
+            parts.append(_Part(partial(_submissions.allgather, row), partial(_copy_parts, self._ordered(into))))
         return self._start("all_gather", parts, [t for into in outputs for t in into], opts)
 
+    @method_of_group
     def allgather_coalesced(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor],
                             opts: Any = None) -> Work:
         # Here outputs[i] are the i-th tensors' of all ranks.
         return self.allgather(outputs, inputs, opts)
 
+    @method_of_group
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
         return self.all_gather_single_coalesced([output], [tensor], opts)
 
+    @method_of_group
     def all_gather_single_coalesced(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor],
                                     opts: Any = None) -> Work:
         parts = []
@@ -212,33 +294,39 @@ class ProcessGroup(dist.ProcessGroup):
             if output.numel() != tensor.numel() * self.size():
                 raise ValueError(f"all_gather_into_tensor: the output has {output.numel()} elements, expected "
                                  f"{self.size()} times the input's {tensor.numel()}")
-            parts.append(_Part(partial(_submissions.allgather, _rows(tensor)), partial(_copy_whole, output)))
+            finish = partial(_copy_whole, output) if self._in_order else partial(_copy_rows, output, self._order)
+            parts.append(_Part(partial(_submissions.allgather, _rows(tensor)), finish))
         return self._start("all_gather_into_tensor", parts, outputs, opts)
 
+    @method_of_group
     def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> Work:
         parts = []
         for number, tensor in enumerate(inputs):
             flat = tensor.reshape(-1)
-            splits = [flat.numel() if rank == opts.rootRank else 0 for rank in range(self.size())]
-            into = outputs[number] if self.rank() == opts.rootRank else []
+            splits = [flat.numel() if rank == opts.rootRank else 0 for rank in self._order]
+            into = self._ordered(outputs[number]) if self.rank() == opts.rootRank else []
             parts.append(_Part(partial(_submissions.alltoall, flat, splits), partial(_copy_received, into)))
         return self._start("gather", parts, [t for into in outputs for t in into], opts)
 
+    @method_of_group
     def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> Work:
         parts = []
         for number, output in enumerate(outputs):
-            sent = inputs[number] if self.rank() == opts.rootRank else []
-            flat = torch.cat([t.reshape(-1) for t in sent]) if sent else output.new_empty(0)
+            sent = self._ordered(inputs[number]) if self.rank() == opts.rootRank else []
+            flat = _joined(sent) if sent else output.new_empty(0)
             splits = [t.numel() for t in sent] or [0] * self.size()
             parts.append(_Part(partial(_submissions.alltoall, flat, splits), partial(_copy_received, [output])))
         return self._start("scatter", parts, outputs, opts)
 
+    @method_of_group
     def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Work:
-        flat = torch.cat([t.reshape(-1) for t in inputs])
-        part = _Part(partial(_submissions.alltoall, flat, [t.numel() for t in inputs]),
-                     partial(_copy_received, outputs))
+        sent = self._ordered(inputs)
+        flat = _joined(sent)
+        part = _Part(partial(_submissions.alltoall, flat, [t.numel() for t in sent]),
+                     partial(_copy_received, self._ordered(outputs)))
         return self._start("all_to_all", [part], outputs, opts)
 
+    @method_of_group
     def all_to_all_single(self, output: torch.Tensor, tensor: torch.Tensor, output_splits: Sequence[int],
                           input_splits: Sequence[int], opts: Any = None) -> Work:
         size = self.size()
@@ -248,15 +336,36 @@ class ProcessGroup(dist.ProcessGroup):
                 raise ValueError(f"all_to_all_single: the {what} has {rows} rows, which {list(given) or size} do not "
                                  "divide among the ranks")
         splits = list(input_splits) or [tensor.shape[0] // size] * size
-        part = _Part(partial(_submissions.alltoall, tensor, splits), partial(_copy_received, [output]))
+        into: Sequence[torch.Tensor] = [output]
+        if not self._in_order:
+            tensor = torch.cat(self._ordered(tensor.split(splits)))
+            splits = self._ordered(splits)
+            into = self._ordered(output.split(list(output_splits) or [output.shape[0] // size] * size))
+        part = _Part(partial(_submissions.alltoall, tensor, splits), partial(_copy_received, into))
         return self._start("all_to_all_single", [part], [output], opts)
 
+    @method_of_group
     def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> Work:
+        self._check_open()
         (tensor,) = tensors
         return Work(f"send to rank {dst} of group '{self._shown}'",
-                    [self._point_to_point.send(tensor.contiguous(), dst, tag)], tensors, None, self._timeout)
+                    [self._point_to_point.send(tensor.contiguous(), dst, tag)], tensors, None, self._timeout,
+                    self._failed)
 
+    @method_of_group
     def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> Work:
+        self._check_open()
+        start = partial(self._point_to_point.receive, source=src, tag=tag)
+        return self._received(f"rank {src}", tensors, start)
+
+    @method_of_group
+    def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> Work:
+        self._check_open()
+        return self._received("any rank", tensors, partial(self._point_to_point.receive_any, tag=tag))
+
+    recvAnysource = recv_anysource  # what C++ calls it
+
+    def _received(self, source: str, tensors: list[torch.Tensor], start: Callable[[torch.Tensor], Any]) -> Work:
         (tensor,) = tensors
         buffer = tensor if tensor.is_contiguous() else torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
@@ -264,15 +373,12 @@ class ProcessGroup(dist.ProcessGroup):
             if buffer is not tensor:
                 tensor.copy_(buffer)
 
-        return Work(f"recv from rank {src} of group '{self._shown}'",
-                    [self._point_to_point.receive(buffer, src, tag)], tensors, finish, self._timeout)
-
-    def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> Work:
-        raise NotImplementedError("the backend 'maypole' has no recv() from any rank yet; name the sender, or make a "
-                                  "group of another backend for it: new_group(backend='gloo')")
+        return Work(f"recv from {source} of group '{self._shown}'", [start(buffer)], tensors, finish, self._timeout,
+                    self._failed)
 
     # --- Synchronization ------------------------------------------------------
 
+    @method_of_group
     def barrier(self, opts: Any = None) -> Work:
         # A reduction, which is matched by the group's order as all others are.
         part = _allreduce(torch.zeros(1, dtype=torch.uint8), Sum, 1.0)
@@ -283,17 +389,90 @@ class ProcessGroup(dist.ProcessGroup):
         self.barrier().wait(timeout)
 
     def _start_coalescing(self, device: Any) -> None:
-        self._coalesced = []
+        if self.others is not None and self.others.has(torch.device(device)):
+            self.others.group._start_coalescing(torch.device(device))
+        else:
+            self._coalesced = []
 
-    def _end_coalescing(self, device: Any) -> Work:
+    def _end_coalescing(self, device: Any) -> Any:
+        if self.others is not None and self.others.has(torch.device(device)):
+            return self.others.group._end_coalescing(torch.device(device))
         works, self._coalesced = self._coalesced or [], None
         return Work.together(f"coalesced operations of group '{self._shown}'", works, self._timeout)
 
+    # --- The end of a group, and other ranks ----------------------------------
+
     def abort(self) -> None:
-        """Nothing of a group is to be aborted: an error ends its operations on all ranks."""
+        """Makes operations fail: those of the default group on all ranks of the job, those of another one when called.
+
+        The abort of the default group ends the membership epoch.
+        """
+        self._call_abort_hooks()
+        self._closed = "it was aborted"
+        if self.others is not None:
+            self.others.group.abort()
+        if self._own_world is not None:
+            self._own_world.offers.close()
+            _epochs.leave()
 
     def shutdown(self) -> None:
-        """Nothing: the process set is used again by a group of the same ranks."""
+        """The process set stays: a group of the same ranks uses it again."""
+        self._closed = "it was destroyed"
+        if self.others is not None:
+            self.others.group.shutdown()
+        if self._own_world is not None:
+            self._own_world.offers.close()
+
+    def register_abort_hook(self, hook_id: int, hook: Callable[[], None]) -> None:
+        self._abort_hooks[hook_id] = hook
+
+    def unregister_abort_hook(self, hook_id: int) -> None:
+        self._abort_hooks.pop(hook_id, None)
+
+    def _call_abort_hooks(self) -> None:
+        for hook in list(self._abort_hooks.values()):
+            hook()
+
+    def shrink(self, ranks_to_exclude: list[int], shrink_flags: int = 0, opts_override: Any = None) -> Any:
+        """What shrink_group() calls on the ranks that stay; returns the smaller group as a torch Backend.
+
+        If the membership epoch is over, or shrink_flags is not 0 (SHRINK_ABORT), it begins the next one.
+        """
+        from maypole.torch.distributed import _membership
+        try:
+            return _membership.shrunk(self, self._own_world, self._ranks, sorted(set(ranks_to_exclude)), shrink_flags)
+        except HorovodInternalError as error:
+            raise dist.DistBackendError(f"shrink_group() of group '{self._shown}': {error}") from None
+
+    def get_reconfigure_handle(self) -> str:
+        return _epochs.HANDLE
+
+    def reconfigure(self, opts: Any) -> Work:
+        """Begins a membership epoch with those whose handles are given; the Work has ended."""
+        from maypole.torch.distributed import _membership
+        try:
+            _membership.reconfigure(self, self._own_world, opts)
+        except HorovodInternalError as error:
+            raise dist.DistBackendError(f"reconfigure() of group '{self._shown}': {error}") from None
+        return Work(f"reconfigure of group '{self._shown}'", [], [], None, self._timeout, self._failed)
+
+    def split_group(self, new_ranks: list[int], timeout: Optional[datetime.timedelta] = None, opts: Any = None,
+                    group_name: Optional[str] = None, group_desc: Optional[str] = None,
+                    device_types: Any = None) -> Optional["ProcessGroup"]:
+        """What dist.split_group() calls on all ranks of this group; None on those that are not in the new one."""
+        self._check_open()
+        if self.others is not None:
+            raise NotImplementedError("split_group() of a group of several backends; use new_group()")
+        if self.rank() not in new_ranks:
+            return None
+        name = group_name or f"{self._name}.{'.'.join(map(str, new_ranks))}"
+        child = ProcessGroup.of(new_ranks.index(self.rank()), len(new_ranks), name, timeout or self._timeout,
+                                dist.PrefixStore(f"{name}/", self._store))
+        child.setGroupDesc(group_desc or "undefined")
+        ranks = [self._ranks[rank] for rank in new_ranks]
+        assert _world.current is not None
+        child.open(process_sets.of_members(ranks), ranks, _world.current, is_default=False)
+        return child
 
     # --- What torch before 2.15 calls them ------------------------------------
 
@@ -307,17 +486,25 @@ class ProcessGroup(dist.ProcessGroup):
 
     def _start(self, what: str, parts: list["_Part"], tensors: list[torch.Tensor], opts: Any) -> Work:
         """Submits the parts of one call."""
+        self._check_open()
         number = next(self._numbers)
+        if self._lines is not None:
+            self._lines.note(number, what)
+        called = f"{what}, call {number} of group '{self._shown}'"
+        failed = partial(self._failed, number=number)
         process_set = id_of(self._process_set)
         name = f"{self._shown}#{number % _NAMES}"
         pendings = [
             part.describe(name=name if index == 0 else f"{name}.{index}", process_set=process_set)
             for index, part in enumerate(parts)
         ]
-        if len(pendings) == 1:
-            operations.start(pendings[0])
-        elif pendings:
-            operations.start_group(pendings)
+        try:
+            if len(pendings) == 1:
+                operations.start(pendings[0])
+            elif pendings:
+                operations.start_group(pendings)
+        except HorovodInternalError as error:
+            raise dist.DistBackendError(f"{called}: {error}{failed(error)}") from None
         finishes = [part.finish for part in parts]
         finish: Optional[Finish] = None
         if any(f is not None for f in finishes):
@@ -331,10 +518,25 @@ class ProcessGroup(dist.ProcessGroup):
         timeout = getattr(opts, "timeout", None)
         if timeout is None or timeout.total_seconds() <= 0:
             timeout = self._timeout
-        work = Work(f"{what}, call {number} of group '{self._shown}'", pendings, tensors, finish, timeout)
+        work = Work(called, pendings, tensors, finish, timeout, failed)
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise dist.DistBackendError(f"group '{self._shown}': {self._closed}")
+
+    def _failed(self, error: Optional[HorovodInternalError], number: Optional[int] = None) -> str:
+        """What a call does that has failed, or (error is None) is late; returns what its text gets at its end."""
+        if error is not None:
+            _epochs.note(error)
+        self._call_abort_hooks()
+        return "" if self._lines is None or number is None else self._lines.described(number)
+
+    def _ordered(self, of_ranks: Sequence[Any]) -> list[Any]:
+        """What is by rank in the group, by place in the process set."""
+        return list(of_ranks) if self._in_order else [of_ranks[rank] for rank in self._order]
 
     def _reduced(self, tensor: torch.Tensor, op: Any, into: Optional[torch.Tensor] = None) -> "_Part":
         """The reduction of `tensor`, into itself or into another one of its shape and strides."""
@@ -350,7 +552,8 @@ class ProcessGroup(dist.ProcessGroup):
         """This rank's row of the sum of `rows`, into `output`."""
         op = opts.reduceOp if opts is not None else ReduceOp.SUM
         if _red_op(op) in (ReduceOp.SUM, ReduceOp.AVG, ReduceOp.PREMUL_SUM):
-            return _Part(partial(_submissions.reducescatter, rows, op=_reduction(_red_op(op)), prescale=_factor(op),
+            ordered = rows if self._in_order else rows[self._order]
+            return _Part(partial(_submissions.reducescatter, ordered, op=_reduction(_red_op(op)), prescale=_factor(op),
                                  postscale=1.0), partial(_copy_whole, output))
         return self._reduced_part(output, rows.reshape(-1), self.rank() * output.numel(), opts)
 
@@ -382,6 +585,20 @@ def _allreduce(tensor: torch.Tensor, op: Any, factor: float) -> _Part:
     return _Part(partial(_submissions.allreduce, tensor, op=op, prescale=factor, postscale=1.0, in_place=True))
 
 
+def _sparse(tensor: torch.Tensor, op: Any) -> list[_Part]:
+    """The sum of sparse tensors of one shape, into `tensor`: all ranks' indices and values, added up by each rank."""
+    if _red_op(op) != ReduceOp.SUM:
+        raise ValueError(f"all_reduce of a sparse tensor: {op} is not SUM, which is the only one, as with Gloo")
+    own = tensor.coalesce()
+    gathered: list[torch.Tensor] = []
+
+    def finish(values: torch.Tensor) -> None:
+        tensor.copy_(torch.sparse_coo_tensor(gathered[0].t(), values, tensor.shape).coalesce())
+
+    return [_Part(partial(_submissions.allgather, own.indices().t().contiguous()), gathered.append),
+            _Part(partial(_submissions.allgather, own.values()), finish)]
+
+
 def _reduction(kind: Any) -> Any:
     if kind not in _REDUCTIONS:
         raise ValueError(f"{kind} is not a reduction of the backend 'maypole'; use SUM, AVG, PREMUL_SUM, MIN, MAX, "
@@ -394,6 +611,13 @@ def _reduction(kind: Any) -> Any:
 
 def _copy_whole(output: torch.Tensor, result: torch.Tensor) -> None:
     output.copy_(result.view(output.shape))
+
+
+def _copy_rows(output: torch.Tensor, order: list[int], result: torch.Tensor) -> None:
+    """The i-th row of the result is the order[i]-th of the output."""
+    rows = torch.empty_like(result)
+    rows[order] = result
+    _copy_whole(output, rows)
 
 
 def _copy_parts(outputs: Sequence[torch.Tensor], result: torch.Tensor) -> None:

@@ -14,9 +14,12 @@ import torch
 import torch.distributed as dist
 
 from maypole.common.exceptions import HorovodInternalError
+from maypole.torch.distributed._point_to_point import Matched
 
 # What copies the results (in the order of the operations) to the caller's tensors.
 Finish = Callable[[list[Any]], None]
+# Is called when an operation has failed with an error, or is late (None); returns what the text gets at its end.
+Failed = Callable[[Optional[HorovodInternalError]], str]
 
 
 class Work(dist._Work):
@@ -24,18 +27,22 @@ class Work(dist._Work):
 
     Args:
         what: how errors name it: "all_reduce number 5 of group 'default'".
-        pendings: the operations (common.operations.Pending, _point_to_point.Deferred).
+        pendings: the operations (common.operations.Pending, _point_to_point.Deferred or Matched).
         tensors: the value of the future.
         finish: see Finish; None: the operations write to `tensors` themselves.
         timeout: how long wait() waits if its caller does not say.
+        failed: see Failed.
 
     Thread contract: any thread.
     """
 
     def __init__(self, what: str, pendings: Sequence[Any], tensors: list[torch.Tensor],
-                 finish: Optional[Finish], timeout: datetime.timedelta):
+                 finish: Optional[Finish], timeout: datetime.timedelta, failed: Failed = lambda error: ""):
         super().__init__()
         self._what = what
+        self._failed = failed
+        self._keeps_tensors = True
+        self._received = next((p for p in pendings if isinstance(p, Matched)), None)
         self._pendings = list(pendings)
         self._tensors = tensors
         self._finish = finish
@@ -58,6 +65,10 @@ class Work(dist._Work):
         pendings = [pending for work in works for pending in work._pendings]
         return cls(what, pendings, [t for work in works for t in work._tensors], finish, timeout)
 
+    def outlive_python(self) -> None:
+        """For one that only C++ will use, and which others keep: it keeps no tensors when its end was waited for."""
+        self._keeps_tensors = False
+
     def wait(self, timeout: Optional[datetime.timedelta] = None) -> bool:
         """Waits for the end; raises DistBackendError if the operation failed or has not ended in time."""
         limit = timeout or self._timeout
@@ -65,8 +76,10 @@ class Work(dist._Work):
         for pending in list(self._pendings):
             late = pending.wait_until(deadline)
             if late is not None:
-                raise dist.DistBackendError(f"{self._what} has not ended in {limit.total_seconds():g} s: {late}")
+                raise dist.DistBackendError(f"{self._what} has not ended in {limit.total_seconds():g} s: {late}"
+                                            f"{self._failed(None)}")
         self._end()
+        self._forget_tensors()
         if self._error is not None:
             raise self._error
         return True
@@ -94,13 +107,21 @@ class Work(dist._Work):
         self.wait()
         return self._tensors
 
+    def source_rank(self) -> int:
+        """The rank in the group from which a recv() has received."""
+        if self._received is None or self._received.source is None:
+            raise RuntimeError(f"{self._what}: a source rank is of a recv() from any rank that has ended")
+        return self._received.source
+
+    _source_rank = source_rank  # torch's functions call this
+
     def get_future(self) -> torch.futures.Future:
         """A future of the tensors, which Maypole's completion thread completes."""
         with self._lock:
             if self._future is not None:
                 return self._future
             devices = sorted({t.device for t in self._tensors if t.device.type == "cuda"}, key=str)
-            self._future = torch.futures.Future(devices=devices)
+            self._future = future = torch.futures.Future(devices=devices)
         missing = len(self._pendings)
         if missing == 0:
             self._complete()
@@ -115,7 +136,7 @@ class Work(dist._Work):
                     self._complete()
 
             pending.call_when_done(done)
-        return self._future
+        return future
 
     def _complete(self) -> None:
         self._end()
@@ -124,6 +145,7 @@ class Work(dist._Work):
             self._future.set_exception(self._error)
         else:
             self._future.set_result(self._tensors)
+        self._forget_tensors()
 
     def _end(self) -> None:
         """Takes the results of the operations, which have ended."""
@@ -138,8 +160,12 @@ class Work(dist._Work):
                     with torch.no_grad():
                         self._finish(results)
             except HorovodInternalError as error:
-                self._error = dist.DistBackendError(f"{self._what}: {error}")
+                self._error = dist.DistBackendError(f"{self._what}: {error}{self._failed(error)}")
             except Exception as error:
                 self._error = error
             self._pendings, self._finish = [], None
             self._ended = True
+
+    def _forget_tensors(self) -> None:
+        if not self._keeps_tensors:
+            self._tensors, self._future = [], None

@@ -1,0 +1,91 @@
+"""MAYPOLE_TRACE_CALLS=1: errors name the line of the script that has made the call, on each rank.
+
+Each rank notes the lines of its last calls. When a call fails, it publishes them in torch.distributed's store, and
+reads those of the others, which have the error too. So calls without an error cost a walk up the stack, no more.
+"""
+
+import collections
+import datetime
+import json
+import os
+import sys
+import time
+from typing import Any, Optional
+
+import torch
+
+# The calls of a group whose lines are kept: ranks can differ by that number.
+_KEPT = 64
+# For how long a rank waits for the lines of the others, which may have died.
+_SECONDS = 1.0
+
+_OWN = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(os.path.abspath(__file__)) + os.sep)
+
+
+def wanted() -> bool:
+    """Whether MAYPOLE_TRACE_CALLS asks for lines."""
+    return os.environ.get("MAYPOLE_TRACE_CALLS", "0") not in ("", "0")
+
+
+def _line_of_script() -> str:
+    """The innermost line of the stack that is neither torch's nor this package's."""
+    frame: Optional[Any] = sys._getframe()
+    while frame is not None and frame.f_code.co_filename.startswith(_OWN):
+        frame = frame.f_back
+    # A callback of DDP's reducer has nothing but torch above it.
+    return "no line of the script" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+class CallLines:
+    """The lines of the calls of one group.
+
+    Args:
+        store: torch.distributed's, of the group.
+        rank: this one's, in the job.
+        ranks: the group's, in the job.
+    """
+
+    def __init__(self, store: Any, rank: int, ranks: list[int]):
+        self._store = store
+        self._rank = rank
+        self._ranks = ranks
+        self._calls: collections.OrderedDict[int, str] = collections.OrderedDict()
+        self._published = False
+
+    def note(self, number: int, what: str) -> None:
+        """The call `number` of the group is made now."""
+        self._calls[number] = f"{what} at {_line_of_script()}"
+        if len(self._calls) > _KEPT:
+            self._calls.popitem(last=False)
+
+    def described(self, number: int) -> str:
+        """" [rank 0: all_reduce at train.py:12; rank 1: ...]" of the call `number`, which has failed.
+
+        Waits for the other ranks, but not long.
+        """
+        if not self._published:  # what fails after that is a consequence
+            self._published = True
+            self._store.set(self._key(self._rank), json.dumps(list(self._calls.items())))
+        deadline = time.monotonic() + _SECONDS
+        lines = [f"rank {rank}: {self._of_rank(rank, number, deadline)}" for rank in self._ranks]
+        return f" [call {number}: {'; '.join(lines)}]"
+
+    def _key(self, rank: int) -> str:
+        return f"maypole/calls/{rank}"
+
+    def _of_rank(self, rank: int, number: int, deadline: float) -> str:
+        if rank == self._rank:
+            calls = dict(self._calls)
+        else:
+            left = datetime.timedelta(seconds=max(0.05, deadline - time.monotonic()))
+            try:
+                self._store.wait([self._key(rank)], left)
+                calls = {int(n): line for n, line in json.loads(self._store.get(self._key(rank)))}
+            except Exception:  # torch's types for a timeout and a lost store differ by its version
+                return "it has not said"
+        if number in calls:
+            return calls[number]
+        if not calls:
+            return "no call"
+        last = max(calls)
+        return f"not there; its last call {last} is {calls[last]}" if last < number else "too long ago"

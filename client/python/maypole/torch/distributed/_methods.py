@@ -1,0 +1,111 @@
+"""The methods of a group, as torch calls them; groups of several backends: "cpu:maypole,cuda:nccl".
+
+torch.distributed makes one backend for each device and puts them together, but only backends in C++: the first one that
+is a Python class replaces the whole group. So this backend makes the rest, as a group of torch.distributed of its own,
+and passes on to it what is called with tensors of other devices.
+"""
+
+import datetime
+import functools
+import sys
+from typing import Any, Callable, Optional
+
+import torch
+import torch.distributed as dist
+
+# What torch before 2.15 calls the methods.
+OLD_NAMES = {
+    "all_gather_single": "_allgather_base",
+    "all_gather_single_coalesced": "allgather_into_tensor_coalesced",
+    "reduce_scatter_single": "_reduce_scatter_base",
+    "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
+    "all_to_all_single": "alltoall_base",
+}
+
+
+def backends_of_group() -> dict[str, str]:
+    """{"cpu": "maypole", "cuda": "nccl"} of the group that torch.distributed makes now.
+
+    It does not tell a backend: this is a local variable of the function that calls us.
+    """
+    frame = sys._getframe()
+    while frame is not None and frame.f_code.co_name != "_new_process_group_helper":
+        frame = frame.f_back  # type: ignore[assignment]
+    config = frame.f_locals.get("backend_config") if frame is not None else None
+    return {} if config is None else {device: str(name) for device, name in config.get_device_backend_map().items()}
+
+
+class OtherDevices:
+    """The backends of the devices that are not Maypole's.
+
+    Args:
+        backends: by device.
+        options: torch.distributed's for the whole group.
+    """
+
+    def __init__(self, backends: dict[str, str], options: Any):
+        self.devices = [torch.device(device) for device in backends]
+        c10d = dist.distributed_c10d
+        timeout: datetime.timedelta = options.timeout
+        self.group, _ = c10d._new_process_group_helper(
+            options.group_size, options.group_rank, list(options.global_ranks_in_group),
+            ",".join(f"{device}:{name}" for device, name in backends.items()), options.store,
+            group_name=f"{options.group_id}.others", timeout=timeout)
+        self._forget()
+
+    def _forget(self) -> None:
+        """It is no group that a program could see."""
+        world = dist.distributed_c10d._world
+        unregister = getattr(torch._C._distributed_c10d, "_unregister_process_group", None)
+        if unregister is not None:  # torch 2.1 has no register
+            unregister(world.pg_names[self.group])
+        for table in (world.pg_map, world.pg_names, world.pg_group_ranks, world.pg_backend_config, world.pg_to_tag):
+            table.pop(self.group, None)
+        for groups in world.tags_to_pg.values():
+            while self.group in groups:
+                groups.remove(self.group)
+
+    def has(self, device: Optional[torch.device]) -> bool:
+        """Whether tensors of this device are theirs."""
+        return device is not None and any(device.type == each.type for each in self.devices)
+
+
+# Before torch 2.15 (or a little earlier), C++ that calls a method keeps only the C++ part of the Work that it gets.
+# With the Python part its wait() would be gone, and C++'s own one never returns. So the group keeps the last ones that
+# it has not given to torch's functions in Python, whose callers hold them themselves.
+_KEPT_WORKS = 1000 if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 15) else 0
+_FUNCTIONS = dist.distributed_c10d.__file__
+
+
+def method_of_group(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of ProcessGroup that returns a Work; calls with tensors of other devices go to their backends."""
+
+    @functools.wraps(method)
+    def chosen(self: Any, *args: Any, **kwargs: Any) -> Any:
+        others: Optional[OtherDevices] = self.others
+        if others is not None and others.has(_device_of(args)):
+            name = method.__name__
+            theirs = getattr(others.group, name, None) or getattr(others.group, OLD_NAMES[name])
+            return theirs(*args, **kwargs)
+        work = method(self, *args, **kwargs)
+        caller = sys._getframe().f_back
+        if _KEPT_WORKS and (caller is None or caller.f_code.co_filename != _FUNCTIONS):
+            work.outlive_python()
+            self.kept.append(work)
+            if len(self.kept) > _KEPT_WORKS:
+                self.kept.popleft()
+        return work
+
+    return chosen
+
+
+def _device_of(args: Any) -> Optional[torch.device]:
+    """The device of the first tensor in these, or in lists in these."""
+    for each in args:
+        if isinstance(each, torch.Tensor):
+            return each.device
+        if isinstance(each, (list, tuple)):
+            found = _device_of(each)
+            if found is not None:
+                return found
+    return None

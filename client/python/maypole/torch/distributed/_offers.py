@@ -1,0 +1,289 @@
+"""What ranks have sent to whom, told to those who receive from any rank.
+
+send() submits its operation at once, and a recv() that names the sender finds it by its name (_point_to_point.py).
+recv() from any rank must first learn who has sent. So it subscribes: it connects to each other rank of the group, which
+answers with the number of messages it has sent to the subscriber with this tag, and again at each further one. The
+receiver takes the next message of a rank that has sent more than it has received, as if the program had named it.
+
+    receiver                                 sender
+    {"group": g, "rank": r, "tag": t}   ->
+                                        <-   {"group": g, "rank": s, "tag": t, "sent": 3}   at once, and at each send
+                                        <-   {"leaves": true}                               when it leaves orderly
+
+Who receives from named ranks only pays nothing but a listening socket for each process. Its thread is started by the
+first send, or the first receive from any rank, and sleeps in select() until something comes. A connection that ends
+without "leaves" is a death: the receive becomes one from the rank that died, whose operation the library fails by name.
+
+The addresses, and a secret that a subscriber must show, come from the store of torch.distributed.
+
+Thread contract: any thread.
+"""
+
+import contextlib
+import hmac
+import json
+import logging
+import os
+import secrets
+import selectors
+import socket
+import threading
+from typing import Any, Callable, Optional
+
+from maypole.common import basics, process_sets
+from maypole.common.exceptions import HorovodInternalError
+
+_log = logging.getLogger("maypole.torch.distributed")
+# In place of a count.
+LEFT, DIED = -1, -2
+
+_SECRET_BYTES = 16
+_CONNECT_SECONDS = 30
+# A subscription is a hundred bytes, or so.
+_LONGEST_LINE = 65536
+
+
+class _Peer:
+    """A connection, of which whole lines are taken."""
+
+    def __init__(self, connection: socket.socket, secret: bytes = b""):
+        self.connection = connection
+        self.missing_secret = secret  # what must come before the first line
+        self.rank: Optional[int] = None
+        self.left = False
+        self._received = b""
+        self._lock = threading.Lock()
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Sends a line; a peer that has gone is found by the thread that reads."""
+        with self._lock:
+            try:
+                self.connection.sendall(json.dumps(message).encode() + b"\n")
+            except OSError:
+                _log.debug("a subscriber has gone")
+
+    def receive(self) -> Optional[list[dict[str, Any]]]:
+        """The messages that are there; None at the end of the connection."""
+        try:
+            data = self.connection.recv(_LONGEST_LINE)
+        except BlockingIOError:
+            return []
+        except OSError:
+            return None
+        self._received += data
+        if self.missing_secret:
+            if len(self._received) < len(self.missing_secret):
+                return [] if data else None
+            shown = self._received[:len(self.missing_secret)]
+            if not hmac.compare_digest(shown, self.missing_secret):
+                return None
+            self._received, self.missing_secret = self._received[len(shown):], b""
+        *lines, self._received = self._received.split(b"\n")
+        if not data and not lines or len(self._received) > _LONGEST_LINE:
+            return None
+        try:
+            return [json.loads(line) for line in lines]
+        except ValueError:
+            return None
+
+
+class Offers:
+    """One for each process that is in a group; made with the default group, closed with it.
+
+    Args:
+        rank: this one's, in the job.
+        address_of: gives `address` of another rank's Offers.
+
+    Attributes:
+        address: what a subscriber needs to know.
+    """
+
+    def __init__(self, rank: int, address_of: Callable[[int], str]):
+        self._rank = rank
+        self._address_of = address_of
+        self._lock = threading.Lock()
+        self._secret = secrets.token_bytes(_SECRET_BYTES)
+        self._listener = socket.create_server(("127.0.0.1" if basics.cross_size() == 1 else "", 0))
+        self._listener.setblocking(False)
+        self._wake_reader, self._wake_writer = socket.socketpair()
+        self._selector = selectors.DefaultSelector()
+        self._thread: Optional[threading.Thread] = None
+        self._closed = False
+        self._subscribers: dict[tuple[str, int, int], _Peer] = {}  # by group, rank that receives, tag
+        self._sent: dict[tuple[str, int, int], int] = {}
+        self._peers: dict[int, _Peer] = {}  # whom this process has subscribed at
+        self._listeners: dict[tuple[str, int], Callable[[int, int], None]] = {}  # by group, tag
+        self.address = json.dumps({
+            "host": own_address(),
+            "name": socket.gethostname(),
+            "port": self._listener.getsockname()[1],
+            "secret": self._secret.hex()
+        })
+
+    # --- The side that sends --------------------------------------------------
+
+    def sent(self, group: str, to: int, tag: int, count: int) -> None:
+        """This rank has sent `count` messages with this tag to the rank `to` of the job."""
+        key = (group, to, tag)
+        with self._lock:
+            self._sent[key] = count
+            subscriber = self._subscribers.get(key)
+            self._start()
+        if subscriber is not None:
+            subscriber.send(self._count(key, count))
+
+    def _count(self, key: tuple[str, int, int], count: int) -> dict[str, Any]:
+        group, _, tag = key
+        return {"group": group, "rank": self._rank, "tag": tag, "sent": count}
+
+    # --- The side that receives -----------------------------------------------
+
+    def subscribe(self, group: str, ranks: list[int], tag: int,
+                  heard: Callable[[int, int], None]) -> None:
+        """Calls heard(rank, count) now and then: how many that rank has sent, or that it has LEFT or DIED.
+
+        It is called by a thread of this object. The second call for a group and tag does nothing.
+
+        Raises:
+            ConnectionError: a rank cannot be reached.
+        """
+        with self._lock:
+            if (group, tag) in self._listeners:
+                return
+            self._listeners[group, tag] = heard
+            self._start()
+        for rank in ranks:
+            if rank == self._rank:
+                continue
+            try:
+                self._connected(rank).send({"group": group, "rank": self._rank, "tag": tag})
+            except (ConnectionRefusedError, ConnectionResetError, BrokenPipeError):
+                heard(rank, DIED if self._epoch_is_over() else LEFT)
+
+    def _epoch_is_over(self) -> bool:
+        """Whether operations can only fail: so it is after a death."""
+        try:
+            process_sets.start_of_members([self._rank]).wait()
+        except HorovodInternalError:
+            return True
+        return False
+
+    def _connected(self, rank: int) -> _Peer:
+        with self._lock:
+            peer = self._peers.get(rank)
+            if peer is not None:
+                return peer
+        at = json.loads(self._address_of(rank))
+        host = "127.0.0.1" if at["name"] == socket.gethostname() else at["host"]
+        try:
+            connection = socket.create_connection((host, at["port"]), _CONNECT_SECONDS)
+        except ConnectionRefusedError:
+            raise
+        except OSError as error:
+            raise ConnectionError(f"recv() from any rank: rank {rank} ({at['name']}) cannot be reached at "
+                                  f"{host}:{at['port']}: {error}") from None
+        connection.settimeout(None)
+        connection.sendall(bytes.fromhex(at["secret"]))
+        peer = _Peer(connection)
+        peer.rank = rank
+        with self._lock:
+            self._peers[rank] = peer
+        self._watch(peer)
+        return peer
+
+    # --- The thread -----------------------------------------------------------
+
+    def close(self) -> None:
+        """Says to subscribers that this rank leaves, and ends the thread; a second call does nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            thread, subscribers = self._thread, set(self._subscribers.values())
+        for subscriber in subscribers:
+            subscriber.send({"leaves": True})
+        if thread is not None and thread is not threading.current_thread():
+            self._wake()
+            thread.join()
+        else:
+            self._close_all()
+
+    def _start(self) -> None:
+        if self._thread is None and not self._closed:
+            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+            self._selector.register(self._wake_reader, selectors.EVENT_READ, lambda: self._wake_reader.recv(4096))
+            self._thread = threading.Thread(target=self._run, name="maypole-offers", daemon=True)
+            self._thread.start()
+
+    def _watch(self, peer: _Peer) -> None:
+        self._selector.register(peer.connection, selectors.EVENT_READ, lambda: self._read(peer))
+        self._wake()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):  # the thread has seen already that it must end
+            self._wake_writer.send(b"x")
+
+    def _run(self) -> None:
+        while not self._closed:
+            for key, _ in self._selector.select():
+                key.data()
+        self._close_all()
+
+    def _close_all(self) -> None:
+        for key in list(self._selector.get_map().values()):
+            key.fileobj.close()  # type: ignore[union-attr]
+        self._selector.close()
+        for each in (self._listener, self._wake_reader, self._wake_writer):
+            each.close()
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            return
+        self._watch(_Peer(connection, self._secret))
+
+    def _read(self, peer: _Peer) -> None:
+        messages = peer.receive()
+        for message in messages or ():
+            if "sent" in message:
+                self._tell(message["group"], message["tag"], message["rank"], message["sent"])
+            elif "leaves" in message:
+                peer.left = True
+            else:
+                self._answer(peer, (message["group"], message["rank"], message["tag"]))
+        if messages is None:
+            self._selector.unregister(peer.connection)
+            peer.connection.close()
+            self._gone(peer)
+
+    def _answer(self, peer: _Peer, key: tuple[str, int, int]) -> None:
+        with self._lock:
+            self._subscribers[key] = peer
+            count = self._sent.get(key, 0)
+        peer.send(self._count(key, count))
+
+    def _gone(self, peer: _Peer) -> None:
+        with self._lock:
+            for key in [key for key, each in self._subscribers.items() if each is peer]:
+                del self._subscribers[key]
+            heard = list(self._listeners.values())
+        if peer.rank is not None:  # not a subscriber
+            for function in heard:
+                function(peer.rank, LEFT if peer.left else DIED)
+
+    def _tell(self, group: str, tag: int, rank: int, count: int) -> None:
+        with self._lock:
+            heard = self._listeners.get((group, tag))
+        if heard is not None:
+            heard(rank, count)
+
+
+def own_address() -> str:
+    """The address at which other hosts reach this one: that of the way to the store's host."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        try:
+            asking.connect((os.environ.get("MASTER_ADDR", ""), 9))  # sends nothing
+            return asking.getsockname()[0]
+        except OSError:
+            return socket.gethostname()

@@ -1,0 +1,39 @@
+"""The default group, as the others need it.
+
+torch.distributed counts ranks from 0 in the default group ("global ranks"), Maypole in the job. The numbers are equal,
+until shrink_group() or reconfigure() leave a default group of some ranks of the job.
+
+Thread contract: one thread at a time makes and closes groups.
+"""
+
+from typing import Callable, Optional
+
+from maypole.torch.distributed._offers import Offers
+
+
+class World:
+    """What belongs to a default group, and lives as long.
+
+    Args:
+        ranks: of the job, by rank in the default group.
+        rank: this one's, in the job.
+        address_of: as Offers has it.
+    """
+
+    def __init__(self, ranks: list[int], rank: int, address_of: Callable[[int], str]):
+        self.ranks = ranks
+        self.offers = Offers(rank, address_of)
+
+
+current: Optional[World] = None
+
+
+def replace(world: World) -> None:
+    """Makes this one the current one, and closes the former.
+
+    Older versions of torch do not tell a group that it is destroyed.
+    """
+    global current
+    if current is not None:
+        current.offers.close()
+    current = world

@@ -1,0 +1,373 @@
+"""Groups, dtypes and receives of torch.distributed that collectives.py has not: against the values themselves.
+
+Started by a launcher, on at least two ranks. Arguments are the names of parts; without one, all run that this torch has.
+Rank 0 prints 'right: NAMES'.
+"""
+
+import datetime
+import sys
+
+import torch
+import torch.distributed as dist
+
+import maypole.torch as hvd
+import maypole.torch.distributed  # noqa: F401 - torch before 2.15 does not find the backend itself
+from maypole.common import basics
+
+OPS = dist.ReduceOp
+TORCH = tuple(int(n) for n in torch.__version__.split(".")[:2])
+
+
+def same(what, ours, right):
+    for a, b in zip(ours, right):
+        if a.dtype != b.dtype or a.shape != b.shape or not torch.equal(a, b):
+            raise AssertionError(f"{what}: rank {dist.get_rank()} has {a}, expected {b}")
+
+
+def refused(error, text, function):
+    try:
+        function()
+    except error as e:
+        assert text in str(e), e
+    else:
+        raise AssertionError(f"no error: {text}")
+
+
+def sent(source, number, shape=(5,)):
+    return torch.full(shape, 100.0 * source + number)
+
+
+def any_source(rank, size):
+    """The order per sender and tag; receives in their order; a named receive behind one from any rank."""
+    each = 20
+    if rank == 0:
+        seen = {}
+        for _ in range(each * (size - 1)):
+            tensor = torch.zeros(5)
+            source = dist.recv(tensor, tag=3)
+            same(f"message from {source}", [tensor], [sent(source, seen.get(source, 0))])
+            seen[source] = seen.get(source, 0) + 1
+        assert seen == {source: each for source in range(1, size)}, seen
+        # Not contiguous, large, and by another tag that rank 1 has used before.
+        tensor = torch.zeros(600, 500).t()
+        assert dist.recv(tensor, tag=4) == 1
+        same("a large message", [tensor], [sent(1, 7, (500, 600))])
+    else:
+        works = [dist.isend(sent(rank, n), 0, tag=3) for n in range(each)]
+        if rank == 1:
+            works.append(dist.isend(sent(1, 7, (500, 600)), 0, tag=4))
+        for work in works:
+            work.wait()
+    dist.barrier()
+    if rank == 0:
+        tensors = [torch.zeros(5) for _ in range(3)]
+        # The first gets rank 1's first message, so the second, which names rank 1, gets the next one.
+        works = [dist.irecv(tensors[0], tag=5), dist.irecv(tensors[1], 1, tag=5)]
+        future = works[0].get_future()
+        assert not works[0].is_completed() and not works[1].is_completed()
+        dist.recv(torch.zeros(1), 1, tag=6)  # of another tag: passes by
+        dist.send(torch.zeros(1), 1, tag=6)
+        future.wait()
+        for work in works:
+            work.wait()
+        dist.recv(tensors[2], 1, tag=5)  # none from any rank waits any more
+        same("one from any rank, then named ones", tensors, [sent(1, n) for n in range(3)])
+        assert works[0]._source_rank() == 1
+    elif rank == 1:
+        dist.send(torch.zeros(1), 0, tag=6)
+        dist.recv(torch.zeros(1), 0, tag=6)
+        for n in range(3):
+            dist.send(sent(1, n), 0, tag=5)
+    dist.barrier()
+    group = dist.new_group(list(range(size)))
+    if rank == size - 1:
+        for _ in range(size - 1):
+            tensor = torch.zeros(5)
+            source = dist.recv(tensor, group=group)
+            same("in a group", [tensor], [sent(source, 50)])
+        refused(ValueError, "the tag is 300, expected 0 to 255", lambda: dist.recv(torch.zeros(1), tag=300))
+        work = dist.irecv(torch.zeros(1), tag=9)
+        others = ",".join(str(r) for r in range(size - 1))
+        refused(dist.DistBackendError, f"has not ended in 0.2 s: of ranks {others} none has sent with tag 9",
+                lambda: work.wait(datetime.timedelta(seconds=0.2)))
+        dist.send(torch.zeros(1), 0)
+        work.wait()
+    else:
+        dist.send(sent(rank, 50), size - 1, group=group)
+        if rank == 0:
+            dist.recv(torch.zeros(1), size - 1)
+            dist.send(torch.zeros(1), size - 1, tag=9)
+    dist.barrier()
+
+
+def sparse(rank, size):
+    """As Gloo's: the sum, coalesced; ranks have other indices, one of them none."""
+    gloo = dist.new_group(backend="gloo")
+    for dense in ((), (3,)):
+        indices = torch.tensor([[0, rank, 4, 0], [1, 2, 0, 1]])
+        values = torch.arange(1.0, 5.0) if not dense else torch.arange(12.0).reshape(4, 3)
+        if rank == size - 1:
+            indices, values = indices[:, :0], values[:0]
+        results = []
+        for group in (None, gloo):
+            tensor = torch.sparse_coo_tensor(indices, values, (5, 6) + dense)
+            dist.all_reduce(tensor, group=group)
+            results.append(tensor.coalesce())
+        ours, theirs = results
+        same("sparse", [ours.indices(), ours.values(), ours.to_dense()],
+             [theirs.indices(), theirs.values(), theirs.to_dense()])
+    refused(ValueError, "is not SUM", lambda: dist.all_reduce(tensor, OPS.MAX))
+
+
+def dtypes(rank, size):
+    """Whatever has bytes can be moved; sums of complex numbers; bool; empty tensors; not contiguous ones."""
+    names = ("float8_e4m3fn", "float8_e5m2", "uint16", "uint32", "uint64", "complex64", "complex128", "bool", "int16")
+
+    def bare(tensor):  # some dtypes have no equal()
+        flat = tensor.contiguous().reshape(-1)
+        return flat.view(torch.uint8) if flat.numel() else torch.empty(0, dtype=torch.uint8)
+
+    for dtype in [getattr(torch, name) for name in names if hasattr(torch, name)]:
+        for shape in ((4,), (3, 4), (0,), ()):
+            of_rank = [((torch.arange(12) + r) % 3).float().to(dtype)[:torch.Size(shape).numel()].reshape(shape)
+                       for r in range(size)]
+
+            def check(what, ours, expected):
+                same(f"{what} of {dtype} {shape}", [bare(t) for t in ours], [bare(t) for t in expected])
+
+            tensor = of_rank[rank].clone()
+            dist.broadcast(tensor, size - 1)
+            check("broadcast", [tensor], of_rank[-1:])
+            outputs = [torch.empty(shape, dtype=dtype) for _ in range(size)]
+            dist.all_gather(outputs, of_rank[rank])
+            check("all_gather", outputs, of_rank)
+            outputs = [torch.empty(shape, dtype=dtype) for _ in range(size)] if rank == 0 else None
+            dist.gather(of_rank[rank], outputs, 0)
+            check("gather", outputs or [], of_rank if rank == 0 else [])
+            output = torch.empty(shape, dtype=dtype)
+            dist.scatter(output, of_rank if rank == 0 else None, 0)
+            check("scatter", [output], [of_rank[rank]])
+            outputs = [torch.empty(shape, dtype=dtype) for _ in range(size)]
+            dist.all_to_all(outputs, [of_rank[rank]] * size)
+            check("all_to_all", outputs, of_rank)
+            if shape:
+                output = torch.empty((size * shape[0],) + shape[1:], dtype=dtype)
+                dist.all_gather_into_tensor(output, of_rank[rank])
+                check("all_gather_into_tensor", output.chunk(size) if output.numel() else [], of_rank)
+            following, before = (rank + 1) % size, (rank - 1) % size
+            received = torch.empty(shape, dtype=dtype)
+            works = [dist.isend(of_rank[rank], following), dist.irecv(received, before)]
+            for work in works:
+                work.wait()
+            check("send", [received], [of_rank[before]])
+    for dtype in (torch.complex64, torch.complex128):
+        tensor = torch.tensor([1 + 2j, rank * 1j], dtype=dtype)
+        dist.all_reduce(tensor)
+        same("sum", [tensor], [torch.tensor([size + 2j * size, sum(range(size)) * 1j], dtype=dtype)])
+        output = torch.zeros(1, dtype=dtype)
+        dist.reduce_scatter_tensor(output, torch.arange(float(size)).to(dtype) * 1j)
+        same("reduce_scatter", [output], [torch.tensor([1j * rank * size], dtype=dtype)])
+    tensor = torch.tensor([rank == 0, True, False])
+    dist.all_reduce(tensor, OPS.MAX)
+    same("bool", [tensor], [torch.tensor([True, True, False])])
+    dist.all_reduce(tensor, OPS.BAND)
+    same("bool BAND", [tensor], [torch.tensor([True, True, False])])
+    for op in (OPS.SUM, OPS.MAX, OPS.BOR):
+        tensor = torch.zeros((0, 3), dtype=torch.int32)
+        dist.all_reduce(tensor, op)
+        output = torch.zeros(0, dtype=torch.int32)
+        dist.reduce_scatter_tensor(output, output.clone(), op)
+    whole = torch.zeros(4, 6)
+    dist.all_reduce(whole[:, ::2].fill_(rank))
+    right = torch.zeros(4, 6)
+    right[:, ::2] = sum(range(size))
+    same("columns", [whole], [right])
+    output = torch.zeros(3, 2 * size).t()  # not contiguous
+    dist.all_gather_into_tensor(output, torch.full((3, 2), float(rank)).t())
+    same("all_gather_into_tensor, not contiguous", [output],
+         [torch.arange(float(size)).repeat_interleave(2)[:, None].expand(-1, 3)])
+
+
+def many(rank, size):
+    """Groups of the same ranks and of others at once, each with its own order; ended in another order."""
+    groups = [dist.new_group(list(range(n % size, size))) for n in range(40)]
+    tensors, works = [], []
+    for n, group in reversed(list(enumerate(groups))):
+        if rank >= n % size:
+            tensors.append((n, torch.tensor([float(n + rank)])))
+            works.append(dist.all_reduce(tensors[-1][1], group=group, async_op=True))
+    for work in works:
+        work.wait()
+    for n, tensor in tensors:
+        same(f"group {n}", [tensor], [torch.tensor([float(sum(n + r for r in range(n % size, size)))])])
+    for n, group in enumerate(groups):
+        if rank >= n % size:
+            dist.destroy_process_group(group)
+    if rank == 0 and TORCH >= (2, 15):  # older ones do not tell the group
+        refused((ValueError, dist.DistBackendError), "", lambda: dist.all_reduce(torch.ones(1), group=groups[0]))
+    dist.barrier()
+
+
+def order(rank, size):
+    """Of a group whose ranks do not ascend, the first is its rank 0."""
+    backwards = list(range(size))[::-1]
+    group = dist.new_group(backwards, sort_ranks=False)
+    me = dist.get_rank(group)
+    assert me == size - 1 - rank, me
+    outputs = [torch.zeros(2) for _ in range(size)]
+    dist.all_gather(outputs, torch.full((2,), float(me)), group=group)
+    same("all_gather", outputs, [torch.full((2,), float(r)) for r in range(size)])
+    output = torch.zeros(2 * size)
+    dist.all_gather_into_tensor(output, torch.full((2,), float(me)), group=group)
+    same("all_gather_into_tensor", [output], [torch.arange(float(size)).repeat_interleave(2)])
+    for op in (OPS.SUM, OPS.MAX):
+        output = torch.zeros(2)
+        dist.reduce_scatter_tensor(output, torch.arange(2.0 * size), op, group)
+        factor = size if op == OPS.SUM else 1
+        same("reduce_scatter_tensor", [output], [factor * torch.tensor([2.0 * me, 2.0 * me + 1])])
+    outputs = [torch.zeros(r + 1) for r in range(size)]
+    dist.all_to_all(outputs, [torch.full((me + 1,), 10.0 * me + r) for r in range(size)], group)
+    same("all_to_all", outputs, [torch.full((r + 1,), 10.0 * r + me) for r in range(size)])
+    output = torch.zeros(size)
+    dist.all_to_all_single(output, 10.0 * me + torch.arange(float(size)), group=group)
+    same("all_to_all_single", [output], [10.0 * torch.arange(float(size)) + me])
+    gathered = [torch.zeros(1) for _ in range(size)] if me == 0 else None
+    dist.gather(torch.tensor([float(me)]), gathered, backwards[0], group)
+    same("gather", gathered or [], [torch.tensor([float(r)]) for r in range(size)] if me == 0 else [])
+    output = torch.zeros(1)
+    dist.scatter(output, [torch.tensor([float(r)]) for r in range(size)] if me == 0 else None, backwards[0], group)
+    same("scatter", [output], [torch.tensor([float(me)])])
+
+
+def split(rank, size):
+    """split_group(), also with ranks that do not ascend, and some in none."""
+    group = dist.split_group(split_ranks=[list(range(size))[::-1]])
+    outputs = [torch.zeros(1) for _ in range(size)]
+    dist.all_gather(outputs, torch.tensor([float(rank)]), group=group)
+    same("all_gather", outputs, [torch.tensor([float(size - 1 - r)]) for r in range(size)])
+    assert dist.get_rank(group) == size - 1 - rank
+    part = dist.split_group(group, split_ranks=[[0], [1]])
+    if rank < size - 2:
+        assert part == dist.GroupMember.NON_GROUP_MEMBER, part
+    else:
+        tensor = torch.ones(1)
+        dist.all_reduce(tensor, group=part)
+        same("a group of one", [tensor], [torch.ones(1)])
+        dist.destroy_process_group(part)
+    dist.destroy_process_group(group)
+
+
+def both_interfaces(rank, size):
+    """maypole.torch and the process group in one script, by turns and at once."""
+    hvd.init()
+    assert (hvd.rank(), hvd.size()) == (rank, size)
+    # Before a group or a send has made a set of these ranks.
+    evens = hvd.add_process_set(list(range(0, size, 2))) if size > 2 else None
+    for step in range(5):
+        ours = hvd.allreduce_async(torch.tensor([float(rank + step)]), op=hvd.Sum, name="mine")
+        theirs = torch.tensor([float(rank * step)])
+        work = dist.all_reduce(theirs, async_op=True)
+        total = sum(range(size))
+        same("maypole.torch", [hvd.synchronize(ours)], [torch.tensor([float(total + size * step)])])
+        work.wait()
+        same("the group", [theirs], [torch.tensor([float(total * step)])])
+        if evens is not None and rank % 2 == 0:
+            hvd.allreduce(torch.ones(1), process_set=evens, name="of evens")
+    model = torch.nn.Linear(3, 2)
+    hvd.broadcast_parameters(model.state_dict(), 0)
+    wrapped = torch.nn.parallel.DistributedDataParallel(model)
+    wrapped(torch.full((1, 3), float(rank))).sum().backward()
+    same("DDP's gradient", [model.weight.grad], [torch.full((2, 3), (size - 1) / 2)])
+
+
+def mixed(rank, size):
+    """Several backends in one group: each device's tensors go to its backend."""
+    # (The default group must be made anew: subgroups have backends of their own.)
+    again("cpu:maypole,cuda:gloo")
+    before = basics.counter("operations")
+    tensor = torch.tensor([float(rank)])
+    dist.all_reduce(tensor)
+    same("maypole's", [tensor], [torch.tensor([float(sum(range(size)))])])
+    assert basics.counter("operations") == before + 1
+    assert dist.group.WORLD._get_backend(torch.device("cuda")).name() == "gloo"
+    assert dist.group.WORLD._get_backend(torch.device("cpu")).name() == "maypole"
+    group = dist.new_group(list(range(1, size)))
+    if rank > 0:
+        tensor = torch.tensor([float(rank)])
+        dist.all_reduce(tensor, group=group)
+        same("of a subgroup", [tensor], [torch.tensor([float(sum(range(size)))])])
+        assert group._get_backend(torch.device("cuda")).name() == "gloo"
+        dist.destroy_process_group(group)
+    again("cpu:gloo,cuda:maypole")
+    before = basics.counter("operations")
+    tensor = torch.tensor([float(rank)])
+    dist.all_reduce(tensor)
+    work = dist.all_reduce(tensor, async_op=True)
+    work.wait()
+    outputs = [torch.zeros(1) for _ in range(size)]
+    dist.all_gather(outputs, torch.tensor([float(rank)]))
+    same("gloo's", [tensor] + outputs, [torch.tensor([float(size * sum(range(size)))])] +
+         [torch.tensor([float(r)]) for r in range(size)])
+    if TORCH >= (2, 15):  # older ones of Gloo have not all of these
+        output = torch.zeros(size)
+        dist.all_gather_into_tensor(output, torch.tensor([float(rank)]))
+        same("gloo's all_gather_into_tensor", [output], [torch.arange(float(size))])
+        dist.reduce_scatter(torch.zeros(1), [torch.ones(1)] * size)
+    received = torch.zeros(1)
+    works = [dist.isend(torch.tensor([float(rank)]), (rank + 1) % size), dist.irecv(received, (rank - 1) % size)]
+    for work in works:
+        work.wait()
+    same("gloo's send", [received], [torch.tensor([float((rank - 1) % size)])])
+    assert basics.counter("operations") == before, "an operation on the CPU was Maypole's"
+    again("maypole")
+
+
+def again(backend="maypole"):
+    dist.barrier()
+    dist.destroy_process_group()
+    dist.init_process_group(backend)
+
+
+def destroy(rank, size):
+    """Destroyed and made again, with groups, receives from any rank, and works of before."""
+    for n in range(3):
+        group = dist.new_group(list(range(size)))
+        tensor = torch.ones(1)
+        dist.all_reduce(tensor, group=group)
+        if rank == 0:
+            for _ in range(size - 1):
+                dist.recv(tensor)
+        else:
+            dist.send(torch.zeros(1), 0)
+        again()
+    if TORCH >= (2, 15):
+        refused(dist.DistBackendError, "it was destroyed", lambda: group.allreduce([tensor]).wait())
+
+
+PARTS = {
+    "maypole.torch": (both_interfaces, (2, 1)),
+    "any source": (any_source, (2, 1)),
+    "sparse": (sparse, (2, 1)),
+    "dtypes": (dtypes, (2, 1)),
+    "many groups": (many, (2, 1)),
+    "order": (order, (2, 15)),
+    "split": (split, (2, 15)),
+    "several backends": (mixed, (2, 1)),
+    "again": (destroy, (2, 1)),
+}
+
+
+def main():
+    dist.init_process_group("maypole")
+    rank, size = dist.get_rank(), dist.get_world_size()
+    names = [name for name in sys.argv[1:] or PARTS if TORCH >= PARTS[name][1]]
+    for name in names:
+        PARTS[name][0](rank, size)
+    if rank == 0:
+        print("right: " + "; ".join(names), flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
