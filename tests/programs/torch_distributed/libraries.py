@@ -2,7 +2,8 @@
 
     libraries.py NAME ...
 
-Each library makes the process group itself, from its own option.
+Lightning, Fabric and DeepSpeed make the process group from an option. Accelerate, and with it Hugging Face's Trainer,
+would make one of Gloo for CPUs, whatever it is told (accelerate/state.py, _prepare_backend), but takes one that is there.
 """
 
 import os
@@ -103,15 +104,21 @@ def fabric(backend):
 # --- Hugging Face -------------------------------------------------------------
 
 
-def accelerate(backend):
-    from accelerate import Accelerator, InitProcessGroupKwargs
+def forget_accelerators_state():
+    """Accelerate keeps the process group that it found first for the whole process."""
     from accelerate.state import AcceleratorState, GradientState, PartialState
 
     for state in (AcceleratorState, GradientState, PartialState):
         state._reset_state()
-    accelerator = Accelerator(cpu=True, kwargs_handlers=[InitProcessGroupKwargs(backend=backend)],
-                              gradient_accumulation_steps=2)
-    assert dist.get_backend() == backend
+
+
+def accelerate(backend):
+    from accelerate import Accelerator
+
+    forget_accelerators_state()
+    dist.init_process_group(backend)
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    assert accelerator.num_processes == SIZE and dist.get_backend() == backend
     net = model()
     net, optimizer, rows = accelerator.prepare(net, sgd(net.parameters()), loader())
     losses = []
@@ -128,18 +135,17 @@ def accelerate(backend):
 
 def trainer(backend):
     """Hugging Face's Trainer with a small GPT-2, made from its configuration."""
-    from accelerate.state import AcceleratorState, GradientState, PartialState
     from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
-    for state in (AcceleratorState, GradientState, PartialState):
-        state._reset_state()
+    forget_accelerators_state()
+    dist.init_process_group(backend)
     torch.manual_seed(0)
     net = GPT2LMHeadModel(GPT2Config(vocab_size=64, n_positions=16, n_embd=32, n_layer=2, n_head=2, resid_pdrop=0.0,
                                      embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=0))
     tokens = torch.randint(0, 64, (16 * SIZE, 16), generator=torch.Generator().manual_seed(0))
     rows = [{"input_ids": row, "labels": row} for row in tokens]
     arguments = TrainingArguments(
-        output_dir=tempfile.mkdtemp(dir=test.DIR), use_cpu=True, ddp_backend=backend, per_device_train_batch_size=4,
+        output_dir=tempfile.mkdtemp(dir=test.DIR), use_cpu=True, per_device_train_batch_size=4,
         num_train_epochs=2, logging_steps=1, save_strategy="no", report_to=[], disable_tqdm=True, seed=0,
         optim="sgd", learning_rate=0.1)
     run = Trainer(net, arguments, train_dataset=rows, eval_dataset=rows)
