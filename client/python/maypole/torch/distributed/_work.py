@@ -19,6 +19,34 @@ from maypole.common.exceptions import HorovodInternalError
 Finish = Callable[[list[Any]], None]
 
 
+class _Future(torch.futures.Future):
+    """The future of a Work, which whoever waits for it completes, if nobody has yet.
+
+    The completion thread calls the callbacks of futures. A callback that waits for the future of another operation, as
+    DDP's PowerSGD hook has them, keeps the completion thread from completing that one.
+    """
+
+    def __init__(self, work: "Work", devices: list[torch.device]):
+        super().__init__(devices=devices)
+        self._work: Optional[Work] = work  # None when completed: no cycle keeps the tensors alive
+
+    def wait(self) -> Any:
+        """As torch.futures.Future's; raises DistBackendError after the operation's timeout."""
+        work = self._work
+        if work is not None:
+            work.wait()
+            work._complete()
+        return super().wait()
+
+    def complete(self, tensors: list[torch.Tensor], error: Optional[Exception]) -> None:
+        """Called once."""
+        self._work = None
+        if error is not None:
+            self.set_exception(error)
+        else:
+            self.set_result(tensors)
+
+
 class Work(dist._Work):
     """Operations that run, and whose results go to `tensors` when they have ended.
 
@@ -43,7 +71,8 @@ class Work(dist._Work):
         self._lock = threading.RLock()
         self._ended = False
         self._error: Optional[Exception] = None
-        self._future: Optional[torch.futures.Future] = None
+        self._future: Optional[_Future] = None
+        self._completed = False
 
     @classmethod
     def together(cls, what: str, works: Sequence["Work"], timeout: datetime.timedelta) -> "Work":
@@ -100,7 +129,7 @@ class Work(dist._Work):
             if self._future is not None:
                 return self._future
             devices = sorted({t.device for t in self._tensors if t.device.type == "cuda"}, key=str)
-            self._future = torch.futures.Future(devices=devices)
+            self._future = _Future(self, devices)
         missing = len(self._pendings)
         if missing == 0:
             self._complete()
@@ -120,10 +149,10 @@ class Work(dist._Work):
     def _complete(self) -> None:
         self._end()
         assert self._future is not None
-        if self._error is not None:
-            self._future.set_exception(self._error)
-        else:
-            self._future.set_result(self._tensors)
+        with self._lock:
+            first, self._completed = not self._completed, True
+        if first:
+            self._future.complete(self._tensors, self._error)
 
     def _end(self) -> None:
         """Takes the results of the operations, which have ended."""
