@@ -49,9 +49,9 @@ def uneven(**options):
     wrapped = DistributedDataParallel(model(), **options)
     optimizer = sgd(wrapped.parameters())
     with wrapped.join():
-        for x, _ in batches(dist.get_rank(), 3 + dist.get_rank()):
+        for x, y in batches(dist.get_rank(), 3 + dist.get_rank()):
             optimizer.zero_grad()
-            wrapped(x).sum().backward()
+            torch.nn.functional.cross_entropy(wrapped(x), y).backward()
             optimizer.step()
     return weights(wrapped)
 
@@ -80,8 +80,8 @@ def zero_joined():
     wrapped = DistributedDataParallel(model())
     optimizer = ZeroRedundancyOptimizer(wrapped.parameters(), torch.optim.SGD, lr=0.01)
     with Join([wrapped, optimizer]):
-        for x, _ in batches(dist.get_rank(), 3 + dist.get_rank()):
-            wrapped(x).sum().backward()
+        for x, y in batches(dist.get_rank(), 3 + dist.get_rank()):
+            torch.nn.functional.cross_entropy(wrapped(x), y).backward()
             optimizer.step()
             optimizer.zero_grad()
     return weights(wrapped)

@@ -6,6 +6,7 @@ Lightning, Fabric and DeepSpeed make the process group from an option. Accelerat
 would make one of Gloo for CPUs, whatever it is told (accelerate/state.py, _prepare_backend), but takes one that is there.
 """
 
+import functools
 import os
 import socket
 import sys
@@ -195,7 +196,11 @@ def deepspeed(backend, stage):
         engine.step()
         losses.append(loss.detach())
     with deepspeed.zero.GatheredParameters(list(net.parameters()), enabled=stage == 3):
-        return losses + weights(net)
+        values = losses + weights(net)
+    engine.destroy()
+    deepspeed.comm.destroy_process_group()
+    deepspeed.comm.comm.cdb = None  # which keeps the backend of a process group that is gone
+    return values
 
 
 LIBRARIES = {
@@ -228,7 +233,7 @@ def main():
     for number, name in enumerate(sys.argv[1:]):
         for backend, of_backend in results.items():
             agree_on_port(f"port.{number}.{backend}")
-            programs.run({name: lambda name=name, backend=backend: LIBRARIES[name](backend)}, [name], of_backend)
+            programs.run(backend, {name: functools.partial(LIBRARIES[name], backend)}, [name], of_backend)
             if dist.is_initialized():
                 dist.destroy_process_group()
     if not programs.compare(sys.argv[1:], results["maypole"], results["gloo"], RANK, SIZE):
