@@ -44,7 +44,7 @@ def environment(*more):
 def run(program, names, np, nodes, *more, env=()):
     """(The names that were equal, what the job wrote); runs a job once."""
     path = os.path.join(harness.ROOT, "tests/programs/torch_distributed", program)
-    # Inductor compiles in its own processes otherwise, and each library asks the network for news.
+    # Without these, Inductor compiles in processes of its own, and Hugging Face's libraries ask the network.
     env = dict(env, TORCHINDUCTOR_COMPILE_THREADS="1", HF_HUB_OFFLINE="1", DS_ACCELERATOR="cpu")
     with harness.Job(np=np, nodes=nodes, command=[environment(*more), path, *names], env=env) as job:
         status = job.wait(SECONDS)
@@ -64,11 +64,12 @@ class ProgramsTest(unittest.TestCase):
         if equal == list(job[1]):
             self.assertEqual(status, 0, written)
 
-    def test_ddp(self):
-        self.check("DDP", "programs.py", ("DDP", "FSDP2"), 2, 1)
+    # The first steps with PowerSGD are those of DDP without a hook.
+    def test_ddp_with_a_hook(self):
+        self.check("DDP, PowerSGD hook", "programs.py", ("DDP, PowerSGD hook", "FSDP2"), 2, 1)
 
     def test_fsdp2(self):
-        self.check("FSDP2", "programs.py", ("DDP", "FSDP2"), 2, 1)
+        self.check("FSDP2", "programs.py", ("DDP, PowerSGD hook", "FSDP2"), 2, 1)
 
     @unittest.skipUnless(LONG, "with --all")
     def test_checkpoints_of_jobs_of_other_sizes(self):

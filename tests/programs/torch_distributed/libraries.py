@@ -163,16 +163,18 @@ def trainer(backend):
 
 def torchmetrics(backend):
     """Metrics whose states are reduced, gathered, and gathered with a size of its own on each rank."""
-    from torchmetrics import Accuracy, AUROC, CatMetric, MeanMetric
+    from torchmetrics import CatMetric, MeanMetric
+    from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
 
     dist.init_process_group(backend)
     generator = torch.Generator().manual_seed(RANK)
-    metrics = [Accuracy("multiclass", num_classes=10), AUROC("multiclass", num_classes=10), MeanMetric(), CatMetric()]
+    metrics = [MulticlassAccuracy(10), MulticlassAUROC(10), MeanMetric(), CatMetric()]
     for _ in range(2 + RANK):
         scores = torch.rand(8, 10, generator=generator).softmax(1)
         labels = torch.randint(0, 10, (8,), generator=generator)
         for metric in metrics:
-            metric.update(*((scores, labels) if len(metric._defaults) > 2 or hasattr(metric, "average") else (scores.sum(1),)))
+            of_classes = isinstance(metric, (MulticlassAccuracy, MulticlassAUROC))
+            metric.update(*((scores, labels) if of_classes else (scores.sum(1),)))
     return [metric.compute() for metric in metrics]
 
 
@@ -187,8 +189,8 @@ def deepspeed(backend, stage):
     net = model()
     engine, optimizer, _, _ = deepspeed.initialize(
         model=net, optimizer=torch.optim.SGD(net.parameters(), lr=0.01), config={
-            "train_micro_batch_size_per_gpu": 8, "zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False,
-            "zero_optimization": {"stage": stage}})
+            "train_micro_batch_size_per_gpu": 8, "zero_allow_untested_optimizer": True,
+            "zero_force_ds_cpu_optimizer": False, "zero_optimization": {"stage": stage}})
     losses = []
     for x, y in batches(RANK, rows=8):
         loss = torch.nn.functional.cross_entropy(engine(x), y)

@@ -1,4 +1,4 @@
-"""Real programs of torch.distributed on the backend maypole and on Gloo, in the same ranks: the same losses and weights.
+"""Programs of torch.distributed on the backend maypole and on Gloo, in the same ranks: the same losses and weights.
 
     programs.py [NAME ...]     without names: all but those of checkpoints, which need CHECKPOINTS (a directory)
 
@@ -58,9 +58,9 @@ def compare(names, ours, theirs, rank, size):
     """Prints rank 0's summary; returns whether all are equal on this rank."""
     equal = []
     for name in names:
-        wrong = next((f"failed on {backend}: {result[name]}" for backend, result in (("maypole", ours), ("Gloo", theirs))
-                      if isinstance(result[name], str)), None)
-        wrong = wrong or difference(name, ours[name], theirs[name], size)
+        failed = [f"failed on {backend}: {result[name]}" for backend, result in (("maypole", ours), ("Gloo", theirs))
+                  if isinstance(result[name], str)]
+        wrong = failed[0] if failed else difference(name, ours[name], theirs[name], size)
         if wrong is None:
             equal.append(name)
         else:
