@@ -83,9 +83,11 @@ def all_reduce(size, gloo, rounds):
     for name, function in ways.items():
         tensors[name].fill_(dist.get_rank() + 1.0)
         function()
-        assert torch.equal(tensors[name], torch.full((count,), sum(range(1, dist.get_world_size() + 1)), dtype=torch.float32))
+        expected = sum(range(1, dist.get_world_size() + 1))
+        assert torch.equal(tensors[name], torch.full((count,), float(expected))), name
         tensors[name].zero_()
-    return measure(f"all_reduce, {cases.bytes_text(size)}", ways, max(1, min(_MAX_CALLS, _BYTES_PER_ROUND // size)), rounds)
+    calls = max(1, min(_MAX_CALLS, _BYTES_PER_ROUND // size))
+    return measure(f"all_reduce, {cases.bytes_text(size)}", ways, calls, rounds)
 
 
 def step_of_ddp(case, make, x, loss_of, gloo, calls, rounds):
@@ -109,8 +111,8 @@ def step_of_ddp(case, make, x, loss_of, gloo, calls, rounds):
 
 
 def table(rows):
-    print(f"torch {torch.__version__}, {dist.get_world_size()} ranks, {dist.get_world_size() // hvd.local_size()} nodes, "
-          f"{os.cpu_count()} cores")
+    size = dist.get_world_size()
+    print(f"torch {torch.__version__}, {size} ranks, {size // hvd.local_size()} nodes, {os.cpu_count()} cores")
     print("| case | gloo / maypole | maypole / library | load |")
     print("|---|---|---|---|")
     for row in rows:
