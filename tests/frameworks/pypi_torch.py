@@ -72,7 +72,7 @@ def training_libraries():
                     "accelerate==1.15.0") is not None and \
             _pip("install", "--target", to, "transformers==5.24.0", "lightning-utilities==0.15.3", "psutil") is not None
 
-    return _kept("training-libraries-2", install)
+    return _kept("lightning-2.6.6-accelerate-1.15.0-transformers-5.24.0", install)
 
 
 def deepspeed():
