@@ -68,6 +68,27 @@ def lightning():
         "lightning-utilities==0.11.9", "tqdm", "PyYAML", "packaging", "setuptools==75.8.0") is not None)
 
 
+def training_libraries():
+    """The directory with Lightning 2, Accelerate, Hugging Face's Transformers and torchmetrics; None as above."""
+    def install(to):
+        # The first want torch, which would bring CUDA's libraries; the others are what they want besides it.
+        return _pip("install", "--no-deps", "--target", to, "lightning==2.6.6", "torchmetrics==1.9.0",
+                    "accelerate==1.15.0") is not None and \
+            _pip("install", "--target", to, "transformers==5.24.0", "lightning-utilities==0.15.3", "psutil") is not None
+
+    return _kept("lightning-2.6.6-accelerate-1.15.0-transformers-5.24.0", install)
+
+
+def deepspeed():
+    """The directory with DeepSpeed, whose kernels are not compiled; None as above."""
+    def install(to):
+        return _pip("install", "--no-deps", "--target", to, "deepspeed==0.19.8") is not None and \
+            _pip("install", "--target", to, "einops", "hjson", "msgpack", "ninja", "packaging", "psutil", "py-cpuinfo",
+                 "pydantic", "tqdm") is not None
+
+    return _kept("deepspeed-0.19.8", install)
+
+
 def _kept(name, install):
     """The directory of this name in the cache; made by install(directory) if it is not there."""
     to = os.path.join(_cache(), name)

@@ -22,6 +22,44 @@ Finish = Callable[[list[Any]], None]
 Failed = Callable[[Optional[HorovodInternalError]], str]
 
 
+class _Future(torch.futures.Future):
+    """The future of a Work, which whoever waits for it completes, if nobody has yet.
+
+    The completion thread calls the callbacks of futures. A callback that waits for the future of another operation, as
+    DDP's PowerSGD hook has them, keeps the completion thread from completing that one.
+    """
+
+    def __init__(self, work: "Work", tensors: list[torch.Tensor], devices: list[torch.device]):
+        super().__init__(devices=devices)
+        self._work: Optional[Work] = work  # None when completed: no cycle keeps the tensors alive
+        self._tensors = tensors
+
+    def wait(self) -> Any:
+        """As torch.futures.Future's; raises DistBackendError after the operation's timeout."""
+        work = self._work
+        if work is not None:
+            work.wait()
+            self.complete()
+        return super().wait()
+
+    def complete(self) -> None:
+        """Gives the result, once, when all operations have ended."""
+        work = self._work
+        if work is None:
+            return
+        work._end()
+        with work._lock:
+            if self._work is None:
+                return  # another thread has
+            self._work = None
+        tensors, self._tensors = self._tensors, []
+        if work._error is not None:
+            self.set_exception(work._error)
+        else:
+            self.set_result(tensors)
+        work._forget_tensors()
+
+
 class Work(dist._Work):
     """Operations that run, and whose results go to `tensors` when they have ended.
 
@@ -50,7 +88,7 @@ class Work(dist._Work):
         self._lock = threading.RLock()
         self._ended = False
         self._error: Optional[Exception] = None
-        self._future: Optional[torch.futures.Future] = None
+        self._future: Optional[_Future] = None
 
     @classmethod
     def together(cls, what: str, works: Sequence["Work"], timeout: datetime.timedelta) -> "Work":
@@ -121,10 +159,10 @@ class Work(dist._Work):
             if self._future is not None:
                 return self._future
             devices = sorted({t.device for t in self._tensors if t.device.type == "cuda"}, key=str)
-            self._future = future = torch.futures.Future(devices=devices)
+            self._future = future = _Future(self, self._tensors, devices)
         missing = len(self._pendings)
         if missing == 0:
-            self._complete()
+            future.complete()
         for pending in list(self._pendings):
 
             def done() -> None:
@@ -133,19 +171,10 @@ class Work(dist._Work):
                     missing -= 1
                     last = missing == 0
                 if last:
-                    self._complete()
+                    future.complete()
 
             pending.call_when_done(done)
         return future
-
-    def _complete(self) -> None:
-        self._end()
-        assert self._future is not None
-        if self._error is not None:
-            self._future.set_exception(self._error)
-        else:
-            self._future.set_result(self._tensors)
-        self._forget_tensors()
 
     def _end(self) -> None:
         """Takes the results of the operations, which have ended."""
