@@ -72,7 +72,7 @@ installed() {
 }
 
 command -v dpkg-query >/dev/null && command -v apt-get >/dev/null ||
-  fail "this is not Debian (no apt-get). Maypole builds on Debian 12 and 13;" \
+  fail "this is not Debian (no apt-get). Maypole builds on Debian 12;" \
     "on other systems install the equivalent of:" $wanted
 
 missing=""
