@@ -5,6 +5,8 @@ Rank 0 prints 'right: NAMES'.
 """
 
 import datetime
+import json
+import socket
 import sys
 
 import torch
@@ -13,6 +15,7 @@ import torch.distributed as dist
 import maypole.torch as hvd
 import maypole.torch.distributed  # noqa: F401 - torch before 2.15 does not find the backend itself
 from maypole.common import basics
+from maypole.torch.distributed import _world
 
 OPS = dist.ReduceOp
 TORCH = tuple(int(n) for n in torch.__version__.split(".")[:2])
@@ -35,6 +38,26 @@ def refused(error, text, function):
 
 def sent(source, number, shape=(5,)):
     return torch.full(shape, 100.0 * source + number)
+
+
+def strangers(rank, size):
+    """Connections that say nothing, to where rank 0 listens: few of them stay, and it goes on."""
+    if rank == 1:
+        dist.send(torch.ones(1), 0, tag=2)
+    if rank == 0:
+        dist.recv(torch.zeros(1), tag=2)
+        port = json.loads(_world.current.offers.address)["port"]
+        silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
+        for connection in silent[:36]:
+            assert connection.recv(1) == b""
+        silent[-1].setblocking(False)
+        try:
+            raise AssertionError(silent[-1].recv(1))
+        except BlockingIOError:
+            pass
+        for connection in silent:
+            connection.close()
+    dist.barrier()
 
 
 def any_source(rank, size):
@@ -347,6 +370,7 @@ def destroy(rank, size):
 PARTS = {
     "maypole.torch": (both_interfaces, (2, 1)),
     "any source": (any_source, (2, 1)),
+    "strangers": (strangers, (2, 1)),
     "sparse": (sparse, (2, 1)),
     "dtypes": (dtypes, (2, 1)),
     "many groups": (many, (2, 1)),

@@ -41,6 +41,8 @@ _SECRET_BYTES = 16
 _CONNECT_SECONDS = 30
 # A subscription is a hundred bytes, or so.
 _LONGEST_LINE = 65536
+# Connections that have not shown the secret; of more, the oldest ends.
+_MOST_STRANGERS = 64
 
 
 class _Peer:
@@ -109,6 +111,7 @@ class Offers:
         self._selector = selectors.DefaultSelector()
         self._thread: Optional[threading.Thread] = None
         self._closed = False
+        self._strangers: list[_Peer] = []  # by age; those that have shown the secret leave at the next one
         self._subscribers: dict[tuple[str, int, int], _Peer] = {}  # by group, rank that receives, tag
         self._sent: dict[tuple[str, int, int], int] = {}
         self._peers: dict[int, _Peer] = {}  # whom this process has subscribed at
@@ -241,7 +244,11 @@ class Offers:
             connection, _ = self._listener.accept()
         except OSError:
             return
-        self._watch(_Peer(connection, self._secret))
+        peer = _Peer(connection, self._secret)
+        self._strangers = [each for each in self._strangers if each.missing_secret] + [peer]
+        self._watch(peer)
+        if len(self._strangers) > _MOST_STRANGERS:
+            self._end(self._strangers[0])
 
     def _read(self, peer: _Peer) -> None:
         messages = peer.receive()
@@ -253,9 +260,13 @@ class Offers:
             else:
                 self._answer(peer, (message["group"], message["rank"], message["tag"]))
         if messages is None:
-            self._selector.unregister(peer.connection)
-            peer.connection.close()
-            self._gone(peer)
+            self._end(peer)
+
+    def _end(self, peer: _Peer) -> None:
+        self._selector.unregister(peer.connection)
+        peer.connection.close()
+        peer.missing_secret = b""
+        self._gone(peer)
 
     def _answer(self, peer: _Peer, key: tuple[str, int, int]) -> None:
         with self._lock:
