@@ -252,7 +252,6 @@ def _description(variable: Any) -> str:
 def _exchanged(name: str, process_set: Any, labels: Sequence[str],
                own: _Layouts) -> tuple[_Layouts, bool]:
     """What the ranks agree on, and whether all have the same."""
-
     rows = same_on_all.gather(np.array(own, np.uint8), labels, name + ".layouts", process_set,
                               functools.partial(_different_variables, name))
     return tuple(rows.max(axis=0, initial=_NONE).tolist()), bool((rows == rows[0]).all())
