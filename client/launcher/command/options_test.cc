@@ -4,7 +4,6 @@
 
 #include <map>
 
-#include "absl/strings/str_cat.h"
 #include "common/version.h"
 
 namespace maypole::launcher {
@@ -195,9 +194,9 @@ TEST(OptionsTest, HelpAndVersionNeedNothingElse) {
       EXPECT_LE(help.find('\n', at) - at, 80u) << help.substr(at, 90);
     }
   }
-  EXPECT_EQ(Parsed({"--version"}).answer,
-            absl::StrCat("maypolerun ", kVersion, "\n"));
-  EXPECT_EQ(Parsed({"-v"}).answer, absl::StrCat("maypolerun ", kVersion, "\n"));
+  const std::string version = std::string("maypolerun ") + kVersion + "\n";
+  EXPECT_EQ(Parsed({"--version"}).answer, version);
+  EXPECT_EQ(Parsed({"-v"}).answer, version);
   EXPECT_FALSE(Parsed({"--verbose", "-np", "1", "x"}).answer);
 }
 
