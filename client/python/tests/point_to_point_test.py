@@ -6,12 +6,14 @@ name that it has pending.
 
 import collections
 import contextlib
-import importlib.util
+import importlib
 import os
 import queue
 import random
+import sys
 import threading
 import time
+import types
 import unittest
 from unittest import mock
 
@@ -25,16 +27,11 @@ from maypole.torch import _submissions
 _native.use(fake_library.FakeLibrary(1))
 
 
-def _load():
-    """Without its package, which needs a newer torch than a distribution may have."""
-    path = os.path.join(os.path.dirname(_submissions.__file__), "distributed", "_point_to_point.py")
-    spec = importlib.util.spec_from_file_location("_point_to_point", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-point_to_point = _load()
+# Not its package's own module, which needs a newer torch than a distribution may have.
+_package = types.ModuleType("maypole.torch.distributed")
+_package.__path__ = [os.path.join(os.path.dirname(_submissions.__file__), "distributed")]
+with mock.patch.dict(sys.modules, {_package.__name__: _package}):
+    point_to_point = importlib.import_module("maypole.torch.distributed._point_to_point")
 
 
 class Operation:
@@ -126,8 +123,9 @@ class Sides:
             patch = mock.patch.object(target, name, new)
             patch.start()
             test.addCleanup(patch.stop)
-        self.sender = point_to_point.PointToPoint("world", [0, 1], 0)
-        self.receiver = point_to_point.PointToPoint("world", [0, 1], 1)
+        offers = mock.Mock()  # nobody receives from any rank
+        self.sender = point_to_point.PointToPoint("world", [0, 1], 0, offers)
+        self.receiver = point_to_point.PointToPoint("world", [0, 1], 1, offers)
         if there:
             self.open()
 
