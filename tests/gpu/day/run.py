@@ -79,11 +79,12 @@ def unpack(root: str) -> None:
     site = os.path.join(root, "client", "python")
     with zipfile.ZipFile(os.path.join(FOLDER, wheel)) as archive:
         archive.extractall(site)
+    programs = os.path.join(site, "maypole", "bin")
+    for name in os.listdir(programs):
+        os.chmod(os.path.join(programs, name), 0o755)
     for path in harness.PROGRAMS:
-        program = os.path.join(site, "maypole", "bin", os.path.basename(path))
-        os.chmod(program, 0o755)
         os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
-        os.symlink(program, os.path.join(root, path))
+        os.symlink(os.path.join(programs, os.path.basename(path)), os.path.join(root, path))
     libraries = os.path.join(site, "maypole", "lib")
     for name in os.listdir(libraries):
         os.symlink(os.path.join(libraries, name), os.path.join(root, "client", name))
