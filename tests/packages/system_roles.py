@@ -1,6 +1,6 @@
 """Runs one part of a job in a machine of systems_test: its coordinator, or a node's agent with one rank.
 
-    system_roles.py coordinator             prints its address; serves until standard input ends
+    system_roles.py coordinator             prints address=ADDRESS; serves until standard input ends
     system_roles.py node ADDRESS NODE       an agent of the coordinator, and rank NODE of two
     system_roles.py status ADDRESS          what maypolectl says
 
@@ -41,7 +41,7 @@ class Daemon:
 
 def coordinator():
     with Daemon("maypole-coordinator", "--listen=127.0.0.1:0", "--metrics=", *tls("coordinator")) as announced:
-        print(announced["listen"], flush=True)
+        print("address=" + announced["listen"], flush=True)
         sys.stdin.read()
 
 
