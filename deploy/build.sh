@@ -65,7 +65,7 @@ for target in $programs; do
   install_file "$bin/${target%:*}/${target#*:}" "$bin_out/$(basename "${target#*:}")" 755
 done
 for target in $libraries; do
-  install_file "$bin/${target%:*}/${target#*:}" "$lib_out/$(basename "$target")" 644
+  install_file "$bin/${target%:*}/${target#*:}" "$lib_out/$(basename "${target#*:}")" 644
 done
 [ -n "$portable" ] || for file in client/python/scripts/*; do
   install_file "$file" "out/bin/$(basename "$file")" 755
