@@ -1,4 +1,5 @@
-"""The scripts in deploy/: setup.sh against fake package tools, quickstart.sh with a fake wheel, env.sh in several shells."""
+"""The scripts in deploy/: setup.sh against fake package tools, quickstart.sh with a fake wheel, env.sh in several shells,
+build.sh with a fake Bazel."""
 import os
 import platform
 import re
@@ -255,6 +256,63 @@ class EnvTest(Case):
         for shell in self.SHELLS:
             _, _, err = self.source(shell, "deploy/env.sh", self.dir)
             self.assertIn("not built yet: run %s/deploy/build.sh" % self.dir, err)
+
+
+
+class BuildTest(Case):
+    """build.sh with a Bazel that only makes the files that it is asked for."""
+
+    def setUp(self):
+        super().setUp()
+        os.makedirs(os.path.join(self.dir, "deploy"))
+        shutil.copy(os.path.join(DEPLOY, "build.sh"), os.path.join(self.dir, "deploy/build.sh"))
+        self.write("tools/ci/bazel.sh", "")
+        self.write("tools/ci/progress.py", '#!/bin/sh\nexec "$@"\n')
+        self.write("client/frameworks/framework_library.bzl", 'FRAMEWORKS = [\n    "jax",\n]\n')
+        self.write("client/python/scripts/maypole-timeline", "")
+        self.write("base/external/local_cuda/summary", "no CUDA")
+        self.write("bin/bazel", """#!/bin/sh
+if [ "$1" = info ]; then
+  echo "bazel-bin: {d}/made"
+  echo "output_base: {d}/base"
+fi
+for target; do
+  case "$target" in //*) ;; *) continue ;; esac
+  label="${{target#//}}"
+  file="{d}/made/${{label%:*}}/${{label#*:}}"
+  mkdir -p "$(dirname "$file")"
+  echo "$label" >"$file"
+done
+""".format(d=self.dir))
+
+    def build(self, *options):
+        env = dict(os.environ, PATH=self.dir + "/bin:/usr/bin:/bin")
+        rc, _, err = self.run_in(["/bin/sh", "deploy/build.sh", *options], cwd=self.dir, env=env)
+        self.assertEqual(rc, 0, err)
+        made = {}
+        for directory, _, names in os.walk(os.path.join(self.dir, "out")):
+            for name in names:
+                with open(os.path.join(directory, name)) as f:
+                    made[os.path.relpath(os.path.join(directory, name), self.dir)] = f.read().strip()
+        return made
+
+    def test_programs_and_libraries_have_their_own_names(self):
+        self.assertEqual(self.build(), {
+            "out/bin/maypole-coordinator": "coordinator:maypole-coordinator",
+            "out/bin/maypole-worker": "worker:maypole-worker",
+            "out/bin/maypolerun": "client/launcher:maypolerun",
+            "out/bin/maypolectl": "client/ctl:maypolectl",
+            "out/bin/maypole-timeline": "",
+            "out/lib/libmaypole.so": "client:libmaypole.so",
+            "out/lib/libmaypole_jax.so": "client:libmaypole_jax.so"})
+
+    def test_what_the_wheel_is_made_of(self):
+        self.assertEqual(self.build("--portable"), {
+            "out/portable/maypole": "tools/programs:maypole",
+            "out/portable/start-program": "tools/programs:start-program",
+            "out/portable/maypolerun": "client/launcher:portable/maypolerun",
+            "out/portable/libmaypole.so": "client:portable/libmaypole.so",
+            "out/portable/libmaypole_jax.so": "client:portable/libmaypole_jax.so"})
 
 
 if __name__ == "__main__":
