@@ -34,9 +34,9 @@ constexpr EndLimit kAnswerLimit{std::chrono::milliseconds(5000),
 // Smaller ids belong to ranks, daemons and maypolerun itself.
 constexpr int kFirstRemoteStream = kOwnStream + 1;
 
-// Open files: maypolerun has pipes per process it starts, and what tells its end
-// (two without pidfds); daemons have their listening sockets and a few files per
-// rank or node.
+// Open files: maypolerun has pipes per process it starts, and what tells its
+// end (two without pidfds); daemons have their listening sockets and a few
+// files per rank or node.
 constexpr rlim_t kOwnFiles = 32, kFilesPerRank = 4, kFilesPerNode = 4;
 constexpr rlim_t kDaemonFiles = 64;
 // How much longer the ranks of an elastic job wait than maypolerun.
