@@ -38,11 +38,7 @@ targets=""
 for target in $programs $libraries; do
   targets="$targets //$target"
 done
-# The time of the processor, for all that is compiled. A disk cache may have it.
-minutes=30
-cores="$(nproc)"
-[ -e out/bin/maypolerun ] || echo "build: the first build here takes about $((minutes / cores + 1)) minutes on" \
-  "$cores cores, later ones only as long as what has changed"
+[ -e out/bin/maypolerun ] || echo "build: the first build here compiles all, later ones only what has changed"
 # On a terminal Bazel shows what it does and how many steps are left.
 if [ -t 2 ]; then
   bazel build -c opt "$@" $targets

@@ -129,7 +129,7 @@ class Offers:
         """This rank has sent `count` messages with this tag to the rank `to` of the job."""
         key = (group, to, tag)
         with self._lock:
-            self._sent[key] = count
+            self._sent[key] = count = max(count, self._sent.get(key, 0))  # of two threads, either may be first
             subscriber = self._subscribers.get(key)
             self._start()
         if subscriber is not None:
