@@ -39,6 +39,7 @@ class Day:
         self.folder, self.root, self.first = folder, root, first
         self.rehearsal = fakes is not None
         self.device = "cpu" if self.rehearsal else "cuda"
+        self.programs = os.path.join(folder, "tests", "programs", "torch_distributed")
         self._phase, self._deadline, self._fakes = phase, deadline, fakes
         # What the processes of the fake GPU share; as long as the phase.
         self._state = None if fakes is None else tempfile.TemporaryDirectory(prefix="mpg", dir="/tmp")
@@ -104,9 +105,15 @@ class Day:
         return env
 
     def program(self, name: str) -> str:
-        """The path of a program of the folder `programs` here, or of tests/gpu/programs."""
-        here, others = (os.path.join(self.folder, "tests", "gpu", folder, name) for folder in ("day/programs", "programs"))
-        return here if os.path.exists(here) else others
+        """The path of a program of the folder `programs` here, of tests/gpu/programs or of self.programs."""
+        folders = [os.path.join(self.folder, "tests", "gpu", folder) for folder in ("day/programs", "programs")]
+        paths = [os.path.join(folder, name) for folder in folders + [self.programs]]
+        return next(path for path in paths if os.path.exists(path))
+
+    def python_path(self) -> str:
+        """Where Python programs find their modules."""
+        paths = [os.path.join(self.folder, "tests", part) for part in ("testing", "bench", "gpu/programs")]
+        return os.pathsep.join([os.path.join(self.root, "client", "python")] + paths)
 
     def job(self, np: int, program: str, args: Sequence[Any] = (), env: Optional[Dict[str, str]] = None,
             **options: Any) -> "GpuJob":
@@ -143,9 +150,8 @@ class GpuJob(harness.Job):
 
     def __init__(self, day: Day, np: int, command: List[str], env: Dict[str, str], options: Dict[str, Any]):
         self.day = day
-        paths = [os.path.join(day.folder, "tests", part) for part in ("testing", "bench", "gpu/programs")]
         extra = day.environment({
-            "PYTHONPATH": os.pathsep.join([os.path.join(day.root, "client", "python")] + paths),
+            "PYTHONPATH": day.python_path(),
             "DAY_DEVICE": day.device,
             **env
         })

@@ -7,7 +7,7 @@
 # run needs the NVIDIA driver and a python3 with torch, nothing else. It writes
 # results.jsonl and day.log to $OUT (default: the current directory) as it goes,
 # and a table of all phases at the end. --first: the phases that matter most, and
-# shorter, within 4 minutes; otherwise all, within 9. PHASE: only these.
+# shorter, within 4 minutes; otherwise all but `distributed`, within 9. PHASE: only these.
 # docs/gpu-facts.md says how the results become its tables.
 set -eu
 here="$(cd "$(dirname "$0")" && pwd)"
@@ -27,12 +27,13 @@ usage() {
 gather() {
   [ "$(dirname "$2")" != "$1" ] || fail "$2 is in $1, whose wheel is replaced; give one from elsewhere" 2
   rm -rf "$1/tests" "$1"/*.whl
-  mkdir -p "$1/tests/gpu" "$1/tests/testing" "$1/tests/bench"
+  mkdir -p "$1/tests/gpu" "$1/tests/testing" "$1/tests/bench" "$1/tests/programs"
   cp "$2" "$1/"
   cp "$3" "$1/conformance"
   cp "$4" "$1/figures"
   tests="$here/../.."
   cp -LR "$here" "$tests/gpu/programs" "$1/tests/gpu/"
+  cp -LR "$tests/programs/torch_distributed" "$1/tests/programs/"
   cp -L "$tests/testing/harness.py" "$tests/testing/rank.py" "$1/tests/testing/"
   for name in cases pattern report resnet50; do
     cp -L "$tests/bench/$name.py" "$1/tests/bench/"

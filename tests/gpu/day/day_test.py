@@ -74,12 +74,15 @@ class DayTest(unittest.TestCase):
         done, lines, log = self.rehearse(python=self.python)
         self.assertEqual(done.returncode, 0, done.stdout + log[-8000:])
         self.assertIn("A REHEARSAL", done.stdout)
+        reasons = dict(NOT_REHEARSED)
+        if self.python is None:
+            reasons["distributed"] = "needs torch 2.1 or newer"
         for phase in run.PHASES:
             checks = [line for line in lines if line["phase"] == phase.name and line["check"] != "(whole)"]
             states = {line["state"] for line in checks}
-            if phase.name in NOT_REHEARSED:
-                self.assertEqual(states, {"skipped"})
-                self.assertIn(NOT_REHEARSED[phase.name], checks[0]["values"]["reason"])
+            if phase.name in reasons:
+                self.assertEqual(states - {"noted"}, {"skipped"})
+                self.assertIn(reasons[phase.name], checks[-1]["values"]["reason"])
             else:
                 self.assertTrue(states & {"passed", "measured"}, (phase.name, checks))
             self.assertRegex(done.stdout, r"(?m)^%s +\d" % phase.name)
@@ -136,7 +139,7 @@ class DayTest(unittest.TestCase):
         self.assertFalse(os.path.exists("/proc/%d" % pid))
 
     def test_limits(self):
-        every = sum(phase.seconds for phase in run.PHASES)
+        every = sum(phase.seconds for phase in run.PHASES if not phase.alone)
         first = sum(phase.first or 0 for phase in run.PHASES)
         self.assertLessEqual(every, 540)
         self.assertLessEqual(first, 240)

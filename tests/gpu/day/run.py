@@ -31,12 +31,14 @@ from day import REHEARSAL_FACTOR, Day  # noqa: E402
 
 
 class Phase(NamedTuple):
-    """seconds: its limit. first: its limit with --first; None: left out there. what: for the table."""
+    """seconds: its limit. first: its limit with --first; None: left out there. what: for the table. alone: it is run
+    only where it is named, and in a rehearsal: together with all others it is too long for one call."""
 
     name: str
     seconds: float
     first: Optional[float]
     what: str
+    alone: bool = False
 
 
 # The most valuable ones first.
@@ -52,6 +54,7 @@ PHASES = [
     Phase("arrays", 30, None, "JAX, CuPy"),
     Phase("mps", 30, None, "figures under MPS"),
     Phase("cores", 55, None, "the CPU path on all cores"),
+    Phase("distributed", 240, None, "torch.distributed on CUDA tensors", alone=True),
 ]
 # Of a phase that is out of time: until it is killed.
 _GRACE_SECONDS = 1.0
@@ -144,9 +147,10 @@ def limits(options: argparse.Namespace) -> Dict[Phase, float]:
     chosen = {}
     for phase in PHASES:
         named = phase.name in options.phases
+        left_out = options.first and phase.first is None or phase.alone and not options.rehearse
         seconds = phase.first if options.first and phase.first is not None else phase.seconds
         seconds *= REHEARSAL_FACTOR if options.rehearse else 1
-        if named or not options.phases and not (options.first and phase.first is None):
+        if named or not options.phases and not left_out:
             chosen[phase] = seconds
     return chosen
 

@@ -23,7 +23,7 @@ NOT_MEASURED = "not measured"
 _BLOCK = re.compile(r"(<!-- day: (\w+) -->\n).*?(<!-- end of day -->\n)", re.S)
 _SIZES = ("4 KiB", "64 KiB", "256 KiB", "1 MiB", "4 MiB", "16 MiB", "64 MiB", "256 MiB", "ResNet-50")
 _PHASES = ("there", "conformance", "training", "figures", "nodes", "deaths", "allocators", "sanitizer", "arrays", "mps",
-           "cores")
+           "cores", "distributed")
 
 # {(phase, check): values}
 Found = Dict[Tuple[str, str], Dict[str, Any]]

@@ -1,18 +1,21 @@
 """Each operation of torch.distributed on the backend maypole and on Gloo, in the same ranks: equal results, bit for bit.
 
-Started by a launcher. Rank 0 prints 'equal: N operations'; a rank that finds a difference raises AssertionError, which
+Started by a launcher, on $PROGRAMS_DEVICE (training.py). Rank 0 prints 'equal: N operations'; a rank that finds a difference raises AssertionError, which
 names the operation.
 """
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import _make_nccl_premul_sum
+from training import DEVICE
 
 import maypole.torch.distributed  # noqa: F401 - torch before 2.15 does not find the backend itself
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8, torch.int8)
 BYTES = (torch.bool, torch.complex64)  # of operations that only move data
 SHAPES = ((1,), (7,), (3, 5), (64, 129), ())
+if DEVICE.type == "cuda":
+    SHAPES += ((20011, 7),)  # the others are small enough to go by the host
 OPS = dist.ReduceOp
 TORCH = tuple(int(n) for n in torch.__version__.split(".")[:2])
 GLOO_SCATTERS = TORCH >= (2, 15)  # older ones have no reduce_scatter, or only one of its forms
@@ -23,8 +26,8 @@ compared = 0
 def values(shape, dtype, seed, rank):
     """Small whole numbers, so that sums are exact in each dtype and any order."""
     generator = torch.Generator().manual_seed(1000 * seed + rank)
-    numbers = torch.randint(0, 4, shape, generator=generator)
-    return numbers.to(dtype)
+    numbers = torch.randint(0, 4, shape, generator=generator, device="cpu")
+    return numbers.to(DEVICE, dtype)
 
 
 def same(what, ours, theirs):
@@ -232,7 +235,10 @@ def subgroups(rank, size):
 
 
 def main():
-    dist.init_process_group("maypole")
+    if DEVICE.type == "cuda":  # also of tensors that name none
+        torch.set_default_device(DEVICE)
+    bound = DEVICE.type == "cuda" or TORCH >= (2, 15)  # older versions bind no group to CPUs
+    dist.init_process_group("maypole", **({"device_id": torch.device(DEVICE.type, 0)} if bound else {}))
     rank, size = dist.get_rank(), dist.get_world_size()
     assert dist.get_backend() == "maypole", dist.get_backend()
     gloo = dist.new_group(backend="gloo")

@@ -6,7 +6,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.distributed.algorithms.join import Join
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
-from training import FEATURES, batches, model, sgd, train, weights
+from training import DEVICE, FEATURES, batches, model, sgd, train, weights
 
 
 def ddp(hook=None, state=None, accumulate=1, **options):
@@ -32,7 +32,7 @@ class Branches(torch.nn.Module):
 
 def unused_parameters():
     torch.manual_seed(0)
-    wrapped = DistributedDataParallel(Branches(), find_unused_parameters=True)
+    wrapped = DistributedDataParallel(Branches().to(DEVICE), find_unused_parameters=True)
     optimizer = sgd(wrapped.parameters())
     losses = []
     for step, (x, y) in enumerate(batches(dist.get_rank())):
@@ -60,7 +60,7 @@ def batch_norm():
     """Before each forward pass, DDP broadcasts rank 0's running statistics."""
     torch.manual_seed(0)
     wrapped = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(FEATURES, 16), torch.nn.BatchNorm1d(16),
-                                                          torch.nn.ReLU(), torch.nn.Linear(16, 10)))
+                                                          torch.nn.ReLU(), torch.nn.Linear(16, 10)).to(DEVICE))
     losses = train(wrapped, sgd(wrapped.parameters()), dist.get_rank())
     return losses + weights(wrapped) + [b.clone() for b in wrapped.buffers()]
 

@@ -231,6 +231,16 @@ def many(rank, size):
     dist.barrier()
 
 
+def under_way(rank, size):
+    """More calls at once than there are names, also of those that repeat."""
+    for number in (500, 500, 1500):
+        tensors = [torch.full((3,), float(n + rank)) for n in range(number)]
+        works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+        for work in reversed(works):
+            work.wait()
+        same("all_reduce", tensors, [torch.full((3,), float(sum(n + r for r in range(size)))) for n in range(number)])
+
+
 def order(rank, size):
     """Of a group whose ranks do not ascend, the first is its rank 0."""
     backwards = list(range(size))[::-1]
@@ -374,6 +384,7 @@ PARTS = {
     "sparse": (sparse, (2, 1)),
     "dtypes": (dtypes, (2, 1)),
     "many groups": (many, (2, 1)),
+    "under way": (under_way, (2, 1)),
     "order": (order, (2, 15)),
     "split": (split, (2, 15)),
     "several backends": (mixed, (2, 1)),

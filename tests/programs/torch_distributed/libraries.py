@@ -2,6 +2,8 @@
 
     libraries.py NAME ...
 
+$PROGRAMS_DEVICE and $REFERENCE are those of programs.py; with a GPU, each rank is the only one of its node.
+
 Lightning, Fabric and DeepSpeed make the process group from an option. Accelerate, and with it Hugging Face's Trainer,
 would make one of Gloo for CPUs, whatever it is told (accelerate/state.py, _prepare_backend), but takes one that is there.
 """
@@ -16,10 +18,11 @@ import programs
 import rank as test
 import torch
 import torch.distributed as dist
-from training import STEPS, batches, model, sgd, weights
+from training import DEVICE, STEPS, batches, model, sgd, weights
 
 import maypole.torch.distributed  # noqa: F401 - torch before 2.15 does not find the backend itself
 
+ACCELERATOR = {"cpu": "cpu", "cuda": "gpu"}[DEVICE.type]
 RANK, SIZE, LOCAL_SIZE = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"))
 
 
@@ -72,7 +75,7 @@ def lightning(backend):
 
     module = Module()
     trainer = pl.Trainer(
-        accelerator="cpu", devices=LOCAL_SIZE, num_nodes=SIZE // LOCAL_SIZE, max_epochs=2, logger=False,
+        accelerator=ACCELERATOR, devices=LOCAL_SIZE, num_nodes=SIZE // LOCAL_SIZE, max_epochs=2, logger=False,
         strategy=DDPStrategy(process_group_backend=backend), plugins=[TorchElasticEnvironment()],
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
     trainer.fit(module, loader(), loader())
@@ -86,7 +89,7 @@ def fabric(backend):
     from lightning.fabric.plugins.environments import TorchElasticEnvironment
     from lightning.fabric.strategies import DDPStrategy
 
-    fabric = Fabric(accelerator="cpu", devices=LOCAL_SIZE, num_nodes=SIZE // LOCAL_SIZE,
+    fabric = Fabric(accelerator=ACCELERATOR, devices=LOCAL_SIZE, num_nodes=SIZE // LOCAL_SIZE,
                     strategy=DDPStrategy(process_group_backend=backend), plugins=[TorchElasticEnvironment()])
     fabric.launch()
     assert dist.get_backend() == backend
@@ -118,7 +121,7 @@ def accelerate(backend):
 
     forget_accelerators_state()
     dist.init_process_group(backend)
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    accelerator = Accelerator(cpu=DEVICE.type == "cpu", gradient_accumulation_steps=2)
     assert accelerator.num_processes == SIZE and dist.get_backend() == backend
     net = model()
     net, optimizer, rows = accelerator.prepare(net, sgd(net.parameters()), loader())
@@ -146,7 +149,7 @@ def trainer(backend):
     tokens = torch.randint(0, 64, (16 * SIZE, 16), generator=torch.Generator().manual_seed(0))
     rows = [{"input_ids": row, "labels": row} for row in tokens]
     arguments = TrainingArguments(
-        output_dir=tempfile.mkdtemp(dir=test.DIR), use_cpu=True, per_device_train_batch_size=4,
+        output_dir=tempfile.mkdtemp(dir=test.DIR), use_cpu=DEVICE.type == "cpu", per_device_train_batch_size=4,
         num_train_epochs=2, logging_steps=1, save_strategy="no", report_to=[], disable_tqdm=True, seed=0,
         optim="sgd", learning_rate=0.1)
     run = Trainer(net, arguments, train_dataset=rows, eval_dataset=rows)
@@ -168,10 +171,10 @@ def torchmetrics(backend):
 
     dist.init_process_group(backend)
     generator = torch.Generator().manual_seed(RANK)
-    metrics = [MulticlassAccuracy(10), MulticlassAUROC(10), MeanMetric(), CatMetric()]
+    metrics = [m.to(DEVICE) for m in (MulticlassAccuracy(10), MulticlassAUROC(10), MeanMetric(), CatMetric())]
     for _ in range(2 + RANK):
-        scores = torch.rand(8, 10, generator=generator).softmax(1)
-        labels = torch.randint(0, 10, (8,), generator=generator)
+        scores = torch.rand(8, 10, generator=generator).softmax(1).to(DEVICE)
+        labels = torch.randint(0, 10, (8,), generator=generator).to(DEVICE)
         for metric in metrics:
             of_classes = isinstance(metric, (MulticlassAccuracy, MulticlassAUROC))
             metric.update(*((scores, labels) if of_classes else (scores.sum(1),)))
@@ -231,14 +234,14 @@ def agree_on_port(name):
 
 def main():
     torch.set_num_threads(1)
-    results = {"maypole": {}, "gloo": {}}
+    results = {"maypole": {}, programs.REFERENCE: {}}
     for number, name in enumerate(sys.argv[1:]):
         for backend, of_backend in results.items():
             agree_on_port(f"port.{number}.{backend}")
             programs.run(backend, {name: functools.partial(LIBRARIES[name], backend)}, [name], of_backend)
             if dist.is_initialized():
                 dist.destroy_process_group()
-    if not programs.compare(sys.argv[1:], results["maypole"], results["gloo"], RANK, SIZE):
+    if not programs.compare(sys.argv[1:], *results.values(), RANK, SIZE):
         sys.exit(1)
 
 

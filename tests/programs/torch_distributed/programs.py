@@ -2,7 +2,7 @@
 
     programs.py [NAME ...]     without names: all but those of checkpoints, which need CHECKPOINTS (a directory)
 
-With two ranks bit for bit (a sum of two is the same in either order), with more to rounding. Rank 0 prints
+$REFERENCE is another backend than Gloo: nccl, for CUDA tensors ($PROGRAMS_DEVICE, see training.py). With two ranks bit for bit (a sum of two is the same in either order), with more to rounding. Rank 0 prints
 'equal: NAME; NAME', and a line for each that differs or fails; then the status is 1.
 """
 
@@ -20,27 +20,31 @@ import maypole.torch.distributed  # noqa: F401 - torch before 2.15 does not find
 
 PROGRAMS = dict(data_parallel.PROGRAMS)
 CHECKPOINT_PROGRAMS = {}
-if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15):  # older versions lack what these are made of, or have it elsewhere
+if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 11):  # older versions lack what these are made of, or have it elsewhere
     for module in map(importlib.import_module, ("sharded", "pipelines", "compiled_programs")):
         PROGRAMS.update(module.PROGRAMS)
         CHECKPOINT_PROGRAMS.update(getattr(module, "CHECKPOINT_PROGRAMS", {}))
 # Sums of three or more halves have another rounding in another order, at each step.
+REFERENCE = os.environ.get("REFERENCE", "gloo")
 ROUGH = {"DDP, fp16 hook": 1e-4, "DDP, bf16 hook": 1e-3, "FSDP1, mixed precision": 1e-3}
 
 
-def gloo_store(rank, size):
-    return dist.FileStore(os.path.join(os.environ["MAYPOLE_TEST_DIR"], "gloo"), size)
+def init_reference(rank, size):
+    """Makes the other backend's group of all ranks."""
+    os.environ["NCCL_HOSTID"] = f"rank-{rank}"  # so that NCCL takes ranks of one GPU, which it refuses on one host
+    store = dist.FileStore(os.path.join(os.environ["MAYPOLE_TEST_DIR"], "reference"), size)
+    dist.init_process_group(REFERENCE, store=store, rank=rank, world_size=size)
 
 
 def difference(name, ours, theirs, size):
     """What is not equal; None if all is."""
     if len(ours) != len(theirs):
-        return f"{len(ours)} values, with Gloo {len(theirs)}"
+        return f"{len(ours)} values, with {REFERENCE} {len(theirs)}"
     limit = ROUGH.get(name, 1e-6)
     for number, (a, b) in enumerate(zip(ours, theirs)):
         if not (torch.equal(a, b) if size == 2 else torch.allclose(a, b, rtol=10 * limit, atol=limit)):
             apart = (a - b).abs().max().item() if a.shape == b.shape else None
-            return f"value {number} of {len(ours)}, shapes {a.shape} and {b.shape}, is up to {apart} from Gloo's"
+            return f"value {number} of {len(ours)}, shapes {a.shape} and {b.shape}, is up to {apart} from {REFERENCE}'s"
     return None
 
 
@@ -61,7 +65,7 @@ def compare(names, ours, theirs, rank, size):
     """Prints rank 0's summary; returns whether all are equal on this rank."""
     equal = []
     for name in names:
-        failed = [f"failed on {backend}: {result[name]}" for backend, result in (("maypole", ours), ("Gloo", theirs))
+        failed = [f"failed on {backend}: {result[name]}" for backend, result in (("maypole", ours), (REFERENCE, theirs))
                   if isinstance(result[name], str)]
         wrong = failed[0] if failed else difference(name, ours[name], theirs[name], size)
         if wrong is None:
@@ -82,8 +86,8 @@ def main():
     rank, size = dist.get_rank(), dist.get_world_size()
     run("maypole", programs, names, ours)
     dist.destroy_process_group()
-    dist.init_process_group("gloo", store=gloo_store(rank, size), rank=rank, world_size=size)
-    run("gloo", programs, names, theirs)
+    init_reference(rank, size)
+    run(REFERENCE, programs, names, theirs)
     dist.destroy_process_group()
     if not compare(names, ours, theirs, rank, size):
         sys.exit(1)

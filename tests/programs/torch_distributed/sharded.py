@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy, fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
-from training import FEATURES, batches, model, sgd, train, weights
+from training import DEVICE, FEATURES, batches, model, sgd, train, weights
 
 # Where "checkpoint, save" writes, and "checkpoint, load" reads what jobs of other sizes have written.
 CHECKPOINTS = os.environ.get("CHECKPOINTS", "")
@@ -24,7 +24,7 @@ def adam_or_sgd(parameters):
 def fsdp1(strategy=ShardingStrategy.FULL_SHARD, mesh=None, **options):
     wrapped = FullyShardedDataParallel(
         model(), sharding_strategy=strategy, device_mesh=mesh, auto_wrap_policy=ModuleWrapPolicy({torch.nn.Linear}),
-        device_id=torch.device("cpu"), use_orig_params=True, **options)
+        device_id=DEVICE, use_orig_params=True, **options)
     losses = train(wrapped, adam_or_sgd(wrapped.parameters()), dist.get_rank(), clip=False)
     with FullyShardedDataParallel.summon_full_params(wrapped):
         return losses + weights(wrapped)
@@ -40,7 +40,7 @@ def hsdp1():
 
 
 def mesh_of_two_dimensions(*names):
-    return init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=names)
+    return init_device_mesh(DEVICE.type, (2, dist.get_world_size() // 2), mesh_dim_names=names)
 
 
 def shard(module, mesh, **options):
@@ -51,7 +51,7 @@ def shard(module, mesh, **options):
 
 
 def fsdp2(mesh=None, **options):
-    mesh = mesh or init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("shard",))
+    mesh = mesh or init_device_mesh(DEVICE.type, (dist.get_world_size(),), mesh_dim_names=("shard",))
     wrapped = shard(model(), mesh, **options)
     losses = train(wrapped, adam_or_sgd(wrapped.parameters()), dist.get_rank())
     return losses + weights(wrapped)
@@ -73,7 +73,7 @@ class Block(torch.nn.Module):
 def tensor_parallel(mesh, sequence=False):
     """A block whose layers are cut by columns and by rows; sequence: what is between blocks, by rows of the batch."""
     torch.manual_seed(0)
-    block = torch.nn.Sequential(Block())
+    block = torch.nn.Sequential(Block()).to(DEVICE)
     plan = {"0.up": ColwiseParallel(), "0.down": RowwiseParallel()}
     if sequence:
         from torch.distributed.tensor import Shard
@@ -102,12 +102,12 @@ def train_block(block, seed, part=None):
 
 
 def tensor_parallel_alone():
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
+    mesh = init_device_mesh(DEVICE.type, (dist.get_world_size(),), mesh_dim_names=("tp",))
     return train_block(tensor_parallel(mesh), 0)
 
 
 def sequence_parallel():
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
+    mesh = init_device_mesh(DEVICE.type, (dist.get_world_size(),), mesh_dim_names=("tp",))
     return train_block(tensor_parallel(mesh, sequence=True), 0, (dist.get_rank(), dist.get_world_size()))
 
 
@@ -123,7 +123,7 @@ def state_of(wrapped, optimizer):
 
 
 def sharded_model():
-    wrapped = shard(model(), init_device_mesh("cpu", (dist.get_world_size(),)))
+    wrapped = shard(model(), init_device_mesh(DEVICE.type, (dist.get_world_size(),)))
     return wrapped, torch.optim.SGD(wrapped.parameters(), lr=0.01, momentum=0.9)
 
 

@@ -111,16 +111,9 @@ class Pending:
             _native.library().call_when_done(native, function)
 
     def _await_end(self, native: int) -> None:
-        library = _native.library()
-        status = library.wait(native, WAIT_SLICE_MS)
-        waits = 1
-        while status in (_native.DEADLINE_EXCEEDED, _native.CANCELLED):
-            status = library.wait(
-                native, WAIT_SLICE_MS
-                if waits < BOUNDED_WAITS else _native.WAIT_INTERRUPTIBLE)
-            waits += 1
+        status = await_end(native)
         if status != _native.OK:
-            self._end(native, None, from_status(status, library.last_error()))
+            self._end(native, None, from_status(status, _native.library().last_error()))
         elif self.finish is None:
             self._end(native, self.output, None)
         else:
@@ -156,6 +149,19 @@ class Pending:
         if release:
             # To release what a failed `finish` has released does no harm.
             _native.library().release(native)
+
+
+def await_end(native: int) -> int:
+    """Waits until the operation of this native handle has ended, and leaves its result; returns its status."""
+    library = _native.library()
+    status = library.wait(native, WAIT_SLICE_MS)
+    waits = 1
+    while status in (_native.DEADLINE_EXCEEDED, _native.CANCELLED):
+        status = library.wait(
+            native, WAIT_SLICE_MS
+            if waits < BOUNDED_WAITS else _native.WAIT_INTERRUPTIBLE)
+        waits += 1
+    return status
 
 
 class PendingGroup:

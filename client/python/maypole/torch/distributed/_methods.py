@@ -77,8 +77,45 @@ _KEPT_WORKS = 1000 if tuple(int(part) for part in torch.__version__.split(".")[:
 _FUNCTIONS = dist.distributed_c10d.__file__
 
 
+# Of torch.compile; None in a torch that has none.
+_frames = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+
+
+def _skip(code: Any) -> None:
+    """Makes torch.compile run this code as it is."""
+    assert _frames is not None
+    if hasattr(_frames, "skip_code"):
+        _frames.skip_code(code)
+    else:
+        skip = _frames._FrameAction.SKIP
+        _frames.set_code_exec_strategy(code, _frames._FrameExecStrategy(skip, skip))
+
+
+def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, which torch.compile runs as it is, with all that it calls.
+
+    A compiled program calls it from C++ (DDP's reducer), and would try to compile it, with its locks and streams.
+    torch.compiler.disable() would do the same, but imports the compiler, which takes seconds.
+    """
+    if _frames is None:
+        return function
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        compiler = _frames.set_eval_frame(None)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _frames.set_eval_frame(compiler)
+
+    _skip(run.__code__)
+    return run
+
+
 def method_of_group(method: Callable[..., Any]) -> Callable[..., Any]:
     """A method of ProcessGroup that returns a Work; calls with tensors of other devices go to their backends."""
+
+    call = untraced(method)
 
     @functools.wraps(method)
     def chosen(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -87,7 +124,7 @@ def method_of_group(method: Callable[..., Any]) -> Callable[..., Any]:
             name = method.__name__
             theirs = getattr(others.group, name, None) or getattr(others.group, OLD_NAMES[name])
             return theirs(*args, **kwargs)
-        work = method(self, *args, **kwargs)
+        work = call(self, *args, **kwargs)
         caller = sys._getframe().f_back
         if _KEPT_WORKS and (caller is None or caller.f_code.co_filename != _FUNCTIONS):
             work.outlive_python()
@@ -96,6 +133,8 @@ def method_of_group(method: Callable[..., Any]) -> Callable[..., Any]:
                 self.kept.popleft()
         return work
 
+    if _frames is not None:
+        _skip(chosen.__code__)
     return chosen
 
 

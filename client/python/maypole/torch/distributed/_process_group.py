@@ -25,12 +25,10 @@ from maypole.common.operations import Pending
 from maypole.common.process_sets import ProcessSet, id_of
 from maypole.torch import _submissions
 from maypole.torch.distributed import _call_lines, _epochs, _world
-from maypole.torch.distributed._methods import OtherDevices, method_of_group
+from maypole.torch.distributed._methods import OtherDevices, method_of_group, untraced
+from maypole.torch.distributed._names import Names
 from maypole.torch.distributed._point_to_point import PointToPoint
 from maypole.torch.distributed._work import Finish, Work
-
-# Names are used again, so that the executors know them.
-_NAMES = 1024
 
 _REDUCTIONS = {
     ReduceOp.SUM: Sum,
@@ -131,7 +129,9 @@ class ProcessGroup(dist.ProcessGroup):
         self._order = sorted(range(len(ranks)), key=ranks.__getitem__)
         self._in_order = self._order == list(range(len(ranks)))
         self._own_world = world if is_default else None
-        self._numbers = itertools.count()
+        self._calls = itertools.count()
+        self._names = Names()
+        self._latest: dict[int, list[Optional[int]]] = {}  # by number of a name: the native handles of its last call
         self._lines = _call_lines.CallLines(self._store, basics.rank(), ranks) if _call_lines.wanted() else None
         self._point_to_point = PointToPoint(self._shown, ranks, self._now_rank, world.offers)
         self._closed = ""
@@ -150,6 +150,7 @@ class ProcessGroup(dist.ProcessGroup):
     def getSize(self) -> int:
         return self._now_size
 
+    @untraced
     def getBackendName(self) -> str:
         return "maypole"
 
@@ -212,13 +213,16 @@ class ProcessGroup(dist.ProcessGroup):
     def set_timeout(self, timeout: datetime.timedelta) -> None:
         self._timeout = timeout
 
+    def eager_connect_single_device(self, device: torch.device) -> None:
+        """What init_process_group(device_id=...) calls. Connections come with the first operation all the same."""
+
     # --- Reductions -----------------------------------------------------------
 
     @method_of_group
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
         op = opts.reduceOp if opts is not None else ReduceOp.SUM
         parts = [part for t in tensors for part in (_sparse(t, op) if t.is_sparse else [self._reduced(t, op)])]
-        return self._start("all_reduce", parts, tensors, opts)
+        return self._start("all_reduce", parts, tensors, opts, tensors)
 
     @method_of_group
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
@@ -229,7 +233,7 @@ class ProcessGroup(dist.ProcessGroup):
         # On other ranks than the root the tensor keeps its values, as with Gloo.
         at_root = self.rank() == opts.rootRank
         parts = [self._reduced(t, opts.reduceOp, None if at_root else torch.empty_like(t)) for t in tensors]
-        return self._start("reduce", parts, tensors, opts)
+        return self._start("reduce", parts, tensors, opts, tensors)
 
     @method_of_group
     def reduce_scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None) -> Work:
@@ -242,7 +246,7 @@ class ProcessGroup(dist.ProcessGroup):
                 whole = _joined(rows)
                 start = sum(t.numel() for t in rows[:self.rank()])
                 parts.append(self._reduced_part(output, whole, start, opts))
-        return self._start("reduce_scatter", parts, outputs, opts)
+        return self._start("reduce_scatter", parts, outputs, opts, [t for rows in inputs for t in rows])
 
     @method_of_group
     def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
@@ -257,7 +261,7 @@ class ProcessGroup(dist.ProcessGroup):
                 raise ValueError(f"reduce_scatter_tensor: the input has {tensor.numel()} elements, expected "
                                  f"{self.size()} times the output's {output.numel()}")
             parts.append(self._scattered(output, tensor.reshape(self.size(), output.numel()), opts))
-        return self._start("reduce_scatter_tensor", parts, outputs, opts)
+        return self._start("reduce_scatter_tensor", parts, outputs, opts, outputs)
 
     # --- Collectives that move data -------------------------------------------
 
@@ -265,7 +269,7 @@ class ProcessGroup(dist.ProcessGroup):
     def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Work:
         root = self._ranks[opts.rootRank]
         parts = [_Part(partial(_submissions.broadcast, t, root, in_place=True)) for t in tensors]
-        return self._start("broadcast", parts, tensors, opts)
+        return self._start("broadcast", parts, tensors, opts, tensors)
 
     @method_of_group
     def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Work:
@@ -274,7 +278,8 @@ class ProcessGroup(dist.ProcessGroup):
             same = all(t.numel() == tensor.numel() for t in into)
             row = _rows(tensor) if same else tensor.reshape(-1)
             parts.append(_Part(partial(_submissions.allgather, row), partial(_copy_parts, self._ordered(into))))
-        return self._start("all_gather", parts, [t for into in outputs for t in into], opts)
+        flat = [t for into in outputs for t in into]
+        return self._start("all_gather", parts, flat, opts, flat)
 
     @method_of_group
     def allgather_coalesced(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor],
@@ -296,7 +301,7 @@ class ProcessGroup(dist.ProcessGroup):
                                  f"{self.size()} times the input's {tensor.numel()}")
             finish = partial(_copy_whole, output) if self._in_order else partial(_copy_rows, output, self._order)
             parts.append(_Part(partial(_submissions.allgather, _rows(tensor)), finish))
-        return self._start("all_gather_into_tensor", parts, outputs, opts)
+        return self._start("all_gather_into_tensor", parts, outputs, opts, outputs)
 
     @method_of_group
     def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> Work:
@@ -484,27 +489,39 @@ class ProcessGroup(dist.ProcessGroup):
 
     # --- How they are made ----------------------------------------------------
 
-    def _start(self, what: str, parts: list["_Part"], tensors: list[torch.Tensor], opts: Any) -> Work:
-        """Submits the parts of one call."""
+    def _start(self, what: str, parts: list["_Part"], tensors: list[torch.Tensor], opts: Any,
+               equal: Sequence[torch.Tensor] = ()) -> Work:
+        """Submits the parts of one call.
+
+        Args:
+            tensors: those that get the results.
+            equal: tensors whose sizes and dtypes are equal on all ranks.
+        """
         self._check_open()
-        number = next(self._numbers)
+        number = next(self._calls)
         if self._lines is not None:
             self._lines.note(number, what)
         called = f"{what}, call {number} of group '{self._shown}'"
         failed = partial(self._failed, number=number)
         process_set = id_of(self._process_set)
-        name = f"{self._shown}#{number % _NAMES}"
+        place = self._names.next((what, *((t.dtype, t.shape) for t in equal)))
+        name = f"{self._shown}#{place}"
         pendings = [
             part.describe(name=name if index == 0 else f"{name}.{index}", process_set=process_set)
             for index, part in enumerate(parts)
         ]
         try:
-            if len(pendings) == 1:
-                operations.start(pendings[0])
-            elif pendings:
-                operations.start_group(pendings)
+            try:
+                _submit(pendings)
+            except ValueError:
+                # Perhaps because an operation of this name was under way. Whatever else it is comes again.
+                for native in self._latest.get(place, ()):
+                    if native is not None:
+                        operations.await_end(native)
+                _submit(pendings)
         except HorovodInternalError as error:
             raise dist.DistBackendError(f"{called}: {error}{failed(error)}") from None
+        self._latest[place] = [pending.native for pending in pendings]
         finishes = [part.finish for part in parts]
         finish: Optional[Finish] = None
         if any(f is not None for f in finishes):
@@ -568,6 +585,13 @@ class ProcessGroup(dist.ProcessGroup):
             output.copy_(result[start:start + output.numel()].view(output.shape))
 
         return reduced._replace(finish=finish)
+
+
+def _submit(pendings: list[Pending]) -> None:
+    if len(pendings) == 1:
+        operations.start(pendings[0])
+    elif pendings:
+        operations.start_group(pendings)
 
 
 class _Part(NamedTuple):

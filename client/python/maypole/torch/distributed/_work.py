@@ -1,7 +1,8 @@
 """The end of operations of a process group: torch.distributed's Work.
 
 A Work has one or several of Maypole's operations, and what is to be done with their results. Whoever needs the end
-first does that: a thread in wait(), or, for who has asked for the future, Maypole's completion thread.
+first does that: a thread in wait(), or, for who has asked for the future, Maypole's completion thread. Results of CUDA
+tensors are written in the order of that thread's current streams; wait() makes the streams of its caller wait for them.
 """
 
 import datetime
@@ -14,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from maypole.common.exceptions import HorovodInternalError
+from maypole.torch.distributed._methods import untraced
 from maypole.torch.distributed._point_to_point import Matched
 
 # What copies the results (in the order of the operations) to the caller's tensors.
@@ -34,6 +36,7 @@ class _Future(torch.futures.Future):
         self._work: Optional[Work] = work  # None when completed: no cycle keeps the tensors alive
         self._tensors = tensors
 
+    @untraced
     def wait(self) -> Any:
         """As torch.futures.Future's; raises DistBackendError after the operation's timeout."""
         work = self._work
@@ -89,6 +92,8 @@ class Work(dist._Work):
         self._ended = False
         self._error: Optional[Exception] = None
         self._future: Optional[_Future] = None
+        # Of each CUDA device: the stream on which results were written, and when.
+        self._written: list[tuple[torch.cuda.Stream, torch.cuda.Event]] = []
 
     @classmethod
     def together(cls, what: str, works: Sequence["Work"], timeout: datetime.timedelta) -> "Work":
@@ -99,6 +104,7 @@ class Work(dist._Work):
                 work._end()
                 if work._error is not None:
                     raise work._error
+                work._bring_results()
 
         pendings = [pending for work in works for pending in work._pendings]
         return cls(what, pendings, [t for work in works for t in work._tensors], finish, timeout)
@@ -107,6 +113,7 @@ class Work(dist._Work):
         """For one that only C++ will use, and which others keep: it keeps no tensors when its end was waited for."""
         self._keeps_tensors = False
 
+    @untraced
     def wait(self, timeout: Optional[datetime.timedelta] = None) -> bool:
         """Waits for the end; raises DistBackendError if the operation failed or has not ended in time."""
         limit = timeout or self._timeout
@@ -120,12 +127,14 @@ class Work(dist._Work):
         self._forget_tensors()
         if self._error is not None:
             raise self._error
+        self._bring_results()
         return True
 
     def synchronize(self) -> None:
         """As wait()."""
         self.wait()
 
+    @untraced
     def is_completed(self) -> bool:
         """Whether wait() would return at once; the results are there then."""
         if not self._ended and all(pending.done() for pending in list(self._pendings)):
@@ -153,13 +162,13 @@ class Work(dist._Work):
 
     _source_rank = source_rank  # torch's functions call this
 
+    @untraced
     def get_future(self) -> torch.futures.Future:
         """A future of the tensors, which Maypole's completion thread completes."""
         with self._lock:
             if self._future is not None:
                 return self._future
-            devices = sorted({t.device for t in self._tensors if t.device.type == "cuda"}, key=str)
-            self._future = future = _Future(self, self._tensors, devices)
+            self._future = future = _Future(self, self._tensors, self._devices())
         missing = len(self._pendings)
         if missing == 0:
             future.complete()
@@ -188,12 +197,33 @@ class Work(dist._Work):
                 if self._finish is not None:
                     with torch.no_grad():
                         self._finish(results)
+                self._note_streams()
             except HorovodInternalError as error:
                 self._error = dist.DistBackendError(f"{self._what}: {error}{self._failed(error)}")
             except Exception as error:
                 self._error = error
             self._pendings, self._finish = [], None
             self._ended = True
+
+    def _note_streams(self) -> None:
+        """Notes that results have been written on the current streams."""
+        for device in self._devices():
+            stream = torch.cuda.current_stream(device)
+            for tensor in self._tensors:
+                if tensor.device == device:
+                    tensor.record_stream(stream)  # without effect if the tensor is from there
+            self._written.append((stream, stream.record_event()))
+
+    def _bring_results(self) -> None:
+        """Makes the current streams wait for results that were written on others."""
+        for stream, event in self._written:
+            current = torch.cuda.current_stream(stream.device)
+            if current != stream:
+                current.wait_event(event)
+
+    def _devices(self) -> list[torch.device]:
+        """The CUDA devices of the tensors."""
+        return sorted({t.device for t in self._tensors if t.device.type == "cuda"}, key=str)
 
     def _forget_tensors(self) -> None:
         if not self._keeps_tensors:
