@@ -184,9 +184,16 @@ def _cores(found: Found, _: List[Dict[str, Any]]) -> str:
     return _table(("ranks", "tensor", "staged", "arena", "Gloo", "MPI"), rows)
 
 
+def _distributed(found: Found, _: List[Dict[str, Any]]) -> str:
+    measured = found.get(("distributed", "all_reduce beside Gloo, 2 ranks"), {})
+    rows = [[size] + [_cell(_median(measured, size, library), _microseconds) for library in ("group", "staged", "gloo")]
+            for size in ("64 KiB", "1 MiB", "16 MiB", "64 MiB", "ResNet-50")]
+    return _table(("tensor", "torch.distributed on maypole", "maypole.torch, staged", "torch.distributed on Gloo"), rows)
+
+
 TABLES: Dict[str, Callable[[Found, List[Dict[str, Any]]], str]] = {
     "machine": _machine, "phases": _phases, "facts": _facts, "nccl": _nccl, "deaths": _deaths,
-    "cores": _cores, "allreduce_4": _idle(4), "allreduce_busy": _busy,
+    "cores": _cores, "distributed": _distributed, "allreduce_4": _idle(4), "allreduce_busy": _busy,
     "allreduce_2": _idle(2, ("under MPS, staged", "mps", "2 ranks, agent", "staged"),
                          ("arena", "mps", "2 ranks, agent", "arena")),
 }
