@@ -64,6 +64,7 @@ class DayTest(unittest.TestCase):
         done = subprocess.run(as_user + [os.path.join(self.folder, "day.sh"), "rehearse", *phases], env=env, cwd="/",
                               text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=800)
         path = os.path.join(out, "results.jsonl")
+        self.assertTrue(os.path.exists(os.path.join(out, "day.log")), done.stdout)
         lines = results.read(path) if os.path.exists(path) else []
         with open(os.path.join(out, "day.log"), encoding="utf-8") as f:
             log = f.read()
