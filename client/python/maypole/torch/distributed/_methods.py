@@ -81,9 +81,11 @@ _FUNCTIONS = dist.distributed_c10d.__file__
 _frames = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
 
 
-def _skip(code: Any) -> None:
-    """Makes torch.compile run this code as it is."""
-    assert _frames is not None
+def _skip(function: Any) -> None:
+    """Makes torch.compile run the function's own code as it is."""
+    if _frames is None:
+        return
+    code = function.__code__
     if hasattr(_frames, "skip_code"):
         _frames.skip_code(code)
     else:
@@ -108,13 +110,12 @@ def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             _frames.set_eval_frame(compiler)
 
-    _skip(run.__code__)
+    _skip(run)
     return run
 
 
 def method_of_group(method: Callable[..., Any]) -> Callable[..., Any]:
     """A method of ProcessGroup that returns a Work; calls with tensors of other devices go to their backends."""
-
     call = untraced(method)
 
     @functools.wraps(method)
@@ -133,8 +134,7 @@ def method_of_group(method: Callable[..., Any]) -> Callable[..., Any]:
                 self.kept.popleft()
         return work
 
-    if _frames is not None:
-        _skip(chosen.__code__)
+    _skip(chosen)
     return chosen
 
 

@@ -1,8 +1,8 @@
 """The names of a process group's operations.
 
 torch.distributed matches operations by the order of the calls, Maypole by their names. So names follow from the order,
-equally on all ranks. A name that comes again with the same tensor is several times faster than a new one (docs/eager.md,
-docs/schedule.md); so a program that repeats its calls, as each training does, gets the names of the calls before.
+equally on all ranks. A name that comes again with the same tensor is several times faster than a new one
+(docs/schedule.md); so a program that repeats its calls, as each training does, gets the names of the calls before.
 """
 
 from collections.abc import Hashable

@@ -1,7 +1,4 @@
-"""send and recv: an operation of two ranks is a broadcast on the process set of these two.
-
-Only the two ranks make that set, at their first operation; its request does not block (a rank that waited for it could
-keep others from making theirs). What is sent until the set is there waits for it, in order.
+"""send and recv: an operation of two ranks is a broadcast on the process set of these two (_pair.py).
 
 As torch.distributed has it, operations match by sender, receiver and tag, each in its own order. So their names have
 all three. The two sides agree on nothing else: one may send with tags 1 and 2 while the other receives with 2 and 1.
@@ -26,210 +23,12 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from maypole.common import operations, process_sets
 from maypole.common.exceptions import HorovodInternalError
-from maypole.common.operations import Pending
-from maypole.torch import _submissions
 from maypole.torch.distributed._offers import DIED, LEFT, Offers
+from maypole.torch.distributed._pair import Deferred, InTurn, Pair
 
 _NUMBERED_TAGS = 256
 _NUMBERS = 1024
-
-
-class Deferred:
-    """An operation that is submitted when its process set is there; a Pending for who waits for it.
-
-    Thread contract: any thread.
-    """
-
-    def __init__(self, pair: "_Pair", tensor: torch.Tensor, root: int, name: str):
-        self._pair = pair
-        # Another thread may submit it, whose stream is another one.
-        stream = torch.cuda.current_stream(tensor.device) if tensor.is_cuda else None
-
-        def describe(process_set: int) -> Pending:
-            with contextlib.nullcontext() if stream is None else torch.cuda.stream(stream):
-                return _submissions.broadcast(tensor, root, name, process_set, True)
-
-        self._describe = describe
-        self._pending: Optional[Pending] = None
-        self._error: Optional[Exception] = None
-        self._calls: list[Callable[[], None]] = []
-
-    def submit(self, process_set: Optional[int], error: Optional[Exception]) -> None:
-        """Called once by the pair, in order: with the set, or with why there is none."""
-        try:
-            if error is not None:
-                raise error
-            assert process_set is not None
-            self._pending = operations.start(self._describe(process_set))
-        except Exception as failed:
-            self._error = failed
-
-    def attach_calls(self) -> None:
-        """Called once by the pair, after submit()."""
-        calls, self._calls = self._calls, []
-        for function in calls:
-            self.call_when_done(function)
-
-    def done(self) -> bool:
-        """As Pending.done()."""
-        if not self._pair.open():
-            return False
-        return self._pending is None or self._pending.done()
-
-    def wait_until(self, deadline: float) -> Optional[str]:
-        """As Pending.wait_until()."""
-        late = self._pair.open_until(deadline)
-        if late is not None or self._pending is None:
-            return late
-        return self._pending.wait_until(deadline)
-
-    def wait(self) -> Any:
-        """As Pending.wait()."""
-        self._pair.wait()
-        if self._error is not None:
-            raise self._error
-        assert self._pending is not None
-        return self._pending.wait()
-
-    def call_when_done(self, function: Callable[[], None]) -> None:
-        """As Pending.call_when_done()."""
-        with self._pair.lock:
-            if self._pending is None and self._error is None:
-                self._calls.append(function)
-                return
-        if self._pending is not None:
-            self._pending.call_when_done(function)
-        else:
-            function()
-
-
-class _InTurn(Deferred):
-    """One of several operations of a name: it is submitted when the one before it has ended, too.
-
-    Args:
-        next_one: called when it has ended.
-    """
-
-    def __init__(self, pair: "_Pair", tensor: torch.Tensor, root: int, name: str, next_one: Callable[[], None]):
-        super().__init__(pair, tensor, root, name)
-        self._name = name
-        self._next_one = next_one
-        self._submitted = threading.Event()
-        self._over = False
-
-    def submit(self, process_set: Optional[int], error: Optional[Exception]) -> None:
-        """As Deferred.submit()."""
-        super().submit(process_set, error)
-        if self._pending is not None:
-            self._pending.call_when_done(self._end)  # before another thread can release it
-        self._submitted.set()
-
-    def attach_calls(self) -> None:
-        """As Deferred.attach_calls()."""
-        if self._error is not None:
-            self._end()
-
-    def fails(self) -> bool:
-        """Whether submit() has failed; then calls those who wait for its end."""
-        if self._error is None:
-            return False
-        self._call()
-        return True
-
-    def done(self) -> bool:
-        """As Pending.done()."""
-        return self._submitted.is_set() and super().done()
-
-    def wait_until(self, deadline: float) -> Optional[str]:
-        """As Pending.wait_until()."""
-        if not self._submitted.wait(max(0.0, deadline - time.monotonic())):
-            return f"the operation before it with this tag, '{self._name}', has not ended"
-        return super().wait_until(deadline)
-
-    def wait(self) -> Any:
-        """As Pending.wait()."""
-        self._submitted.wait()
-        return super().wait()
-
-    def call_when_done(self, function: Callable[[], None]) -> None:
-        """As Pending.call_when_done()."""
-        with self._pair.lock:
-            if not self._over:
-                self._calls.append(function)
-                return
-        function()
-
-    def _end(self) -> None:
-        self._call()
-        self._next_one()
-
-    def _call(self) -> None:
-        with self._pair.lock:
-            self._over = True
-            calls, self._calls = self._calls, []
-        for function in calls:
-            function()
-
-
-class _Pair:
-    """Two ranks of the job, and their process set as soon as it is there."""
-
-    def __init__(self, ranks: list[int]):
-        self.lock = threading.Lock()  # of the list, and of what is submitted
-        self._waiting: list[Deferred] = []
-        self._process_set: Optional[int] = None
-        self._error: Optional[Exception] = None
-        self._request = process_sets.start_of_members(ranks)
-        self._request.call_when_done(self.wait)
-
-    def start(self, deferred: Deferred) -> bool:
-        """Submits it now (True), or when the set is there."""
-        with self.lock:
-            there = self._there()
-            if there:
-                deferred.submit(self._process_set, self._error)
-            else:
-                self._waiting.append(deferred)
-        return there
-
-    def open(self) -> bool:
-        """Whether what was started has been submitted, or has failed."""
-        if not self._there() and self._request.done():
-            self.wait()
-        return self._there()
-
-    def open_until(self, deadline: float) -> Optional[str]:
-        """Waits for it until then; returns None, or what it waits for."""
-        if self._there():
-            return None
-        late = self._request.wait_until(deadline)
-        if late is None:
-            self.wait()
-        return late
-
-    def wait(self) -> None:
-        """Waits for the set, and submits what waits for it."""
-        if self._there():
-            return
-        with self.lock:
-            if self._there():
-                return
-            try:
-                process_set: Optional[int] = self._request.wait()
-                error: Optional[Exception] = None
-            except Exception as failed:
-                process_set, error = None, failed
-            for deferred in self._waiting:
-                deferred.submit(process_set, error)
-            started, self._waiting = self._waiting, []
-            self._process_set, self._error = process_set, error
-        for deferred in started:
-            deferred.attach_calls()
-
-    def _there(self) -> bool:
-        return self._process_set is not None or self._error is not None
 
 
 class Matched:
@@ -316,11 +115,11 @@ class PointToPoint:
         self._offered: dict[tuple[int, int], int] = {}  # by source and tag: how many it has sent
         self._gone: dict[int, int] = {}  # LEFT or DIED, by rank in the group
         self._last_source = -1
-        self._pairs: dict[int, _Pair] = {}
+        self._pairs: dict[int, Pair] = {}
         self._counts: collections.Counter = collections.Counter()
         self._lock = threading.Lock()
         # By name, of tags without numbers: those that have not ended. The first is, or soon will be, submitted.
-        self._turns: dict[str, collections.deque[_InTurn]] = {}
+        self._turns: dict[str, collections.deque[InTurn]] = {}
 
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> Deferred:
         """Starts sending a contiguous tensor."""
@@ -421,7 +220,7 @@ class PointToPoint:
             raise ValueError(f"rank {peer} of group '{self._group}' cannot send to itself")
         with self._lock:
             if peer not in self._pairs:
-                self._pairs[peer] = _Pair([self._ranks[peer], self._ranks[self._rank]])
+                self._pairs[peer] = Pair([self._ranks[peer], self._ranks[self._rank]])
             pair, root = self._pairs[peer], self._ranks[source]
         tensor, what = tensor.detach().view(-1), self._name(source, target, tag)
         if not 0 <= tag < _NUMBERED_TAGS:
@@ -432,8 +231,8 @@ class PointToPoint:
         pair.start(deferred)
         return deferred
 
-    def _start_in_turn(self, pair: _Pair, tensor: torch.Tensor, root: int, name: str) -> Deferred:
-        deferred = _InTurn(pair, tensor, root, name, lambda: self._next_one(pair, name))
+    def _start_in_turn(self, pair: Pair, tensor: torch.Tensor, root: int, name: str) -> Deferred:
+        deferred = InTurn(pair, tensor, root, name, lambda: self._next_one(pair, name))
         with self._lock:
             turns = self._turns.setdefault(name, collections.deque())
             turns.append(deferred)
@@ -442,7 +241,7 @@ class PointToPoint:
             self._next_one(pair, name)
         return deferred
 
-    def _next_one(self, pair: _Pair, name: str) -> None:
+    def _next_one(self, pair: Pair, name: str) -> None:
         """The first operation of this name has ended: submits the next, and so on while they fail at once."""
         failed = True
         while failed:

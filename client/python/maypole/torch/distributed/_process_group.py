@@ -7,70 +7,30 @@ them are here. Options are torch.distributed's: reduceOp, rootRank (in the group
 
 import collections
 import datetime
-import functools
 import itertools
 import sys
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, Optional
 
 import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import ReduceOp
 
 from maypole.common import basics, operations, process_sets
-from maypole.common.constants import Average, Max, Min, Product, Sum
 from maypole.common.exceptions import HorovodInternalError
 from maypole.common.operations import Pending
 from maypole.common.process_sets import ProcessSet, id_of
-from maypole.torch import _submissions
-from maypole.torch.distributed import _call_lines, _epochs, _world
+from maypole.torch.distributed import _call_lines, _epochs, _parts, _world
 from maypole.torch.distributed._methods import OtherDevices, method_of_group, untraced
 from maypole.torch.distributed._names import Names
 from maypole.torch.distributed._point_to_point import PointToPoint
 from maypole.torch.distributed._work import Finish, Work
 
-_REDUCTIONS = {
-    ReduceOp.SUM: Sum,
-    ReduceOp.AVG: Average,
-    ReduceOp.MIN: Min,
-    ReduceOp.MAX: Max,
-    ReduceOp.PRODUCT: Product,
-    ReduceOp.PREMUL_SUM: Sum,
-}
-# Not Maypole's: from all ranks' inputs, on each rank.
-_BITWISE = {
-    ReduceOp.BAND: torch.bitwise_and,
-    ReduceOp.BOR: torch.bitwise_or,
-    ReduceOp.BXOR: torch.bitwise_xor,
-}
 
-
-def _red_op(op: Any) -> Any:
-    """The value of ReduceOp.RedOpType of what torch's options have."""
-    return getattr(op, "op", op)
-
-
-def _factor(op: Any) -> float:
-    """The factor of a PREMUL_SUM; 1 for others."""
-    if _red_op(op) != ReduceOp.PREMUL_SUM:
-        return 1.0
-    factor = op.__getstate__()[1]
-    return float(factor)
-
-
-def _rows(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor as one row, so that allgather concatenates whole tensors of any shape."""
-    return tensor.reshape(1, -1)
-
-
-def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The elements of all tensors, one after the other."""
-    dtype = tensors[0].dtype
-    flat = [t.reshape(-1) for t in tensors]
-    if dtype.is_floating_point and flat[0].element_size() == 1:  # float8: older versions of torch cannot concatenate it
-        return torch.cat([t.view(torch.uint8) for t in flat]).view(dtype)
-    return torch.cat(flat)
+def _op(opts: Any) -> Any:
+    """The reduction of these options."""
+    return opts.reduceOp if opts is not None else ReduceOp.SUM
 
 
 class ProcessGroup(dist.ProcessGroup):
@@ -123,11 +83,8 @@ class ProcessGroup(dist.ProcessGroup):
             is_default: this group is the default group, and closes `world` when it is shut down.
         """
         self._process_set = process_set
-        self._ranks = ranks
         self._now_rank, self._now_size = ranks.index(basics.rank()), len(ranks)
-        # Ranks in the group by their place in the process set, whose order is the job's.
-        self._order = sorted(range(len(ranks)), key=ranks.__getitem__)
-        self._in_order = self._order == list(range(len(ranks)))
+        self._ranks = _parts.GroupRanks(ranks, self._now_rank)
         self._own_world = world if is_default else None
         self._calls = itertools.count()
         self._names = Names()
@@ -220,9 +177,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     @method_of_group
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
-        op = opts.reduceOp if opts is not None else ReduceOp.SUM
-        parts = [part for t in tensors for part in (_sparse(t, op) if t.is_sparse else [self._reduced(t, op)])]
-        return self._start("all_reduce", parts, tensors, opts, tensors)
+        return self._start("all_reduce", _parts.all_reduce(tensors, _op(opts)), tensors, opts, tensors)
 
     @method_of_group
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
@@ -230,22 +185,12 @@ class ProcessGroup(dist.ProcessGroup):
 
     @method_of_group
     def reduce(self, tensors: list[torch.Tensor], opts: Any) -> Work:
-        # On other ranks than the root the tensor keeps its values, as with Gloo.
-        at_root = self.rank() == opts.rootRank
-        parts = [self._reduced(t, opts.reduceOp, None if at_root else torch.empty_like(t)) for t in tensors]
+        parts = _parts.reduce(self._ranks, tensors, _op(opts), opts.rootRank)
         return self._start("reduce", parts, tensors, opts, tensors)
 
     @method_of_group
     def reduce_scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None) -> Work:
-        parts = []
-        for output, rows in zip(outputs, inputs):
-            sizes = {t.numel() for t in rows}
-            if sizes == {output.numel()}:
-                parts.append(self._scattered(output, torch.cat([_rows(t) for t in rows]), opts))
-            else:  # a part for each rank, of any size: reduced as one, and cut
-                whole = _joined(rows)
-                start = sum(t.numel() for t in rows[:self.rank()])
-                parts.append(self._reduced_part(output, whole, start, opts))
+        parts = _parts.reduce_scatter(self._ranks, outputs, inputs, _op(opts))
         return self._start("reduce_scatter", parts, outputs, opts, [t for rows in inputs for t in rows])
 
     @method_of_group
@@ -255,31 +200,19 @@ class ProcessGroup(dist.ProcessGroup):
     @method_of_group
     def reduce_scatter_single_coalesced(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor],
                                         opts: Any = None) -> Work:
-        parts = []
-        for output, tensor in zip(outputs, inputs):
-            if tensor.numel() != output.numel() * self.size():
-                raise ValueError(f"reduce_scatter_tensor: the input has {tensor.numel()} elements, expected "
-                                 f"{self.size()} times the output's {output.numel()}")
-            parts.append(self._scattered(output, tensor.reshape(self.size(), output.numel()), opts))
+        parts = _parts.reduce_scatter_single(self._ranks, outputs, inputs, _op(opts))
         return self._start("reduce_scatter_tensor", parts, outputs, opts, outputs)
 
     # --- Collectives that move data -------------------------------------------
 
     @method_of_group
     def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Work:
-        root = self._ranks[opts.rootRank]
-        parts = [_Part(partial(_submissions.broadcast, t, root, in_place=True)) for t in tensors]
-        return self._start("broadcast", parts, tensors, opts, tensors)
+        return self._start("broadcast", _parts.broadcast(self._ranks, tensors, opts.rootRank), tensors, opts, tensors)
 
     @method_of_group
     def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Work:
-        parts = []
-        for into, tensor in zip(outputs, inputs):
-            same = all(t.numel() == tensor.numel() for t in into)
-            row = _rows(tensor) if same else tensor.reshape(-1)
-            parts.append(_Part(partial(_submissions.allgather, row), partial(_copy_parts, self._ordered(into))))
-        flat = [t for into in outputs for t in into]
-        return self._start("all_gather", parts, flat, opts, flat)
+        into = [t for of_input in outputs for t in of_input]
+        return self._start("all_gather", _parts.all_gather(self._ranks, outputs, inputs), into, opts, into)
 
     @method_of_group
     def allgather_coalesced(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor],
@@ -294,60 +227,27 @@ class ProcessGroup(dist.ProcessGroup):
     @method_of_group
     def all_gather_single_coalesced(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor],
                                     opts: Any = None) -> Work:
-        parts = []
-        for output, tensor in zip(outputs, inputs):
-            if output.numel() != tensor.numel() * self.size():
-                raise ValueError(f"all_gather_into_tensor: the output has {output.numel()} elements, expected "
-                                 f"{self.size()} times the input's {tensor.numel()}")
-            finish = partial(_copy_whole, output) if self._in_order else partial(_copy_rows, output, self._order)
-            parts.append(_Part(partial(_submissions.allgather, _rows(tensor)), finish))
+        parts = _parts.all_gather_single(self._ranks, outputs, inputs)
         return self._start("all_gather_into_tensor", parts, outputs, opts, outputs)
 
     @method_of_group
     def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> Work:
-        parts = []
-        for number, tensor in enumerate(inputs):
-            flat = tensor.reshape(-1)
-            splits = [flat.numel() if rank == opts.rootRank else 0 for rank in self._order]
-            into = self._ordered(outputs[number]) if self.rank() == opts.rootRank else []
-            parts.append(_Part(partial(_submissions.alltoall, flat, splits), partial(_copy_received, into)))
+        parts = _parts.gather(self._ranks, outputs, inputs, opts.rootRank)
         return self._start("gather", parts, [t for into in outputs for t in into], opts)
 
     @method_of_group
     def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> Work:
-        parts = []
-        for number, output in enumerate(outputs):
-            sent = self._ordered(inputs[number]) if self.rank() == opts.rootRank else []
-            flat = _joined(sent) if sent else output.new_empty(0)
-            splits = [t.numel() for t in sent] or [0] * self.size()
-            parts.append(_Part(partial(_submissions.alltoall, flat, splits), partial(_copy_received, [output])))
-        return self._start("scatter", parts, outputs, opts)
+        return self._start("scatter", _parts.scatter(self._ranks, outputs, inputs, opts.rootRank), outputs, opts)
 
     @method_of_group
     def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Work:
-        sent = self._ordered(inputs)
-        flat = _joined(sent)
-        part = _Part(partial(_submissions.alltoall, flat, [t.numel() for t in sent]),
-                     partial(_copy_received, self._ordered(outputs)))
-        return self._start("all_to_all", [part], outputs, opts)
+        return self._start("all_to_all", _parts.all_to_all(self._ranks, outputs, inputs), outputs, opts)
 
     @method_of_group
     def all_to_all_single(self, output: torch.Tensor, tensor: torch.Tensor, output_splits: Sequence[int],
                           input_splits: Sequence[int], opts: Any = None) -> Work:
-        size = self.size()
-        for what, given, of in (("input", input_splits, tensor), ("output", output_splits, output)):
-            rows = of.shape[0] if of.dim() else 0
-            if (sum(given) != rows or len(given) != size) if given else rows % size != 0:
-                raise ValueError(f"all_to_all_single: the {what} has {rows} rows, which {list(given) or size} do not "
-                                 "divide among the ranks")
-        splits = list(input_splits) or [tensor.shape[0] // size] * size
-        into: Sequence[torch.Tensor] = [output]
-        if not self._in_order:
-            tensor = torch.cat(self._ordered(tensor.split(splits)))
-            splits = self._ordered(splits)
-            into = self._ordered(output.split(list(output_splits) or [output.shape[0] // size] * size))
-        part = _Part(partial(_submissions.alltoall, tensor, splits), partial(_copy_received, into))
-        return self._start("all_to_all_single", [part], [output], opts)
+        parts = _parts.all_to_all_single(self._ranks, output, tensor, output_splits, input_splits)
+        return self._start("all_to_all_single", parts, [output], opts)
 
     @method_of_group
     def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> Work:
@@ -385,9 +285,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     @method_of_group
     def barrier(self, opts: Any = None) -> Work:
-        # A reduction, which is matched by the group's order as all others are.
-        part = _allreduce(torch.zeros(1, dtype=torch.uint8), Sum, 1.0)
-        return self._start("barrier", [part], [], opts)
+        return self._start("barrier", _parts.barrier(), [], opts)
 
     def monitored_barrier(self, timeout: Optional[datetime.timedelta] = None, wait_all_ranks: bool = False) -> None:
         """As barrier(); the error after the timeout names all ranks that have not come."""
@@ -445,7 +343,8 @@ class ProcessGroup(dist.ProcessGroup):
         """
         from maypole.torch.distributed import _membership
         try:
-            return _membership.shrunk(self, self._own_world, self._ranks, sorted(set(ranks_to_exclude)), shrink_flags)
+            return _membership.shrunk(self, self._own_world, self._ranks.of_job, sorted(set(ranks_to_exclude)),
+                                      shrink_flags)
         except HorovodInternalError as error:
             raise dist.DistBackendError(f"shrink_group() of group '{self._shown}': {error}") from None
 
@@ -474,7 +373,7 @@ class ProcessGroup(dist.ProcessGroup):
         child = ProcessGroup.of(new_ranks.index(self.rank()), len(new_ranks), name, timeout or self._timeout,
                                 dist.PrefixStore(f"{name}/", self._store))
         child.setGroupDesc(group_desc or "undefined")
-        ranks = [self._ranks[rank] for rank in new_ranks]
+        ranks = [self._ranks.of_job[rank] for rank in new_ranks]
         assert _world.current is not None
         child.open(process_sets.of_members(ranks), ranks, _world.current, is_default=False)
         return child
@@ -489,12 +388,15 @@ class ProcessGroup(dist.ProcessGroup):
 
     # --- How they are made ----------------------------------------------------
 
-    def _start(self, what: str, parts: list["_Part"], tensors: list[torch.Tensor], opts: Any,
+    def _start(self, what: str, parts: list[_parts.Part], tensors: list[torch.Tensor], opts: Any,
                equal: Sequence[torch.Tensor] = ()) -> Work:
         """Submits the parts of one call.
 
         Args:
+            what: the call's name, for its errors.
+            parts: its operations.
             tensors: those that get the results.
+            opts: torch.distributed's, with the timeout.
             equal: tensors whose sizes and dtypes are equal on all ranks.
         """
         self._check_open()
@@ -551,110 +453,9 @@ class ProcessGroup(dist.ProcessGroup):
         self._call_abort_hooks()
         return "" if self._lines is None or number is None else self._lines.described(number)
 
-    def _ordered(self, of_ranks: Sequence[Any]) -> list[Any]:
-        """What is by rank in the group, by place in the process set."""
-        return list(of_ranks) if self._in_order else [of_ranks[rank] for rank in self._order]
-
-    def _reduced(self, tensor: torch.Tensor, op: Any, into: Optional[torch.Tensor] = None) -> "_Part":
-        """The reduction of `tensor`, into itself or into another one of its shape and strides."""
-        kind = _red_op(op)
-        target = tensor if into is None else into
-        if kind in _BITWISE:
-            return _Part(partial(_submissions.allgather, _rows(tensor)), partial(_copy_bitwise, target, kind))
-        if into is not None:
-            into.copy_(tensor)
-        return _allreduce(target, _reduction(kind), _factor(op))
-
-    def _scattered(self, output: torch.Tensor, rows: torch.Tensor, opts: Any) -> "_Part":
-        """This rank's row of the sum of `rows`, into `output`."""
-        op = opts.reduceOp if opts is not None else ReduceOp.SUM
-        if _red_op(op) in (ReduceOp.SUM, ReduceOp.AVG, ReduceOp.PREMUL_SUM):
-            ordered = rows if self._in_order else rows[self._order]
-            return _Part(partial(_submissions.reducescatter, ordered, op=_reduction(_red_op(op)), prescale=_factor(op),
-                                 postscale=1.0), partial(_copy_whole, output))
-        return self._reduced_part(output, rows.reshape(-1), self.rank() * output.numel(), opts)
-
-    def _reduced_part(self, output: torch.Tensor, whole: torch.Tensor, start: int, opts: Any) -> "_Part":
-        """The elements of the reduction of `whole` from `start` on, into `output`."""
-        reduced = self._reduced(whole, opts.reduceOp if opts is not None else ReduceOp.SUM, torch.empty_like(whole))
-        before = reduced.finish
-
-        def finish(result: Any) -> None:
-            if before is not None:
-                before(result)
-            output.copy_(result[start:start + output.numel()].view(output.shape))
-
-        return reduced._replace(finish=finish)
-
 
 def _submit(pendings: list[Pending]) -> None:
     if len(pendings) == 1:
         operations.start(pendings[0])
     elif pendings:
         operations.start_group(pendings)
-
-
-class _Part(NamedTuple):
-    """One operation of a call, not submitted yet.
-
-    describe: given its name and process set, returns what operations.start() takes. finish: gets its result, if that
-    is not in place.
-    """
-
-    describe: Callable[..., Pending]
-    finish: Optional[Callable[[Any], None]] = None
-
-
-def _allreduce(tensor: torch.Tensor, op: Any, factor: float) -> _Part:
-    return _Part(partial(_submissions.allreduce, tensor, op=op, prescale=factor, postscale=1.0, in_place=True))
-
-
-def _sparse(tensor: torch.Tensor, op: Any) -> list[_Part]:
-    """The sum of sparse tensors of one shape, into `tensor`: all ranks' indices and values, added up by each rank."""
-    if _red_op(op) != ReduceOp.SUM:
-        raise ValueError(f"all_reduce of a sparse tensor: {op} is not SUM, which is the only one, as with Gloo")
-    own = tensor.coalesce()
-    gathered: list[torch.Tensor] = []
-
-    def finish(values: torch.Tensor) -> None:
-        tensor.copy_(torch.sparse_coo_tensor(gathered[0].t(), values, tensor.shape).coalesce())
-
-    return [_Part(partial(_submissions.allgather, own.indices().t().contiguous()), gathered.append),
-            _Part(partial(_submissions.allgather, own.values()), finish)]
-
-
-def _reduction(kind: Any) -> Any:
-    if kind not in _REDUCTIONS:
-        raise ValueError(f"{kind} is not a reduction of the backend 'maypole'; use SUM, AVG, PREMUL_SUM, MIN, MAX, "
-                         "PRODUCT, BAND, BOR or BXOR")
-    return _REDUCTIONS[kind]
-
-
-# --- What becomes of results --------------------------------------------------
-
-
-def _copy_whole(output: torch.Tensor, result: torch.Tensor) -> None:
-    output.copy_(result.view(output.shape))
-
-
-def _copy_rows(output: torch.Tensor, order: list[int], result: torch.Tensor) -> None:
-    """The i-th row of the result is the order[i]-th of the output."""
-    rows = torch.empty_like(result)
-    rows[order] = result
-    _copy_whole(output, rows)
-
-
-def _copy_parts(outputs: Sequence[torch.Tensor], result: torch.Tensor) -> None:
-    """Cuts the result into the outputs, one after the other."""
-    flat, start = result.reshape(-1), 0
-    for output in outputs:
-        output.copy_(flat[start:start + output.numel()].view(output.shape))
-        start += output.numel()
-
-
-def _copy_received(outputs: Sequence[torch.Tensor], result: tuple[torch.Tensor, torch.Tensor]) -> None:
-    _copy_parts(outputs, result[0])
-
-
-def _copy_bitwise(output: torch.Tensor, kind: Any, result: torch.Tensor) -> None:
-    output.copy_(functools.reduce(_BITWISE[kind], list(result)).view(output.shape))

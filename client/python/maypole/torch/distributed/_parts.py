@@ -1,0 +1,290 @@
+"""What the calls of a process group are made of: operations of Maypole, and what becomes of their results.
+
+Each function describes the operations of one call on one rank, and submits none. Ranks are those of the group; `op` is
+torch's ReduceOp, with its factor where it has one.
+"""
+
+import functools
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Callable, NamedTuple, Optional
+
+import torch
+from torch.distributed.distributed_c10d import ReduceOp
+
+from maypole.common.constants import Average, Max, Min, Product, Sum
+from maypole.common.operations import Pending
+from maypole.torch import _submissions
+
+_REDUCTIONS = {
+    ReduceOp.SUM: Sum,
+    ReduceOp.AVG: Average,
+    ReduceOp.MIN: Min,
+    ReduceOp.MAX: Max,
+    ReduceOp.PRODUCT: Product,
+    ReduceOp.PREMUL_SUM: Sum,
+}
+# Not Maypole's: from all ranks' inputs, on each rank.
+_BITWISE = {
+    ReduceOp.BAND: torch.bitwise_and,
+    ReduceOp.BOR: torch.bitwise_or,
+    ReduceOp.BXOR: torch.bitwise_xor,
+}
+
+
+class Part(NamedTuple):
+    """One operation of a call.
+
+    describe: given its name and process set, returns what operations.start() takes. finish: gets its result, if that
+    is not in place.
+    """
+
+    describe: Callable[..., Pending]
+    finish: Optional[Callable[[Any], None]] = None
+
+
+class GroupRanks:
+    """The ranks of a group.
+
+    Args:
+        ranks: those of the job, by rank in the group.
+        rank: this one's, in the group.
+    """
+
+    def __init__(self, ranks: list[int], rank: int):
+        self.of_job = ranks
+        self.rank, self.size = rank, len(ranks)
+        # Ranks in the group by their place in the process set, whose order is the job's.
+        self.order = sorted(range(len(ranks)), key=ranks.__getitem__)
+        self.in_order = self.order == list(range(len(ranks)))
+
+    def ordered(self, of_ranks: Sequence[Any]) -> list[Any]:
+        """What is by rank in the group, by place in the process set."""
+        return list(of_ranks) if self.in_order else [of_ranks[rank] for rank in self.order]
+
+
+# --- Reductions ---------------------------------------------------------------
+
+
+def all_reduce(tensors: Sequence[torch.Tensor], op: Any) -> list[Part]:
+    return [part for t in tensors for part in (_sparse(t, op) if t.is_sparse else [_reduced(t, op)])]
+
+
+def reduce(ranks: GroupRanks, tensors: Sequence[torch.Tensor], op: Any, root: int) -> list[Part]:
+    # On other ranks than the root the tensor keeps its values, as with Gloo.
+    return [_reduced(t, op, None if ranks.rank == root else torch.empty_like(t)) for t in tensors]
+
+
+def reduce_scatter(ranks: GroupRanks, outputs: Sequence[torch.Tensor], inputs: Sequence[Sequence[torch.Tensor]],
+                   op: Any) -> list[Part]:
+    parts = []
+    for output, rows in zip(outputs, inputs):
+        if {t.numel() for t in rows} == {output.numel()}:
+            parts.append(_scattered(ranks, output, torch.cat([_rows(t) for t in rows]), op))
+        else:  # a part for each rank, of any size: reduced as one, and cut
+            start = sum(t.numel() for t in rows[:ranks.rank])
+            parts.append(_reduced_part(output, _joined(rows), start, op))
+    return parts
+
+
+def reduce_scatter_single(ranks: GroupRanks, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor],
+                          op: Any) -> list[Part]:
+    parts = []
+    for output, tensor in zip(outputs, inputs):
+        if tensor.numel() != output.numel() * ranks.size:
+            raise ValueError(f"reduce_scatter_tensor: the input has {tensor.numel()} elements, expected "
+                             f"{ranks.size} times the output's {output.numel()}")
+        parts.append(_scattered(ranks, output, tensor.reshape(ranks.size, output.numel()), op))
+    return parts
+
+
+def barrier() -> list[Part]:
+    # A reduction, which is matched by the group's order as all others are.
+    return [_allreduce(torch.zeros(1, dtype=torch.uint8), Sum, 1.0)]
+
+
+def _red_op(op: Any) -> Any:
+    """The value of ReduceOp.RedOpType of what torch's options have."""
+    return getattr(op, "op", op)
+
+
+def _factor(op: Any) -> float:
+    """The factor of a PREMUL_SUM; 1 for others."""
+    return float(op.__getstate__()[1]) if _red_op(op) == ReduceOp.PREMUL_SUM else 1.0
+
+
+def _reduction(kind: Any) -> Any:
+    if kind not in _REDUCTIONS:
+        raise ValueError(f"{kind} is not a reduction of the backend 'maypole'; use SUM, AVG, PREMUL_SUM, MIN, MAX, "
+                         "PRODUCT, BAND, BOR or BXOR")
+    return _REDUCTIONS[kind]
+
+
+def _allreduce(tensor: torch.Tensor, op: Any, factor: float) -> Part:
+    return Part(partial(_submissions.allreduce, tensor, op=op, prescale=factor, postscale=1.0, in_place=True))
+
+
+def _reduced(tensor: torch.Tensor, op: Any, into: Optional[torch.Tensor] = None) -> Part:
+    """The reduction of `tensor`, into itself or into another one of its shape and strides."""
+    kind = _red_op(op)
+    target = tensor if into is None else into
+    if kind in _BITWISE:
+        return Part(partial(_submissions.allgather, _rows(tensor)), partial(_copy_bitwise, target, kind))
+    if into is not None:
+        into.copy_(tensor)
+    return _allreduce(target, _reduction(kind), _factor(op))
+
+
+def _scattered(ranks: GroupRanks, output: torch.Tensor, rows: torch.Tensor, op: Any) -> Part:
+    """This rank's row of the reduction of `rows`, into `output`."""
+    if _red_op(op) in (ReduceOp.SUM, ReduceOp.AVG, ReduceOp.PREMUL_SUM):
+        ordered = rows if ranks.in_order else rows[ranks.order]
+        return Part(partial(_submissions.reducescatter, ordered, op=_reduction(_red_op(op)), prescale=_factor(op),
+                            postscale=1.0), partial(_copy_whole, output))
+    return _reduced_part(output, rows.reshape(-1), ranks.rank * output.numel(), op)
+
+
+def _reduced_part(output: torch.Tensor, whole: torch.Tensor, start: int, op: Any) -> Part:
+    """The elements of the reduction of `whole` from `start` on, into `output`."""
+    reduced = _reduced(whole, op, torch.empty_like(whole))
+
+    def finish(result: Any) -> None:
+        if reduced.finish is not None:
+            reduced.finish(result)
+        output.copy_(result[start:start + output.numel()].view(output.shape))
+
+    return reduced._replace(finish=finish)
+
+
+def _sparse(tensor: torch.Tensor, op: Any) -> list[Part]:
+    """The sum of sparse tensors of one shape, into `tensor`: all ranks' indices and values, added up by each rank."""
+    if _red_op(op) != ReduceOp.SUM:
+        raise ValueError(f"all_reduce of a sparse tensor: {op} is not SUM, which is the only one, as with Gloo")
+    own = tensor.coalesce()
+    gathered: list[torch.Tensor] = []
+
+    def finish(values: torch.Tensor) -> None:
+        tensor.copy_(torch.sparse_coo_tensor(gathered[0].t(), values, tensor.shape).coalesce())
+
+    return [Part(partial(_submissions.allgather, own.indices().t().contiguous()), gathered.append),
+            Part(partial(_submissions.allgather, own.values()), finish)]
+
+
+# --- Moving data --------------------------------------------------------------
+
+
+def broadcast(ranks: GroupRanks, tensors: Sequence[torch.Tensor], root: int) -> list[Part]:
+    return [Part(partial(_submissions.broadcast, t, ranks.of_job[root], in_place=True)) for t in tensors]
+
+
+def all_gather(ranks: GroupRanks, outputs: Sequence[Sequence[torch.Tensor]],
+               inputs: Sequence[torch.Tensor]) -> list[Part]:
+    parts = []
+    for into, tensor in zip(outputs, inputs):
+        same = all(t.numel() == tensor.numel() for t in into)
+        row = _rows(tensor) if same else tensor.reshape(-1)
+        parts.append(Part(partial(_submissions.allgather, row), partial(_copy_parts, ranks.ordered(into))))
+    return parts
+
+
+def all_gather_single(ranks: GroupRanks, outputs: Sequence[torch.Tensor],
+                      inputs: Sequence[torch.Tensor]) -> list[Part]:
+    parts = []
+    for output, tensor in zip(outputs, inputs):
+        if output.numel() != tensor.numel() * ranks.size:
+            raise ValueError(f"all_gather_into_tensor: the output has {output.numel()} elements, expected "
+                             f"{ranks.size} times the input's {tensor.numel()}")
+        finish = partial(_copy_whole, output) if ranks.in_order else partial(_copy_rows, output, ranks.order)
+        parts.append(Part(partial(_submissions.allgather, _rows(tensor)), finish))
+    return parts
+
+
+def gather(ranks: GroupRanks, outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor],
+           root: int) -> list[Part]:
+    parts = []
+    for number, tensor in enumerate(inputs):
+        flat = tensor.reshape(-1)
+        splits = [flat.numel() if rank == root else 0 for rank in ranks.order]
+        parts.append(_exchange(flat, splits, ranks.ordered(outputs[number]) if ranks.rank == root else []))
+    return parts
+
+
+def scatter(ranks: GroupRanks, outputs: Sequence[torch.Tensor], inputs: Sequence[Sequence[torch.Tensor]],
+            root: int) -> list[Part]:
+    parts = []
+    for number, output in enumerate(outputs):
+        sent = ranks.ordered(inputs[number]) if ranks.rank == root else []
+        flat = _joined(sent) if sent else output.new_empty(0)
+        parts.append(_exchange(flat, [t.numel() for t in sent] or [0] * ranks.size, [output]))
+    return parts
+
+
+def all_to_all(ranks: GroupRanks, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> list[Part]:
+    sent = ranks.ordered(inputs)
+    return [_exchange(_joined(sent), [t.numel() for t in sent], ranks.ordered(outputs))]
+
+
+def all_to_all_single(ranks: GroupRanks, output: torch.Tensor, tensor: torch.Tensor, output_splits: Sequence[int],
+                      input_splits: Sequence[int]) -> list[Part]:
+    size = ranks.size
+    for what, given, of in (("input", input_splits, tensor), ("output", output_splits, output)):
+        rows = of.shape[0] if of.dim() else 0
+        if (sum(given) != rows or len(given) != size) if given else rows % size != 0:
+            raise ValueError(f"all_to_all_single: the {what} has {rows} rows, which {list(given) or size} do not "
+                             "divide among the ranks")
+    splits = list(input_splits) or [tensor.shape[0] // size] * size
+    into: Sequence[torch.Tensor] = [output]
+    if not ranks.in_order:
+        tensor = torch.cat(ranks.ordered(tensor.split(splits)))
+        splits = ranks.ordered(splits)
+        into = ranks.ordered(output.split(list(output_splits) or [output.shape[0] // size] * size))
+    return [_exchange(tensor, splits, into)]
+
+
+def _exchange(tensor: torch.Tensor, splits: Sequence[int], outputs: Sequence[torch.Tensor]) -> Part:
+    """An alltoall; what comes is cut into the outputs, one after the other."""
+
+    def finish(result: tuple[torch.Tensor, torch.Tensor]) -> None:
+        _copy_parts(outputs, result[0])
+
+    return Part(partial(_submissions.alltoall, tensor, splits), finish)
+
+
+def _rows(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor as one row, so that allgather concatenates whole tensors of any shape."""
+    return tensor.reshape(1, -1)
+
+
+def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The elements of all tensors, one after the other."""
+    dtype = tensors[0].dtype
+    flat = [t.reshape(-1) for t in tensors]
+    if dtype.is_floating_point and flat[0].element_size() == 1:  # float8: older versions of torch cannot concatenate it
+        return torch.cat([t.view(torch.uint8) for t in flat]).view(dtype)
+    return torch.cat(flat)
+
+
+# --- What becomes of results --------------------------------------------------
+
+
+def _copy_whole(output: torch.Tensor, result: torch.Tensor) -> None:
+    output.copy_(result.view(output.shape))
+
+
+def _copy_rows(output: torch.Tensor, order: list[int], result: torch.Tensor) -> None:
+    """The i-th row of the result is the order[i]-th of the output."""
+    rows = torch.empty_like(result)
+    rows[order] = result
+    _copy_whole(output, rows)
+
+
+def _copy_parts(outputs: Sequence[torch.Tensor], result: torch.Tensor) -> None:
+    """Cuts the result into the outputs, one after the other."""
+    flat, start = result.reshape(-1), 0
+    for output in outputs:
+        output.copy_(flat[start:start + output.numel()].view(output.shape))
+        start += output.numel()
+
+
+def _copy_bitwise(output: torch.Tensor, kind: Any, result: torch.Tensor) -> None:
+    output.copy_(functools.reduce(_BITWISE[kind], list(result)).view(output.shape))
