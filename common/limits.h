@@ -13,8 +13,8 @@ namespace maypole {
 // The newest version of the protocol (session structs, the board's layout,
 // messages between executors and coordinators), and the oldest that this build
 // still speaks. How sides of different versions agree: common/wire/versions.h.
-inline constexpr uint32_t kProtocolVersion = 16;
-inline constexpr uint32_t kOldestProtocolVersion = 10;
+inline constexpr uint32_t kProtocolVersion = 1;
+inline constexpr uint32_t kOldestProtocolVersion = 1;
 
 inline constexpr int kMaxDims = 8;            // dimensions of a tensor
 inline constexpr size_t kMaxNameBytes = 511;  // an operation's name

@@ -139,11 +139,12 @@ void Define(Texts* texts, CoordinatorFlags* flags, CommandLine* line) {
       {"--fan_out"},
       IntegerValue(&flags->server.config.fan_out, uint32_t{1}, uint32_t{1024}),
       "");
-  // Internal: tests pass it, to have a coordinator of an earlier version.
-  line->Add({"--newest_protocol"},
-            IntegerValue(&flags->server.config.versions.newest,
-                         kProtocolVersions.oldest, kProtocolVersions.newest),
-            "");
+  // Internal: tests pass it, to have a coordinator of the next version.
+  line->Add(
+      {"--newest_protocol"},
+      IntegerValue(&flags->server.config.versions.newest,
+                   kProtocolVersions.newest, kProtocolVersions.newest + 1),
+      "");
 }
 
 absl::Status ReadAddresses(const Texts& texts, ServerOptions* options) {

@@ -138,7 +138,7 @@ std::unique_ptr<Backend> MakeBackend(const WorkerFlags& f,
   o.early_bytes = uint64_t{kMaxRingDepth} * f.chunk_bytes;
   o.congestion = f.network_congestion;
   o.connections = f.network_connections;
-  if (prepare.version >= kReductionLevels) o.max_levels = f.network_levels;
+  o.max_levels = f.network_levels;
   o.on_measured = [job = setup.job,
                    epoch = prepare.epoch](const AgreedLinks& links) {
     spdlog::info(

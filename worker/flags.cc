@@ -101,9 +101,8 @@ void DefineSecrets(Texts* texts, WorkerFlags* f, CommandLine* line) {
   line->Add({"--secret_file"}, FileValue(&texts->secret_file),
             "file with the cluster secret, one line, readable by its owner "
             "only; executors get a ticket of their job instead");
-  line->Add({"--share_secret"}, SwitchValue(&f->share_secret),
-            "executors get the secret itself: as long as there are "
-            "coordinators that know no tickets, from before protocol 16");
+  // Internal: tests pass it, to have executors that show what is in the file.
+  line->Add({"--share_secret"}, SwitchValue(&f->share_secret), "");
   line->Add({"--tls_ca"}, FileValue(&texts->tls_ca),
             "file (PEM) with the cluster's own CA. With --tls_cert and "
             "--tls_key, calls to the coordinator use TLS, and the coordinator "
@@ -174,10 +173,10 @@ void DefineRest(WorkerFlags* f, CommandLine* line) {
   line->Add({"--log_hide_time"}, SwitchValue(&f->log_hide_time),
             "leave the time out of log lines, because the journal has it, for "
             "example");
-  // Internal: tests pass it, to have an agent of an earlier version.
+  // Internal: tests pass it, to have an agent of the next version.
   line->Add({"--newest_protocol"},
-            IntegerValue(&f->versions.newest, kProtocolVersions.oldest,
-                         kProtocolVersions.newest),
+            IntegerValue(&f->versions.newest, kProtocolVersions.newest,
+                         kProtocolVersions.newest + 1),
             "");
   // Internal: the supervisor passes these when it starts an executor.
   line->Add({"--executor"}, SwitchValue(&f->executor), "");

@@ -60,10 +60,8 @@ std::string Encode(const RankMessage& p) {
       std::to_string(static_cast<int>(p.exchange)),
       p.why_none,
       p.head,
-      p.at_head ? "1" : "0"};
-  if (p.versions.oldest > kLastSilentVersion) {
-    arguments.push_back(std::to_string(p.versions.newest));
-  }
+      p.at_head ? "1" : "0",
+      std::to_string(p.versions.newest)};
   return Say(kSayPlace, arguments);
 }
 
@@ -72,17 +70,13 @@ Status Decode(std::string_view message, RankMessage* out) {
   int oldest = 0, newest = 0, exchange = 0, at_head = 0;
   // The versions' places in the message never change, so that a message of any
   // other version can be refused with an error that names it.
-  if (l.size() < 2 || l[0] != kSayPlace ||
-      !ParseNumber(l[1], 0, 1 << 30, &oldest)) {
+  if (l.size() < 3 || l[0] != kSayPlace ||
+      !ParseNumber(l[1], 0, 1 << 30, &oldest) ||
+      !ParseNumber(l.back(), 0, 1 << 30, &newest)) {
     return Status(Code::kInvalidArgument, "this is not a rank's first message");
   }
-  const bool says_newest = static_cast<uint32_t>(oldest) > kLastSilentVersion;
-  if (says_newest && !ParseNumber(l.back(), 0, 1 << 30, &newest)) {
-    return Status(Code::kInvalidArgument, "a rank's first message is damaged");
-  }
   RankMessage p;
-  p.versions = AnnouncedVersions(static_cast<uint32_t>(oldest),
-                                 static_cast<uint32_t>(newest));
+  p.versions = {static_cast<uint32_t>(oldest), static_cast<uint32_t>(newest)};
   uint32_t version = 0;
   if (Status s =
           ChooseVersion({{"libmaypole", p.versions},
@@ -93,7 +87,7 @@ Status Decode(std::string_view message, RankMessage* out) {
                                 ", or set MAYPOLE_BIN to the directory of the "
                                 "right programs");
   }
-  if (l.size() != (says_newest ? 14 : 13) ||
+  if (l.size() != 14 ||
       !ParseNumber(l[4], 0, kMaxRanks - 1, &p.rank) ||
       !ParseNumber(l[5], 1, kMaxRanks, &p.size) ||
       !ParseNumber(l[6], 0, kMaxLocalRanks - 1, &p.local_rank) ||

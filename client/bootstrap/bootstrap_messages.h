@@ -22,9 +22,7 @@
 //
 // Versions (common/wire/versions.h): the first argument of `place` is the
 // oldest version that the rank speaks, wherever else that version differs; the
-// newest is the last argument. It is left out as long as the oldest is 10,
-// because a service of version 10 takes no more arguments than it knows.
-// Versions 10 and 11 have the same messages.
+// newest is the last argument.
 //
 // Thread contract: values and functions; not synchronized.
 #ifndef MAYPOLE_CLIENT_BOOTSTRAP_BOOTSTRAP_MESSAGES_H_

@@ -264,7 +264,7 @@ void BoardCommunicator::FlushMessages() {
 
 void BoardCommunicator::SayGoodbye(uint32_t pending, bool returns,
                                    const Status& why) {
-  if (!why.ok() && session_->version() >= kLeaveReason) {
+  if (!why.ok()) {
     auto reason = session::Make<session::LeaveReason>();
     session::SetText(reason.text, why.message());
     Send(&reason, sizeof(reason));
@@ -382,7 +382,7 @@ void BoardCommunicator::Break(Status status) {
 }
 
 void BoardCommunicator::AnnounceFinished(bool finished) {
-  if (!options_.elastic || session_->version() < kFinished) return;
+  if (!options_.elastic) return;
   auto m = session::Make<session::Finished>();
   m.finished = finished ? 1 : 0;
   {

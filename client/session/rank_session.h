@@ -33,7 +33,6 @@ class RankSession {
   static void AbandonJoinInChild();
 
   const Board& board() const { return *board_; }
-  uint32_t version() const { return version_; }
   // Results are compared by their checksums.
   bool checksums() const { return checksums_; }
 

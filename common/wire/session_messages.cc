@@ -85,7 +85,7 @@ Status CheckHelloHeader(const void* data, size_t bytes, const Speaker& agent,
   const Speaker client = {
       "libmaypole of rank " +
           std::to_string(static_cast<int32_t>(number(offsetof(Hello, rank)))),
-      AnnouncedVersions(h.version, number(offsetof(Hello, newest_version)))};
+      {h.version, number(offsetof(Hello, newest_version))}};
   uint32_t version = 0;
   if (Status s = ChooseVersion({client, agent}, &version); !s.ok()) return s;
   return CheckSize(h, bytes, "the client", most);

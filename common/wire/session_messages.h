@@ -43,7 +43,7 @@
 // Every message starts with Header. The offsets of magic and version never
 // change, nor do those of rank and newest_version in Hello, so that peers of
 // different versions can refuse each other with an error that names both
-// ranges. Versions 10 and 11 have the same messages and the same board.
+// ranges.
 //
 // Thread contract: values and pure functions.
 //
@@ -93,8 +93,8 @@ enum class Type : uint32_t {
   kTimelineReply = 21,
   kTimelineFile = 22,
   kTimelineRecords = 23,
-  kFinished = 24,     // from version kFinished (versions.h) on
-  kLeaveReason = 25,  // from version kLeaveReason on
+  kFinished = 24,
+  kLeaveReason = 25,
 };
 
 struct Header {
@@ -131,7 +131,6 @@ struct Hello {
   // How many milliseconds the rank waits for the start; -1 if not set.
   int64_t start_timeout_ms = -1;
   uint32_t checksums = 0;  // ChecksumMode that the rank wants
-  // Clients of version 10 leave it 0: they speak the header's version only.
   uint32_t newest_version = 0;
   char job[kMaxJobBytes + 1] = {};
   char token[kMaxTokenBytes + 1] = {};
@@ -447,7 +446,7 @@ inline void SetVersion(void* message, uint32_t version) {
 
 // The range of the client that has sent it.
 inline VersionRange VersionsOf(const Hello& hello) {
-  return AnnouncedVersions(hello.header.version, hello.newest_version);
+  return {hello.header.version, hello.newest_version};
 }
 
 // Copies `text` into a fixed field, truncated to fit, always zero-terminated.

@@ -4,10 +4,6 @@
 
 namespace maypole {
 
-VersionRange AnnouncedVersions(uint32_t oldest, uint32_t newest) {
-  return {oldest, newest == 0 ? oldest : newest};
-}
-
 std::string VersionsText(VersionRange versions) {
   if (versions.oldest == versions.newest) {
     return "protocol version " + std::to_string(versions.oldest);

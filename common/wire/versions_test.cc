@@ -21,11 +21,6 @@ std::string Error(const std::vector<Speaker>& speakers) {
   return s.message();
 }
 
-TEST(VersionsTest, ASideThatNamesOneVersionSpeaksThatOne) {
-  EXPECT_EQ(AnnouncedVersions(10, 0), (VersionRange{10, 10}));
-  EXPECT_EQ(AnnouncedVersions(10, 11), (VersionRange{10, 11}));
-}
-
 TEST(VersionsTest, TheSmallestOfTheNewestIsUsed) {
   EXPECT_EQ(Chosen({{"a", {10, 11}}, {"b", {10, 11}}}), 11u);
   EXPECT_EQ(Chosen({{"a", {10, 11}}, {"b", {10, 10}}}), 10u);
@@ -62,11 +57,6 @@ TEST(VersionsTest, ARangeThatIsNoneIsRefused) {
   EXPECT_EQ(s.message(),
             "b speaks protocol versions 12 to 11; the oldest must not be after "
             "the newest");
-}
-
-// Builds of version 10 accept only who begins with their own.
-TEST(VersionsTest, ThisBuildWorksWithVersion10) {
-  EXPECT_EQ(kProtocolVersions, (VersionRange{10, 16}));
 }
 
 }  // namespace

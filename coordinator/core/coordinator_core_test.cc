@@ -57,19 +57,20 @@ TEST(CoordinatorCoreTest, RefusesOtherProtocolVersionsNamingBoth) {
   TestBed bed;
   proto::ExecutorHello hello = GoodHello();
   hello.set_protocol_version(77);
+  hello.set_newest_version(77);
   Executor& e = bed.Hello(hello);
   ASSERT_TRUE(e.refused);
   EXPECT_EQ(e.refused->code(), Code(absl::StatusCode::kFailedPrecondition));
   EXPECT_EQ(e.refused->message(),
-            "this coordinator speaks protocol versions 10 to 16, but "
+            "this coordinator speaks protocol version 1, but "
             "maypole-worker on node 'n0' speaks protocol version 77; upgrade "
             "this coordinator");
-  hello.set_protocol_version(8);
-  hello.set_newest_version(9);
+  hello.clear_protocol_version();
+  hello.clear_newest_version();
   EXPECT_EQ(bed.Hello(hello).refused->message(),
-            "maypole-worker on node 'n0' speaks protocol versions 8 to 9, but "
-            "this coordinator speaks protocol versions 10 to 16; upgrade "
-            "maypole-worker on node 'n0'");
+            "maypole-worker on node 'n0' speaks protocol version 0, but this "
+            "coordinator speaks protocol version 1; upgrade maypole-worker on "
+            "node 'n0'");
   EXPECT_TRUE(e.closed);
   EXPECT_EQ(bed.core().totals().jobs, 0u);
 }
@@ -354,6 +355,50 @@ TEST(CoordinatorCoreTest, StatusShowsJobsNodesAndWhatIsPending) {
   EXPECT_EQ(job.pending(0).missing_nodes(0), "n1");
   EXPECT_EQ(bed.core().totals().ranks, 3u);
   EXPECT_EQ(bed.core().totals().pending_operations, 1u);
+}
+
+// Says what both nodes' executors and their only ranks want.
+void ReadyWith(TestBed* bed, const std::vector<Executor*>& nodes,
+               const proto::RanksReady& facts) {
+  for (uint32_t i = 0; i < nodes.size(); ++i) {
+    proto::ExecutorMessage m;
+    proto::RanksReady* ready = m.mutable_ranks_ready();
+    *ready = facts;
+    ready->set_size(static_cast<uint32_t>(nodes.size()));
+    ready->add_ranks(i);
+    ready->add_pids(100 + i);
+    ready->set_stall_check_ms(-1);
+    ready->set_stall_shutdown_ms(-1);
+    if (i > 0) ready->set_chunk_bytes(facts.chunk_bytes() / 2);
+    bed->From(*nodes[i], m);
+  }
+}
+
+TEST(CoordinatorCoreTest, ChunksHaveTheLeastSizeOfTheNodes) {
+  TestBed bed;
+  Executor &a = bed.Connect("j", "n0"), &b = bed.Connect("j", "n1");
+  proto::RanksReady facts;
+  facts.set_chunk_bytes(4194304);
+  ReadyWith(&bed, {&a, &b}, facts);
+  EXPECT_EQ(a.Last().epoch_start().chunk_bytes(), 2097152u);
+}
+
+TEST(CoordinatorCoreTest, FewNodesSendInputsAheadUnlessChecksumsAreCompared) {
+  const auto starts = [](const Config& config, ChecksumMode checksums) {
+    TestBed bed(config);
+    Executor &a = bed.Connect("j", "n0"), &b = bed.Connect("j", "n1");
+    proto::RanksReady facts;
+    facts.set_chunk_bytes(524288);
+    facts.set_checksums(static_cast<uint32_t>(checksums));
+    ReadyWith(&bed, {&a, &b}, facts);
+    EXPECT_TRUE(a.Last().has_epoch_start());
+    EXPECT_EQ(a.Last().epoch_start().sends_inputs(),
+              b.Last().epoch_start().sends_inputs());
+    return a.Last().epoch_start().sends_inputs();
+  };
+  EXPECT_TRUE(starts({.eager_nodes = 2}, ChecksumMode::kOff));
+  EXPECT_FALSE(starts({.eager_nodes = 1}, ChecksumMode::kOff));
+  EXPECT_FALSE(starts({.eager_nodes = 2}, ChecksumMode::kWarn));
 }
 
 }  // namespace

@@ -19,8 +19,7 @@ CoordinatorEpoch::CoordinatorEpoch(uint64_t number, EpochSize size,
                                    JobOutput* output)
     : config_(config),
       size_(size),
-      nodes_(number, std::move(job), std::move(members), config.versions.newest,
-             output),
+      nodes_(number, std::move(job), std::move(members), output),
       departures_(&nodes_, size.ranks),
       endpoints_(&nodes_),
       sets_(&nodes_.members(), size.ranks),
@@ -72,7 +71,6 @@ proto::EpochStart CoordinatorEpoch::MakeStart() const {
   start.set_min_size(size_.min);
   start.set_max_size(size_.max);
   start.set_relay_fan_out(RelayFanOut());
-  start.set_takes_as_before(true);
   start.set_sends_inputs(SendsInputs());
   for (const NodeMember& m : nodes_.members()) {
     proto::NodeInfo* node = start.add_nodes();
@@ -90,14 +88,13 @@ proto::EpochStart CoordinatorEpoch::MakeStart() const {
 uint32_t CoordinatorEpoch::RelayFanOut() const {
   const bool many =
       config_.relay_nodes > 0 && nodes_.size() > config_.relay_nodes;
-  return many && nodes_.AllKnow(kRelays) ? config_.fan_out : 0;
+  return many ? config_.fan_out : 0;
 }
 
 // Results of which only executors know the inputs have no checksums.
 bool CoordinatorEpoch::SendsInputs() const {
   return nodes_.size() > 1 && nodes_.size() <= config_.eager_nodes &&
-         config_.checksums == ChecksumMode::kOff &&
-         nodes_.AllKnow(kEagerInputs);
+         config_.checksums == ChecksumMode::kOff;
 }
 
 void CoordinatorEpoch::Restore(
@@ -141,7 +138,6 @@ void CoordinatorEpoch::Restore(
   *start.mutable_epoch_start() = MakeStart();
   recovered.mutable_recovered()->set_epoch(number());
   recovered.mutable_recovered()->set_endpoints(!connected);
-  recovered.mutable_recovered()->set_takes_as_before(true);
   recovered.mutable_recovered()->set_sends_inputs(SendsInputs());
   for (size_t i = 0; i < states.size(); ++i) {
     if (states[i] == nullptr) continue;
@@ -478,9 +474,7 @@ void CoordinatorEpoch::Watch(Time now) {
   message.mutable_watch_stats()->set_every_ms(kStatsInterval.count());
   message.mutable_watch_stats()->set_for_ms(kWatchTime.count());
   const Outgoing all(message);
-  for (size_t i = 0; i < nodes_.size(); ++i) {
-    if (nodes_.Knows(i, kNodeStats)) nodes_.SendUncounted(i, all);
-  }
+  for (size_t i = 0; i < nodes_.size(); ++i) nodes_.SendUncounted(i, all);
 }
 
 }  // namespace maypole::coordinator

@@ -8,7 +8,6 @@
 #include "common/absl_status.h"
 #include "common/limits.h"
 #include "common/program/secret.h"
-#include "common/wire/texts.h"
 #include "common/wire/versions.h"
 #include "coordinator/core/text.h"
 
@@ -33,7 +32,7 @@ absl::StatusOr<uint32_t> SessionVersion(const proto::ExecutorHello& hello,
   uint32_t version = 0;
   const maypole::Status s = ChooseVersion(
       {{executor,
-        AnnouncedVersions(hello.protocol_version(), hello.newest_version())},
+        {hello.protocol_version(), hello.newest_version()}},
        {"this coordinator", config.versions}},
       &version);
   if (!s.ok()) return ToAbsl(s);
@@ -87,7 +86,7 @@ absl::Status JobShard::Open(Time now, StreamId stream, SessionId id,
   job_->Join(
       now_, id,
       {session.node, session.host, hello.seen_address(),
-       AnnouncedVersions(hello.protocol_version(), hello.newest_version())});
+       {hello.protocol_version(), hello.newest_version()}});
   if (!session.before.empty()) job_->Await(now_, id, session.node);
   Note(Level::kInfo, session,
        session.before.empty() ? "session_opened" : "session_taken_over",
@@ -400,7 +399,6 @@ void JobShard::Deliver(Actions* actions) {
     const auto it = sessions_.find(id);
     if (it == sessions_.end()) continue;
     ExecutorSession& session = it->second;
-    if (session.version < kTextsOfBytes) message.MakeTextUtf8();
     const uint64_t first = message.first_decision();
     const uint64_t last = message.last_decision();
     if (first != 0) {

@@ -53,7 +53,7 @@ absl::Status Job::OnReady(Time now, SessionId session,
   NodeMember member = MemberOf(session);
   member.ranks = {ready.ranks().begin(), ready.ranks().end()};
   member.pids = {ready.pids().begin(), ready.pids().end()};
-  member.chunk_bytes = ChunkOf(ready);
+  member.chunk_bytes = ready.chunk_bytes();
   member.local_size = static_cast<uint32_t>(ready.ranks_size());
   member.fusion_thresholds = {ready.fusion_thresholds().begin(),
                               ready.fusion_thresholds().end()};

@@ -3,7 +3,6 @@
 #include <tuple>
 #include <utility>
 
-#include "common/wire/texts.h"
 
 namespace maypole::coordinator {
 namespace {
@@ -32,9 +31,7 @@ std::pair<uint64_t, uint64_t> DecisionsIn(const proto::CoordinatorMessage& m) {
 Outgoing::Outgoing(const proto::CoordinatorMessage& message)
     : sequence_(message.sequence()),
       acknowledged_(message.acknowledged()),
-      is_welcome_(message.has_welcome()),
-      // The long ones have none.
-      may_have_text_(!message.has_execute()) {
+      is_welcome_(message.has_welcome()) {
   if (message.payload_case() == proto::CoordinatorMessage::PAYLOAD_NOT_SET) {
     return;
   }
@@ -49,12 +46,6 @@ Outgoing::Outgoing(const proto::CoordinatorMessage& message)
   payload.clear_sequence();
   payload.clear_acknowledged();
   body_ = std::make_shared<const std::string>(payload.SerializeAsString());
-}
-
-void Outgoing::MakeTextUtf8() {
-  if (!may_have_text_) return;
-  proto::CoordinatorMessage message = ToMessage();
-  if (MakeTextsUtf8(&message)) *this = Outgoing(message);
 }
 
 Outgoing Outgoing::With(const proto::CoordinatorMessage& own) const {

@@ -35,8 +35,6 @@ class Outgoing {
   // Implicit, so that a message can be sent as it is.
   Outgoing(const proto::CoordinatorMessage& message);  // NOLINT
 
-  // For a receiver that can parse no other texts (common/wire/texts.h).
-  void MakeTextUtf8();
   // A copy to which fields of `own` are added. Both must have the same payload.
   Outgoing With(const proto::CoordinatorMessage& own) const;
 
@@ -71,7 +69,6 @@ class Outgoing {
   uint64_t first_decision_ = 0;
   uint64_t last_decision_ = 0;
   bool is_welcome_ = false;
-  bool may_have_text_ = false;
   Bytes body_;
   std::string own_;  // serialized
 };

@@ -19,10 +19,9 @@ constexpr Config kConfig{.frozen_nodes = 0, .relay_nodes = 3, .fan_out = 2};
 // Four nodes with a rank each.
 class RelaysTest : public testing::Test {
  protected:
-  explicit RelaysTest(VersionRange third = kProtocolVersions) : bed_(kConfig) {
+  RelaysTest() : bed_(kConfig) {
     for (uint32_t i = 0; i < 4; ++i) {
-      e_.push_back(&bed_.Connect("job", "n" + std::to_string(i), "secret",
-                                 i == 2 ? third : kProtocolVersions));
+      e_.push_back(&bed_.Connect("job", "n" + std::to_string(i)));
       bed_.Ready(*e_[i], 4, {i});
     }
   }
@@ -157,18 +156,6 @@ TEST_F(RelaysTest, OnlyTheFirstNodeCanSayThatTheTreeIsReady) {
   SayReady(*e_[1]);
   ASSERT_TRUE(e_[1]->refused.has_value());
   EXPECT_THAT(e_[1]->refused->message(), HasSubstr("only the first node"));
-}
-
-class OldRelaysTest : public RelaysTest {
- protected:
-  OldRelaysTest() : RelaysTest({10, 12}) {}
-};
-
-TEST_F(OldRelaysTest, OneOldNodeIsEnoughToHaveNone) {
-  EXPECT_EQ(e_[0]->inbox[0].epoch_start().relay_fan_out(), 0u);
-  SayReady(*e_[0]);
-  Allreduce("x");
-  EXPECT_EQ(Runs(), (Counts{1, 1, 1, 1}));
 }
 
 }  // namespace

@@ -100,15 +100,15 @@ TEST_F(ServerTest, AMessageThatCannotBeReadBlamesVersionsOnlyIfTheyDiffer) {
   };
   EXPECT_EQ(ends_with(0),
             "a message of 3 bytes that is no ExecutorMessage, where a hello is "
-            "expected; this coordinator speaks protocol versions 10 to 16");
+            "expected; this coordinator speaks protocol version 1");
   EXPECT_EQ(ends_with(kProtocolVersion),
             "a message of 3 bytes that is no ExecutorMessage, although both "
-            "sides speak protocol versions 10 to 16; it was damaged on its way, "
-            "or this is a fault of Maypole");
-  EXPECT_EQ(ends_with(kProtocolVersion - 1),
+            "sides speak protocol version 1; it was damaged on its way, or "
+            "this is a fault of Maypole");
+  EXPECT_EQ(ends_with(kProtocolVersion + 1),
             "a message of 3 bytes that is no ExecutorMessage; the executor "
-            "speaks protocol versions 10 to 15, this coordinator protocol "
-            "versions 10 to 16: run the same version of Maypole on all nodes");
+            "speaks protocol versions 1 to 2, this coordinator protocol "
+            "version 1: run the same version of Maypole on all nodes");
 }
 
 TEST_F(ServerTest, TwoNodesStartExchangeEndpointsAndRun) {

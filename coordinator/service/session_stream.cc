@@ -131,8 +131,8 @@ void SessionStream::OnReadDone(bool ok) {
   if (readable && message->has_hello()) {
     status = may_join_(message->hello().job());
     message->mutable_hello()->set_seen_address(PeerAddress(context_->peer()));
-    versions_ = AnnouncedVersions(message->hello().protocol_version(),
-                                  message->hello().newest_version());
+    versions_ = {message->hello().protocol_version(),
+                 message->hello().newest_version()};
   }
   if (readable && status.ok()) hub_->Received(id_, *message);
   arena_.Reset();

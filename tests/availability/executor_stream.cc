@@ -48,6 +48,7 @@ int Main(const std::string& address, const std::string& job,
   Link<proto::ExecutorMessage> link(kMaxUnacknowledged);
   proto::ExecutorMessage hello;
   hello.mutable_hello()->set_protocol_version(kProtocolVersion);
+  hello.mutable_hello()->set_newest_version(kProtocolVersion);
   hello.mutable_hello()->set_job(job);
   hello.mutable_hello()->set_node(node);
   stream->Write(hello);

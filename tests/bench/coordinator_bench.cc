@@ -31,8 +31,6 @@
 ABSL_FLAG(std::string, address, "", "HOST:PORT of the coordinator.");
 ABSL_FLAG(int, jobs, 1, "Jobs on the coordinator.");
 ABSL_FLAG(int, rounds, 2000, "Operations that are timed.");
-ABSL_FLAG(uint32_t, protocol, maypole::kProtocolVersion,
-          "Protocol version to speak, for a coordinator of another version.");
 
 namespace maypole {
 namespace {
@@ -54,7 +52,8 @@ class Node {
                                   grpc::InsecureChannelCredentials(), args));
     stream_ = stub_->Session(&context_);
     proto::ExecutorMessage hello;
-    hello.mutable_hello()->set_protocol_version(absl::GetFlag(FLAGS_protocol));
+    hello.mutable_hello()->set_protocol_version(kProtocolVersion);
+    hello.mutable_hello()->set_newest_version(kProtocolVersion);
     hello.mutable_hello()->set_job(job);
     hello.mutable_hello()->set_node("n" + std::to_string(rank));
     Expect(stream_->Write(hello), "the coordinator hangs up");

@@ -3,7 +3,7 @@
 
     coordinator_bench.py --client coordinator_bench [--jobs 1 256] [--times 5] COORDINATOR...
 
-A coordinator of an earlier protocol version is PROGRAM@VERSION. Runs of all coordinators and numbers of jobs are interleaved; prints the median of each, in microseconds.
+Runs of all coordinators and numbers of jobs are interleaved; prints the median of each, in microseconds.
 """
 
 import argparse
@@ -13,7 +13,6 @@ import subprocess
 
 
 def run(coordinator, client, jobs, rounds):
-    coordinator, _, protocol = coordinator.partition("@")
     read, write = os.pipe()
     daemon = subprocess.Popen([coordinator, "--metrics=", "--log_level=off", "--announce_fd=%d" % write],
                               pass_fds=[write])
@@ -21,8 +20,7 @@ def run(coordinator, client, jobs, rounds):
         os.close(write)
         with os.fdopen(read) as announced:
             address = announced.read().split()[0].partition("=")[2]
-        reply = subprocess.run([client, "--address=" + address, "--jobs=%d" % jobs, "--rounds=%d" % rounds]
-                               + (["--protocol=" + protocol] if protocol else []),
+        reply = subprocess.run([client, "--address=" + address, "--jobs=%d" % jobs, "--rounds=%d" % rounds],
                                stdout=subprocess.PIPE, text=True, check=True, timeout=120)
         return float(reply.stdout)
     finally:

@@ -425,6 +425,7 @@ class World {
   void Hello(coordinator::StreamId stream, const std::string& node) {
     proto::ExecutorMessage m;
     m.mutable_hello()->set_protocol_version(kProtocolVersion);
+    m.mutable_hello()->set_newest_version(kProtocolVersion);
     m.mutable_hello()->set_job("job");
     m.mutable_hello()->set_node(node);
     Deliver(stream, m);

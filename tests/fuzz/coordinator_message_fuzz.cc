@@ -404,6 +404,7 @@ class Script {
     ids_.clear();
     start->set_epoch(epoch_);
     start->set_stall_check_ms(1000);
+    start->set_chunk_bytes(feed_.OnceIn(64) ? 0 : 4096);
     if (elastic_) {
       // The waiting ranks, as the core has last reported them.
       const proto::RanksReady* said = nullptr;
@@ -422,6 +423,7 @@ class Script {
     uint32_t rank = 0;
     for (int i = 0; i < nodes_; ++i) {
       proto::NodeInfo* node = start->add_nodes();
+      node->set_protocol_version(feed_.OnceIn(64) ? 0 : kProtocolVersion);
       node->set_node("n" + std::to_string(i));
       for (int j = 0; j < (i == 0 ? local : kLocal); ++j) {
         node->add_ranks(rank++);

@@ -178,6 +178,7 @@ void Coordinated::Open(Player* p, bool resume) {
   proto::ExecutorMessage m;
   proto::ExecutorHello* hello = m.mutable_hello();
   hello->set_protocol_version(kProtocolVersion);
+  hello->set_newest_version(kProtocolVersion);
   hello->set_job(p->job);
   hello->set_node(p->node);
   hello->set_token(p->token);

@@ -247,7 +247,9 @@ class Frames {
     proto::CoordinatorMessage m;
     m.mutable_epoch_start()->set_epoch(++epoch_);
     m.mutable_epoch_start()->set_size(static_cast<uint32_t>(n));
+    m.mutable_epoch_start()->set_chunk_bytes(ready.chunk_bytes());
     proto::NodeInfo* node = m.mutable_epoch_start()->add_nodes();
+    node->set_protocol_version(kProtocolVersion);
     node->set_node("n0");
     for (int i = 0; i < n; ++i) {
       node->add_ranks(ready.elastic() ? static_cast<uint32_t>(i)

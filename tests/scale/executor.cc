@@ -44,6 +44,7 @@ void Executor::Open() {
   stub_->async()->Session(&context_, this);
   auto hello = std::make_shared<Out>();
   hello->mutable_hello()->set_protocol_version(kProtocolVersion);
+  hello->mutable_hello()->set_newest_version(kProtocolVersion);
   hello->mutable_hello()->set_job(job_->name);
   hello->mutable_hello()->set_node(name_);
   std::lock_guard lock(mutex_);
@@ -70,7 +71,7 @@ void Executor::Prepare(uint32_t step) {
       report.mutable_identity()->set_name(job_->tensors[i].name);
     }
     report.set_generation(step);
-    if (takes_as_before_ && report.id() != 0) {
+    if (report.id() != 0) {
       report.set_as_before(true);
       continue;
     }
@@ -292,7 +293,6 @@ void Executor::OnStart(const proto::EpochStart& start) {
   }
   epoch_ = start.epoch();
   relay_fan_out_ = start.relay_fan_out();
-  takes_as_before_ = start.takes_as_before();
   job_->progress.Add(kStarted);
   auto endpoint = std::make_shared<Out>();
   endpoint->mutable_endpoint()->set_epoch(epoch_);

@@ -147,7 +147,6 @@ class Executor final
   std::deque<Numbered> outgoing_;  // the first is being written
   std::map<uint64_t, std::pair<In, Clock::time_point>> early_;
   uint32_t relay_fan_out_ = 0;
-  bool takes_as_before_ = false;
   In incoming_;
   bool cut_ = false;
   bool leaving_ = false;

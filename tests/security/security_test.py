@@ -354,7 +354,7 @@ class OtherUsersTest(unittest.TestCase):
                     "for i in range(65):\n"
                     "    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
                     "    s.connect(sys.argv[1])\n"
-                    "    body = struct.pack('<7iIQ2i4q2I64s128s64s', 0, 2, 0, 2, 0, 1, 1, 0, 0, 0, 0, -1, -1, -1, -1, 0, 0,\n"
+                    "    body = struct.pack('<7iIQ2i4q2I64s128s64s', 0, 2, 0, 2, 0, 1, 1, 0, 0, 0, 0, -1, -1, -1, -1, 0, int(sys.argv[2]),\n"
                     "                       b'job%d' % i, b'token', b'host')\n"
                     "    s.send(struct.pack('<4I', 0x4D41594C, int(sys.argv[2]), 1, 16 + len(body)) + body)\n"
                     "    held.append(s)\n"

@@ -27,8 +27,6 @@ Cluster::Cluster(const RunOptions& options)
   stage_.checksums = options.checksums;
   stage_.repeats = options.repeats;
   stage_.tree = options.tree;
-  stage_.one_version =
-      options.tree || (options.repeats && options.seed % 2 == 0);
 }
 
 void Cluster::MakeCoordinator(const coordinator::Config& config, int nodes) {

@@ -141,7 +141,6 @@ class Stage {
   bool checksums = false;  // the ranks want their results compared
   bool repeats = false;    // programs have equal steps
   bool tree = false;  // schedules and relays use a tree, whatever the nodes
-  bool one_version = false;  // no node is older than others
   int interrupted = 0;       // ranks that stand at a kill point
 
   // A rank that has died, or is interrupted at a kill point, may not have woken

@@ -245,7 +245,9 @@ class AgentTest : public testing::Test {
       proto::EpochStart* start = out.mutable_epoch_start();
       start->set_epoch(++epoch);
       start->set_size(2);
+      start->set_chunk_bytes(m.ranks_ready().chunk_bytes());
       proto::NodeInfo* node = start->add_nodes();
+      node->set_protocol_version(kProtocolVersion);
       node->set_node("n0");
       node->set_host("hosta");
       node->add_ranks(0);

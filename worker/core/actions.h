@@ -92,7 +92,6 @@ struct WantCopies {
 struct PrepareBackend {
   uint64_t epoch = 0;
   uint32_t node_index = 0;
-  uint32_t version = kProtocolVersion;       // the smallest of the nodes
   std::vector<std::string> node_names = {};  // "node n1 (host b)"
   // The address at which the coordinator sees each node; empty if unknown.
   std::vector<std::string> node_addresses = {};

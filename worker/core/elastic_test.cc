@@ -52,7 +52,9 @@ class ElasticCoreTest : public ExecutorCoreTest {
     proto::EpochStart* start = m.mutable_epoch_start();
     start->set_epoch(epoch);
     start->set_size(static_cast<uint32_t>(clients.size()));
+    start->set_chunk_bytes(524288);
     proto::NodeInfo* node = start->add_nodes();
+    node->set_protocol_version(kProtocolVersion);
     node->set_node("n0");
     for (uint32_t i = 0; i < clients.size(); ++i) {
       node->add_ranks(i);
@@ -75,7 +77,7 @@ TEST_F(ElasticCoreTest, WhoComesIsToldAtOnceWithWhatItWas) {
   EXPECT_TRUE(ready.elastic());
   EXPECT_EQ(ready.min_size(), 2u);
   EXPECT_EQ(ready.max_size(), 4u);
-  EXPECT_EQ(ready.most_chunk_bytes(), 1048576u);
+  EXPECT_EQ(ready.chunk_bytes(), 1048576u);
   EXPECT_EQ(ready.round(), 0u);
   ASSERT_EQ(ready.members_size(), 2);
   EXPECT_EQ(ready.members(0).client(), 1u);

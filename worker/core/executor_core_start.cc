@@ -53,8 +53,7 @@ void ExecutorCore::SayReady() {
 
 void ExecutorCore::AddFacts(const Membership& membership,
                             proto::RanksReady* ready) {
-  ready->set_chunk_bytes(std::min(options_.chunk_bytes, kMostOldChunkBytes));
-  ready->set_most_chunk_bytes(options_.chunk_bytes);
+  ready->set_chunk_bytes(options_.chunk_bytes);
   ready->set_stall_check_ms(-1);
   ready->set_stall_shutdown_ms(-1);
   ready->set_start_timeout_ms(membership.StartTimeoutMs(0));
@@ -110,8 +109,7 @@ void ExecutorCore::OnEpochStart(const proto::EpochStart& start) {
   nccl_version_ = options_.nccl_version;
   if (!info->several_nodes()) return MakeBoard();
   phase_ = Phase::kPreparing;
-  PrepareBackend prepare{info->epoch, info->node_index,
-                         info->VersionOf(info->OldestNode())};
+  PrepareBackend prepare{info->epoch, info->node_index};
   for (uint32_t i = 0; i < info->nodes.size(); ++i) {
     prepare.node_names.push_back(info->NodeText(i));
     prepare.node_addresses.push_back(info->nodes[i].address());
@@ -167,10 +165,7 @@ void ExecutorCore::MakeBoard() {
   create.config.slots =
       (options_.slots + kSlotStep - 1) / kSlotStep * kSlotStep;
   create.config.runs = options_.records;
-  create.config.chunk_bytes =
-      info.chunk_bytes != 0
-          ? info.chunk_bytes
-          : std::min(options_.chunk_bytes, kMostOldChunkBytes);
+  create.config.chunk_bytes = info.chunk_bytes;
   create.config.ring_depth = options_.ring_depth;
   create.config.arena_bytes = options_.arena_bytes;
   create.config.gpu_communicators = nccl_version_ != 0 ? 1 : 0;

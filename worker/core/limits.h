@@ -70,8 +70,6 @@ inline constexpr int64_t kScheduleLateMs = 100;
 // A run is small if a node's inputs, sent to all other nodes, have at most this
 // many bytes.
 inline constexpr uint64_t kMaxSmallRunBytes = uint64_t{64} << 10;
-// The largest chunks with a coordinator that does not say which a job has.
-inline constexpr uint32_t kMostOldChunkBytes = 512 << 10;
 // Runs that wait for a free Plan record.
 inline constexpr size_t kMaxQueuedRuns = 65536;
 

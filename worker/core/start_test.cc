@@ -17,8 +17,7 @@ TEST_F(ExecutorCoreTest, RanksReadyWhenAllLocalRanksAreThere) {
   const auto sent = TakeSent();
   ASSERT_EQ(sent.size(), 1u);
   const proto::RanksReady& ready = sent[0].ranks_ready();
-  EXPECT_EQ(ready.chunk_bytes(), 524288u) << "as executors of version 10";
-  EXPECT_EQ(ready.most_chunk_bytes(), 1048576u);
+  EXPECT_EQ(ready.chunk_bytes(), 1048576u);
   EXPECT_EQ(ready.size(), 2u);
   ASSERT_EQ(ready.ranks_size(), 2);
   EXPECT_EQ(ready.ranks(0), 0u);
@@ -288,6 +287,12 @@ TEST_F(ExecutorCoreTest, EpochStartThatDoesNotFitIsRefused) {
   Join(4);
   Drop();
   m.mutable_epoch_start()->set_node_index(77);
+  core_.OnCoordinator(m);
+  EXPECT_EQ(Take<RefuseClient>().size(), 2u);
+  Join(4);
+  Drop();
+  m = StartMessage(1, 2);
+  m.mutable_epoch_start()->clear_chunk_bytes();
   core_.OnCoordinator(m);
   EXPECT_EQ(Take<RefuseClient>().size(), 2u);
 }

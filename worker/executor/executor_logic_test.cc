@@ -205,7 +205,9 @@ class ExecutorLogicTest : public testing::Test,
     proto::EpochStart* start = m.mutable_epoch_start();
     start->set_epoch(1);
     start->set_size(static_cast<uint32_t>(ranks));
+    start->set_chunk_bytes(524288);
     proto::NodeInfo* node = start->add_nodes();
+    node->set_protocol_version(kProtocolVersion);
     node->set_node("n0");
     node->set_host("hosta");
     for (int i = 0; i < ranks; ++i) node->add_ranks(static_cast<uint32_t>(i));
@@ -358,30 +360,30 @@ TEST_F(ExecutorLogicTest, StatisticsAreOfTheMomentInWhichTheyAreSent) {
 
 TEST_F(ExecutorLogicTest, RanksOfDifferentVersionsUseTheSmallestOne) {
   session::Hello old = Rank(0, 2), current = Rank(1, 2);
-  old.header.version = current.header.version = 10;
-  old.newest_version = 0;
-  current.newest_version = 11;
+  old.header.version = current.header.version = 1;
+  old.newest_version = 1;
+  current.newest_version = 2;
   FakeClient& rank0 = Connect(old);
   FakeClient& rank1 = Connect(current);
   Hear(Start(2));
-  EXPECT_EQ(logic_.board()->header().version, 10u);
+  EXPECT_EQ(logic_.board()->header().version, 1u);
   for (FakeClient* client : {&rank0, &rank1}) {
-    EXPECT_EQ(client->version, 10u);
+    EXPECT_EQ(client->version, 1u);
     auto request = session::Make<session::SlotRequest>();
     session::SetText(request.name, "x");
-    session::SetVersion(&request, 10);
+    session::SetVersion(&request, 1);
     client->Send(request);
   }
   Turn({{Kind::kClient, 1}, {Kind::kClient, 2}});
-  EXPECT_EQ(VersionsIn(rank0), std::set<uint32_t>{10});
-  EXPECT_EQ(VersionsIn(rank1), std::set<uint32_t>{10});
+  EXPECT_EQ(VersionsIn(rank0), std::set<uint32_t>{1});
+  EXPECT_EQ(VersionsIn(rank1), std::set<uint32_t>{1});
 }
 
 TEST_F(ExecutorLogicTest, ARankIsRefusedInAVersionThatItReads) {
   session::Hello wrong = Rank(0, 2);
-  wrong.header.version = 10;
+  wrong.header.version = 1;
   wrong.local_rank = 7;
-  EXPECT_EQ(VersionsIn(Connect(wrong)), std::set<uint32_t>{10});
+  EXPECT_EQ(VersionsIn(Connect(wrong)), std::set<uint32_t>{1});
 }
 
 // The process ends with unread messages: they count, however many there are.
@@ -621,6 +623,7 @@ class DrainTest : public ExecutorLogicTest {
     proto::CoordinatorMessage start = Start(1);
     start.mutable_epoch_start()->set_size(2);
     proto::NodeInfo* other = start.mutable_epoch_start()->add_nodes();
+    other->set_protocol_version(kProtocolVersion);
     other->set_node("n1");
     other->set_host("hostb");
     other->add_ranks(1);

@@ -1,8 +1,6 @@
 #include "worker/network/session.h"
 
 #include "absl/strings/str_cat.h"
-#include "common/wire/texts.h"
-#include "common/wire/versions.h"
 
 namespace maypole::worker {
 
@@ -46,7 +44,6 @@ absl::StatusOr<CoordinatorSession::Welcome> CoordinatorSession::OnWelcome(
   }
   session_ = first.welcome().session();
   incarnation_ = first.welcome().incarnation();
-  version_ = first.welcome().protocol_version();
   up_ = true;
   if (replaced) {
     link_.Reset();
@@ -71,7 +68,7 @@ bool CoordinatorSession::OnReceived(proto::CoordinatorMessage message,
       if (message.has_relayed()) ready->push_back(std::move(message));
       return true;
     case Receipt::kGap:
-      if (version_ < kRelays || early_.size() >= kMaxUnacknowledged) return false;
+      if (early_.size() >= kMaxUnacknowledged) return false;
       // What it acknowledges does not depend on its place.
       link_.OnReceived(0, message.acknowledged());
       early_.emplace(sequence, std::move(message));
@@ -99,7 +96,7 @@ void CoordinatorSession::OnRelayed(absl::string_view incarnation,
 std::vector<proto::ExecutorMessage> CoordinatorSession::PartsOf(
     proto::ExecutorMessage message) const {
   std::vector<proto::ExecutorMessage> parts;
-  if (!message.has_node_state() || version_ < kNodeStateParts ||
+  if (!message.has_node_state() ||
       message.node_state().ByteSizeLong() <= kNodeStatePieceBytes) {
     parts.push_back(std::move(message));
     return parts;
@@ -121,7 +118,6 @@ const proto::ExecutorMessage* CoordinatorSession::Push(
     return nullptr;
   }
   owes_state_ = false;
-  if (version_ < kTextsOfBytes) MakeTextsUtf8(&message);
   // With its numbers it is a little longer.
   constexpr size_t kNumbers = 32;
   if (const size_t bytes = message.ByteSizeLong();

@@ -107,7 +107,6 @@ class CoordinatorSession {
   Link<proto::ExecutorMessage> link_{kMaxUnacknowledged};
   std::string session_;  // empty before the first Welcome
   std::string incarnation_;
-  uint32_t version_ = 0;  // of the session
   bool up_ = false;
   bool owes_state_ = false;  // the next message must be NodeState
   bool incomplete_ = false;  // messages were dropped while no stream was open

@@ -1,6 +1,5 @@
 #include "worker/network/session.h"
 
-#include "common/wire/versions.h"
 #include "gtest/gtest.h"
 
 namespace maypole::worker {
@@ -89,9 +88,7 @@ TEST_F(CoordinatorSessionTest, AnotherCoordinatorIsToldTheStateFirst) {
 TEST_F(CoordinatorSessionTest, ALongStateIsSentInPartsThatAreMessages) {
   Open(WelcomeOf("5", "a"));
   session_.OnStreamEnded();
-  proto::CoordinatorMessage welcome = WelcomeOf("1", "b");
-  welcome.mutable_welcome()->set_protocol_version(kProtocolVersion);
-  EXPECT_EQ(Open(welcome), Welcome::kReplaced);
+  EXPECT_EQ(Open(WelcomeOf("1", "b")), Welcome::kReplaced);
   proto::ExecutorMessage big = State();
   for (uint64_t d = 1; d <= 3; ++d) {
     proto::Run* run = big.mutable_node_state()->add_decisions()->mutable_run();
@@ -118,33 +115,16 @@ TEST_F(CoordinatorSessionTest, ALongStateIsSentInPartsThatAreMessages) {
   EXPECT_TRUE(session_.PartsOf(State()).at(0).has_node_state());
 }
 
-// A coordinator that knows no parts would break the stream, and get the same
-// message on the next one, for ever.
+// The coordinator would break the stream, and get the same message on the next
+// one, for ever.
 TEST_F(CoordinatorSessionTest, AMessageThatIsTooLongEndsTheSession) {
-  proto::CoordinatorMessage welcome = WelcomeOf("5", "a");
-  welcome.mutable_welcome()->set_protocol_version(kNodeStateParts - 1);
-  Open(welcome);
-  proto::ExecutorMessage big = State();
-  big.mutable_node_state()->mutable_end()->set_message(
-      std::string(kMaxExecutorMessageBytes, 'x'));
-  const auto parts = session_.PartsOf(big);
-  ASSERT_EQ(parts.size(), 1u);
-  EXPECT_EQ(session_.Push(parts[0]), nullptr);
+  Open(WelcomeOf("5", "a"));
+  proto::ExecutorMessage big = Gone();
+  big.mutable_rank_gone()->set_how(std::string(kMaxExecutorMessageBytes, 'x'));
+  EXPECT_EQ(session_.PartsOf(big).size(), 1u) << "only states have parts";
+  EXPECT_EQ(session_.Push(big), nullptr);
   EXPECT_EQ(session_.too_long(), big.ByteSizeLong());
   EXPECT_TRUE(Resent().empty());
-}
-
-TEST_F(CoordinatorSessionTest, TextsAreUtf8ForAnOlderCoordinatorOnly) {
-  proto::ExecutorMessage gone = Gone();
-  gone.mutable_rank_gone()->set_how("of \xff");
-  for (const uint32_t version : {kTextsOfBytes - 1, kTextsOfBytes}) {
-    CoordinatorSession session(Hello());
-    proto::CoordinatorMessage welcome = WelcomeOf("5", "a");
-    welcome.mutable_welcome()->set_protocol_version(version);
-    ASSERT_TRUE(session.OnWelcome(welcome, "h:1").ok());
-    EXPECT_EQ(session.Push(gone)->rank_gone().how(),
-              version < kTextsOfBytes ? "of \xef\xbf\xbd" : "of \xff");
-  }
 }
 
 TEST_F(CoordinatorSessionTest, TooMuchWhileAwayNeedsAnotherCoordinator) {
@@ -170,12 +150,7 @@ TEST_F(CoordinatorSessionTest, TooMuchWhileConnectedIsTheCoordinatorsFault) {
 // A stream and other executors bring messages of the coordinator.
 class RelayedTest : public CoordinatorSessionTest {
  protected:
-  void SetUp() override { OpenWith(kProtocolVersion); }
-  void OpenWith(uint32_t version) {
-    proto::CoordinatorMessage welcome = WelcomeOf("5", "a");
-    welcome.mutable_welcome()->set_protocol_version(version);
-    Open(welcome);
-  }
+  void SetUp() override { Open(WelcomeOf("5", "a")); }
   static proto::CoordinatorMessage Numbered(uint64_t n, uint64_t ack = 0) {
     proto::CoordinatorMessage m;
     m.set_sequence(n);
@@ -233,9 +208,7 @@ TEST_F(RelayedTest, WhatAnotherCoordinatorHasSentIsDropped) {
   EXPECT_EQ(Relay(1, "b"), Numbers{});
   EXPECT_EQ(Relay(2), Numbers{});  // waits
   session_.OnStreamEnded();
-  proto::CoordinatorMessage welcome = WelcomeOf("1", "b");
-  welcome.mutable_welcome()->set_protocol_version(kProtocolVersion);
-  Open(welcome);
+  Open(WelcomeOf("1", "b"));
   EXPECT_EQ(Relay(1), Numbers{});
   EXPECT_EQ(Stream(1), Numbers{1}) << "2 was the other one's";
   EXPECT_EQ(Relay(2, "b"), Numbers{2});
@@ -245,13 +218,6 @@ TEST_F(RelayedTest, OnlySoManyWait) {
   for (uint64_t n = 2; n < 2 + kMaxUnacknowledged; ++n) Stream(n);
   CoordinatorSession::Messages ready;
   EXPECT_FALSE(session_.OnReceived(Numbered(2 + kMaxUnacknowledged), &ready));
-}
-
-TEST_F(RelayedTest, AnOldCoordinatorLeavesNoGaps) {
-  CoordinatorSession old(Hello());
-  ASSERT_TRUE(old.OnWelcome(WelcomeOf("5", "a"), "h:1").ok());
-  CoordinatorSession::Messages ready;
-  EXPECT_FALSE(old.OnReceived(Numbered(2), &ready));
 }
 
 TEST_F(CoordinatorSessionTest, RefusalsAreFinal) {

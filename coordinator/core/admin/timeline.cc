@@ -133,7 +133,7 @@ absl::Status TimelineRelay::Start() {
   size_t node = 0;
   int64_t pid = 0;
   for (size_t i = 0; i < nodes_.size(); ++i) {
-    if (!nodes_.IsConnected(i) || !nodes_.Knows(i, kNodeStats)) continue;
+    if (!nodes_.IsConnected(i)) continue;
     for (size_t k = 0; k < nodes_[i].ranks.size(); ++k) {
       const uint32_t rank = nodes_[i].ranks[k];
       if (departures_.Has(rank) || (first && *first < rank)) continue;
@@ -144,8 +144,7 @@ absl::Status TimelineRelay::Start() {
   }
   if (!first) {
     return absl::FailedPreconditionError(
-        "no rank is left, on a node whose executor knows how to start a "
-        "timeline, that could write its file");
+        "no rank is left that could write the timeline's file");
   }
   if (open()) {
     return absl::FailedPreconditionError(

@@ -29,17 +29,8 @@ void Departures::OnTime(Time now) {
 }
 
 void Departures::AnnounceNew() {
-  const Outgoing together = MessageOf(new_);
-  for (size_t i = 0; i < nodes_.size(); ++i) Send(i, new_, together);
+  nodes_.SendAll(MessageOf(new_));
   new_.clear();
-}
-
-void Departures::Send(size_t node, const std::vector<uint32_t>& ranks,
-                      const Outgoing& together) {
-  if (nodes_.Knows(node, kRankLeftOfSeveral)) {
-    return nodes_.Send(node, together);
-  }
-  for (const uint32_t rank : ranks) nodes_.Send(node, MessageOf({rank}));
 }
 
 Outgoing Departures::MessageOf(const std::vector<uint32_t>& ranks) const {

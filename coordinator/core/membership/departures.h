@@ -33,7 +33,7 @@ class Departures {
   // Takes over those of another coordinator, and announces none of them.
   void Restore(const std::set<uint32_t>& ranks);
   // Announces all that have left to a node that may not know them.
-  void Announce(size_t node) { Send(node, ranks_, MessageOf(ranks_)); }
+  void Announce(size_t node) { nodes_.Send(node, MessageOf(ranks_)); }
   void OnTime(Time now);
   std::optional<Time> Deadline() const;
 
@@ -47,9 +47,6 @@ class Departures {
 
  private:
   void AnnounceNew();
-  // In the way that the node's version knows. `together`: MessageOf(ranks).
-  void Send(size_t node, const std::vector<uint32_t>& ranks,
-            const Outgoing& together);
   Outgoing MessageOf(const std::vector<uint32_t>& ranks) const;
 
   EpochNodes& nodes_;

@@ -71,8 +71,7 @@ absl::Status Elastic::CheckVersion(const NodeMember& node) const {
     if (session == node.session || other.processes.empty()) continue;
     nodes.push_back(&other.member);
   }
-  absl::Status s = CheckVersions(nodes);
-  if (s.ok()) s = CheckChunks(nodes);
+  const absl::Status s = CheckVersions(nodes);
   if (s.ok()) return s;
   return absl::Status(
       s.code(),
@@ -84,7 +83,7 @@ absl::Status Elastic::SetWaiting(Time now, NodeMember node,
                                  const proto::RanksReady& ready) {
   const SessionId session = node.session;
   Node next;
-  node.chunk_bytes = ChunkOf(ready);
+  node.chunk_bytes = ready.chunk_bytes();
   absl::Status status;
   if (!ready.members().empty()) status = CheckSizes(node, ready);
   if (!ready.members().empty() && status.ok()) status = CheckVersion(node);

@@ -5,13 +5,12 @@
 namespace maypole::coordinator {
 
 EpochNodes::EpochNodes(uint64_t epoch, std::string job,
-                       std::vector<NodeMember> members, uint32_t newest_version,
+                       std::vector<NodeMember> members,
                        JobOutput* output)
     : out(*output),
       epoch_(epoch),
       job_(std::move(job)),
       members_(std::move(members)),
-      newest_version_(newest_version),
       connected_(members_.size(), true),
       sent_(members_.size(), 0) {
   for (size_t i = 0; i < size(); ++i) index_.emplace(members_[i].session, i);
@@ -26,16 +25,6 @@ std::optional<size_t> EpochNodes::IndexOf(SessionId session) const {
 bool EpochNodes::AllConnected() const {
   return std::find(connected_.begin(), connected_.end(), false) ==
          connected_.end();
-}
-
-bool EpochNodes::Knows(size_t node, uint32_t version) const {
-  return version <= std::min(members_[node].versions.newest, newest_version_);
-}
-
-bool EpochNodes::AllKnow(uint32_t version) const {
-  return std::all_of(
-      members_.begin(), members_.end(),
-      [version](const NodeMember& m) { return m.version >= version; });
 }
 
 std::string EpochNodes::RankText(uint32_t rank) const {

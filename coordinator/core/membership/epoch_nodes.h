@@ -30,10 +30,9 @@ namespace maypole::coordinator {
 
 class EpochNodes {
  public:
-  // `newest_version`: that this coordinator speaks. `output` must outlive this
-  // object.
+  // `output` must outlive this object.
   EpochNodes(uint64_t epoch, std::string job, std::vector<NodeMember> members,
-             uint32_t newest_version, JobOutput* output);
+             JobOutput* output);
   EpochNodes(const EpochNodes&) = delete;
   EpochNodes& operator=(const EpochNodes&) = delete;
 
@@ -47,10 +46,6 @@ class EpochNodes {
   bool IsConnected(size_t node) const { return connected_[node]; }
   bool AllConnected() const;
   void Disconnect(size_t node) { connected_[node] = false; }
-  // The node's session has this version or a later one, and its executor, too.
-  bool Knows(size_t node, uint32_t version) const;
-  // All nodes' sessions do.
-  bool AllKnow(uint32_t version) const;
   std::string RankText(uint32_t rank) const;  // "rank 2 (node n1)"
 
   void Send(size_t node, Outgoing message);
@@ -92,7 +87,6 @@ class EpochNodes {
   const uint64_t epoch_;
   const std::string job_;
   const std::vector<NodeMember> members_;
-  const uint32_t newest_version_;
   std::unordered_map<SessionId, size_t> index_;  // of each member
   std::vector<bool> connected_;                  // by member
   std::vector<uint64_t> sent_;                   // by member

@@ -135,25 +135,6 @@ uint32_t LeastChunk(const std::vector<const NodeMember*>& nodes) {
   return (*std::min_element(nodes.begin(), nodes.end(), less))->chunk_bytes;
 }
 
-absl::Status CheckChunks(const std::vector<const NodeMember*>& nodes) {
-  const uint32_t least = LeastChunk(nodes);
-  const auto runs_with_it = [least](const NodeMember* m) {
-    return m->chunk_bytes == least;
-  };
-  const NodeMember& least_one =
-      **std::find_if(nodes.begin(), nodes.end(), runs_with_it);
-  for (const NodeMember* m : nodes) {
-    if (runs_with_it(m) || m->versions.newest >= kChunkOfEpoch) continue;
-    return InvalidArgument(
-        Says(*m), " runs with --chunk_bytes=", m->chunk_bytes, ", ",
-        Says(least_one), " with --chunk_bytes=", least,
-        ", and the former's version of Maypole uses no other; start "
-        "maypole-worker there with --chunk_bytes=",
-        least, ", or upgrade it");
-  }
-  return absl::OkStatus();
-}
-
 absl::Status Gathering::Add(NodeMember member, uint32_t size) {
   absl::Status status = CheckAgainstOthers(member, size);
   if (members_.empty()) size_ = size;
@@ -175,7 +156,6 @@ absl::Status Gathering::CheckAgainstOthers(const NodeMember& member,
   std::vector<const NodeMember*> nodes = {&member};
   for (const NodeMember& m : members_) nodes.push_back(&m);
   absl::Status s = CheckVersions(nodes);
-  if (s.ok()) s = CheckChunks(nodes);
   if (!s.ok()) {
     return absl::Status(s.code(),
                         absl::StrCat("the job cannot start: ", s.message()));

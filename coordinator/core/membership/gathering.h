@@ -65,15 +65,8 @@ absl::Status CheckRankFacts(const proto::RanksReady& ready, int ranks);
 absl::Status CheckRanksWaiting(const proto::RanksWaiting& waiting);
 // Refuses nodes whose executors cannot speak with one another.
 absl::Status CheckVersions(const std::vector<const NodeMember*>& nodes);
-// That the node allows at most.
-inline uint32_t ChunkOf(const proto::RanksReady& ready) {
-  return ready.most_chunk_bytes() != 0 ? ready.most_chunk_bytes()
-                                       : ready.chunk_bytes();
-}
 // The size of the chunks of an epoch of these nodes.
 uint32_t LeastChunk(const std::vector<const NodeMember*>& nodes);
-// Refuses nodes that run with another size, but do not know of EpochStart's.
-absl::Status CheckChunks(const std::vector<const NodeMember*>& nodes);
 
 class Gathering {
  public:

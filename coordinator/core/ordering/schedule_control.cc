@@ -86,8 +86,7 @@ bool ScheduleControl::FitsTree(const Runs& runs) const {
   const auto has_all_nodes = [this](const std::vector<ReadyOperation>& run) {
     return SetOf(run).nodes.size() == nodes_.size();
   };
-  return nodes_.AllKnow(kScheduleTree) &&
-         std::all_of(runs.begin(), runs.end(), has_all_nodes);
+  return std::all_of(runs.begin(), runs.end(), has_all_nodes);
 }
 
 proto::Schedule ScheduleControl::Header() const {

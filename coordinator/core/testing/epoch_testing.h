@@ -23,7 +23,7 @@ struct EpochBed {
 
   // Epoch 5 of job "j"; node i is session i + 100.
   explicit EpochBed(size_t count)
-      : nodes(5, "j", Members(count), kProtocolVersions.newest, &output),
+      : nodes(5, "j", Members(count), &output),
         departures(&nodes, static_cast<uint32_t>(2 * count)) {}
 
   static std::vector<NodeMember> Members(size_t count) {

@@ -53,7 +53,7 @@ Executor& TestBed::Hello(const proto::ExecutorHello& hello) {
   e.node = hello.node();
   e.token = hello.token();
   e.versions =
-      AnnouncedVersions(hello.protocol_version(), hello.newest_version());
+      {hello.protocol_version(), hello.newest_version()};
   e.stream = ++last_stream_;
   proto::ExecutorMessage m;
   *m.mutable_hello() = hello;

@@ -44,6 +44,7 @@ bool TestExecutor::Connect() {
     std::lock_guard<std::mutex> lock(mutex_);
     ended_ = welcome_ = false;
     hello.mutable_hello()->set_protocol_version(kProtocolVersion);
+    hello.mutable_hello()->set_newest_version(kProtocolVersion);
     hello.mutable_hello()->set_job(job_);
     hello.mutable_hello()->set_node(node_);
     hello.mutable_hello()->set_session(session_);

@@ -221,12 +221,9 @@ std::unique_ptr<worker::Transport> Executor::OpenTransport(
     next(std::move(message));
   };
   proto::ExecutorHello hello;
-  // Every second node has an earlier version, in the middle of an upgrade. All
-  // must know trees for there to be one, or send inputs ahead.
+  // Every second node speaks the next version, too, in the middle of an upgrade.
   hello.set_protocol_version(kProtocolVersions.oldest);
-  if (options_.node % 2 == 0 || stage_->one_version) {
-    hello.set_newest_version(kProtocolVersions.newest);
-  }
+  hello.set_newest_version(kProtocolVersions.newest + options_.node % 2);
   hello.set_job(options_.core.job);
   hello.set_token("token");
   hello.set_node(options_.core.node);

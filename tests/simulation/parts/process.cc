@@ -131,7 +131,7 @@ void Process::Join() {
   Introduce(&hello);
   // Likewise every second process (see Executor::OpenTransport).
   hello.header.version = kProtocolVersions.oldest;
-  if (place_.rank % 2 == 0) hello.newest_version = kProtocolVersions.newest;
+  hello.newest_version = kProtocolVersions.newest + place_.rank % 2;
   hello.pid = pid_;
   if (stage_->checksums) {
     hello.checksums = static_cast<uint32_t>(ChecksumMode::kFail);

@@ -29,15 +29,12 @@ std::string EpochInfo::NodeText(uint32_t node) const {
                       nodes[node].host(), ")");
 }
 
-uint32_t EpochInfo::VersionOf(uint32_t node) const {
-  const uint32_t version = nodes[node].protocol_version();
-  return version == 0 ? kLastSilentVersion : version;
-}
-
 uint32_t EpochInfo::OldestNode() const {
   uint32_t oldest = 0;
   for (uint32_t i = 1; i < nodes.size(); ++i) {
-    if (VersionOf(i) < VersionOf(oldest)) oldest = i;
+    if (nodes[i].protocol_version() < nodes[oldest].protocol_version()) {
+      oldest = i;
+    }
   }
   return oldest;
 }
@@ -47,7 +44,7 @@ absl::Status CheckVersions(const EpochInfo& info, VersionRange own) {
   const auto name = [&info](uint32_t node) {
     return absl::StrCat("maypole-worker on ", info.NodeText(node));
   };
-  const uint32_t smallest = info.VersionOf(least);
+  const uint32_t smallest = info.nodes[least].protocol_version();
   uint32_t version = 0;
   const maypole::Status s = ChooseVersion(
       {{name(least), {smallest, smallest}}, {name(info.node_index), own}},
@@ -68,12 +65,12 @@ absl::StatusOr<EpochInfo> ReadEpochStart(const proto::EpochStart& start,
       start.epoch(),          static_cast<int>(start.size()),
       start.node_index(),     {start.nodes().begin(), start.nodes().end()},
       start.stall_check_ms(), start.checksums(),
-      start.chunk_bytes(),    start.takes_as_before(),
-      start.sends_inputs()};
+      start.chunk_bytes(),    start.sends_inputs()};
   if (start.size() < 1 || start.size() > static_cast<uint32_t>(kMaxRanks) ||
       info.node_index >= info.nodes.size()) {
     return bad("size or node index out of range");
   }
+  if (info.chunk_bytes == 0) return bad("chunks of 0 bytes");
   std::set<uint32_t> seen;
   for (const proto::NodeInfo& node : info.nodes) {
     for (const uint32_t rank : node.ranks()) {
@@ -105,7 +102,6 @@ ExecutorEpoch::ExecutorEpoch(EpochInfo info, uint32_t slots, uint32_t records,
       local_stragglers_(info_.stall_check_ms),
       frozen_(static_cast<uint32_t>(info_.nodes[info_.node_index].ranks_size()),
               frozen_timeout_ms) {
-  presence_.AllowAsBefore(info_.takes_as_before);
 }
 
 void ExecutorEpoch::Send(proto::ExecutorMessage message) {

@@ -54,15 +54,12 @@ struct EpochInfo {
   std::vector<proto::NodeInfo> nodes;
   int64_t stall_check_ms = 0;    // 0: stragglers are not reported
   uint32_t checksums = 0;        // ChecksumMode
-  uint32_t chunk_bytes = 0;      // 0: the coordinator does not say
-  bool takes_as_before = false;  // the coordinator: PresentOperation.as_before
-  bool sends_inputs = false;     // see PresentOperation.inputs_sent
+  uint32_t chunk_bytes = 0;
+  bool sends_inputs = false;  // see PresentOperation.inputs_sent
 
   bool several_nodes() const { return nodes.size() > 1; }
   std::string NodeText(uint32_t node) const;  // "node n1 (host b)"
-  // Of the node's session with the coordinator.
-  uint32_t VersionOf(uint32_t node) const;
-  // A node with the smallest of the versions.
+  // A node with the smallest of the versions that the sessions have.
   uint32_t OldestNode() const;
 };
 

@@ -47,7 +47,6 @@ void ExecutorEpoch::FillState(proto::NodeState* state) const {
 // a schedule that others follow. Those forget the ids when it ends: then the
 // same runs have been executed everywhere.
 absl::Status ExecutorEpoch::OnRecovered(const proto::Recovered& recovered) {
-  presence_.AllowAsBefore(recovered.takes_as_before());
   sends_inputs_ = recovered.sends_inputs();
   quiet_ = false;
   presence_.Reset();

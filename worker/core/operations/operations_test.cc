@@ -41,7 +41,6 @@ TEST_F(ExecutorCoreTest, PresenceIsBatchedWhileOneIsUnacknowledged) {
 class AsBeforeTest : public ExecutorCoreTest {
  protected:
   void SetUp() override {
-    takes_as_before_ = true;
     StartTwoNodes();
     Slot("a");
     EXPECT_FALSE(Reported(1, 8).as_before()) << "it has no id";
@@ -116,20 +115,15 @@ TEST_F(AsBeforeTest, AForgottenNameIsReportedInFull) {
   EXPECT_TRUE(Reported(3, 8).as_before());
 }
 
-TEST_F(AsBeforeTest, AnotherCoordinatorMayNotTakeIt) {
-  for (const bool takes : {false, true}) {
-    core_.OnCoordinatorReplaced();
-    proto::CoordinatorMessage m;
-    m.mutable_recovered()->set_epoch(1);
-    m.mutable_recovered()->set_takes_as_before(takes);
-    core_.OnCoordinator(m);
-    Drop();
-    const uint32_t generation = takes ? 4 : 2;
-    EXPECT_FALSE(Reported(generation, 8).as_before()) << "it has no id";
-    Run(1);
-    EXPECT_EQ(Reported(generation + 1, 8).as_before(), takes);
-    Run(2);
-  }
+TEST_F(AsBeforeTest, AnotherCoordinatorLearnsTheSignatureAnew) {
+  core_.OnCoordinatorReplaced();
+  proto::CoordinatorMessage m;
+  m.mutable_recovered()->set_epoch(1);
+  core_.OnCoordinator(m);
+  Drop();
+  EXPECT_FALSE(Reported(2, 8).as_before()) << "it has no id";
+  Run(1);
+  EXPECT_TRUE(Reported(3, 8).as_before());
 }
 
 TEST_F(ExecutorCoreTest, AWaitIsToldOncePerGeneration) {

@@ -28,7 +28,7 @@ void PresenceBatch::Add(const SlotEntry& entry) {
   Identify(entry, &op);
   op.set_generation(entry.CountOf(entry.reported));
   op.set_urgency(static_cast<uint32_t>(entry.urgency));
-  if (as_before_ && entry.IsAsBefore()) {
+  if (entry.IsAsBefore()) {
     op.set_as_before(true);
     op.set_inputs_sent(entry.inputs_sent);
     waiting_.push_back(std::move(op));

@@ -25,8 +25,6 @@ class PresenceBatch {
  public:
   explicit PresenceBatch(uint64_t epoch) : epoch_(epoch) {}
 
-  // Whether the coordinator takes PresentOperation.as_before.
-  void AllowAsBefore(bool allowed) { as_before_ = allowed; }
   // Adds the entry's `reported` generation with its signatures.
   void Add(const SlotEntry& entry);
   // The `reported` generation, which was added before, has become urgent.
@@ -52,7 +50,6 @@ class PresenceBatch {
   std::deque<proto::PresentOperation> waiting_;
   std::deque<proto::UrgentOperation> urgent_;
   bool unacknowledged_ = false;
-  bool as_before_ = false;
 };
 
 }  // namespace maypole::worker

@@ -16,7 +16,7 @@ class SmallRunsTest : public ExecutorCoreTest {
  protected:
   void SetUp() override { Start(8); }
   void Start(int64_t rows) {
-    takes_as_before_ = sends_inputs_ = true;
+    sends_inputs_ = true;
     StartTwoNodes();
     Slot("a");
     Submit(1, rows);
@@ -88,7 +88,6 @@ class SmallRunsTest : public ExecutorCoreTest {
   void Recover() {
     proto::CoordinatorMessage m;
     m.mutable_recovered()->set_epoch(1);
-    m.mutable_recovered()->set_takes_as_before(true);
     m.mutable_recovered()->set_sends_inputs(sends_inputs_);
     core_.OnCoordinator(m);
   }

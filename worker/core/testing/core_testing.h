@@ -66,11 +66,13 @@ class ExecutorCoreTest : public testing::Test {
     proto::EpochStart* start = m.mutable_epoch_start();
     start->set_epoch(epoch);
     start->set_size(static_cast<uint32_t>(2 * nodes));
+    start->set_chunk_bytes(524288);
     for (int i = 0; i < nodes; ++i) {
       proto::NodeInfo* node = start->add_nodes();
       node->set_node("n" + std::to_string(i));
       node->set_host("host" + std::to_string(i));
       node->set_address("10.0.0." + std::to_string(i + 1));
+      node->set_protocol_version(kProtocolVersion);
       node->add_ranks(static_cast<uint32_t>(2 * i));
       node->add_ranks(static_cast<uint32_t>(2 * i + 1));
     }
@@ -96,7 +98,6 @@ class ExecutorCoreTest : public testing::Test {
   void StartTwoNodes() {
     Join(4);
     proto::CoordinatorMessage start = StartMessage(1, 2);
-    start.mutable_epoch_start()->set_takes_as_before(takes_as_before_);
     start.mutable_epoch_start()->set_sends_inputs(sends_inputs_);
     core_.OnCoordinator(start);
     core_.OnBackendPrepared(std::vector<std::string>{"", "a"});
@@ -186,7 +187,6 @@ class ExecutorCoreTest : public testing::Test {
   }
 
   // Of the coordinator, in StartTwoNodes():
-  bool takes_as_before_ = false;
   bool sends_inputs_ = false;
   ExecutorCore core_;
 };
