@@ -87,8 +87,7 @@ Status Decode(std::string_view message, RankMessage* out) {
                                 ", or set MAYPOLE_BIN to the directory of the "
                                 "right programs");
   }
-  if (l.size() != 14 ||
-      !ParseNumber(l[4], 0, kMaxRanks - 1, &p.rank) ||
+  if (l.size() != 14 || !ParseNumber(l[4], 0, kMaxRanks - 1, &p.rank) ||
       !ParseNumber(l[5], 1, kMaxRanks, &p.size) ||
       !ParseNumber(l[6], 0, kMaxLocalRanks - 1, &p.local_rank) ||
       !ParseNumber(l[7], 1, kMaxLocalRanks, &p.local_size) ||

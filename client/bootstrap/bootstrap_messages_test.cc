@@ -65,8 +65,7 @@ TEST(BootstrapMessagesTest, VersionsAreTheFirstAndTheLastArgument) {
 }
 
 TEST(BootstrapMessagesTest, DamageIsRefused) {
-  for (const VersionRange versions :
-       {kProtocolVersions, VersionRange{1, 2}}) {
+  for (const VersionRange versions : {kProtocolVersions, VersionRange{1, 2}}) {
     RankMessage out;
     const std::string good =
         Encode(RankMessage{.versions = versions, .job = "a", .node = "b"});

@@ -31,8 +31,7 @@ absl::StatusOr<uint32_t> SessionVersion(const proto::ExecutorHello& hello,
       "maypole-worker on node '", Cut(hello.node(), kMaxHostBytes), "'");
   uint32_t version = 0;
   const maypole::Status s = ChooseVersion(
-      {{executor,
-        {hello.protocol_version(), hello.newest_version()}},
+      {{executor, {hello.protocol_version(), hello.newest_version()}},
        {"this coordinator", config.versions}},
       &version);
   if (!s.ok()) return ToAbsl(s);
@@ -83,10 +82,11 @@ absl::Status JobShard::Open(Time now, StreamId stream, SessionId id,
   session.host = hello.host().empty() ? hello.node() : hello.host();
   session.version = *SessionVersion(hello, config_);  // it has been checked
   session.before = BeforeOf(hello);
-  job_->Join(
-      now_, id,
-      {session.node, session.host, hello.seen_address(),
-       {hello.protocol_version(), hello.newest_version()}});
+  job_->Join(now_, id,
+             {session.node,
+              session.host,
+              hello.seen_address(),
+              {hello.protocol_version(), hello.newest_version()}});
   if (!session.before.empty()) job_->Await(now_, id, session.node);
   Note(Level::kInfo, session,
        session.before.empty() ? "session_opened" : "session_taken_over",

@@ -3,7 +3,6 @@
 #include <tuple>
 #include <utility>
 
-
 namespace maypole::coordinator {
 namespace {
 

@@ -15,9 +15,7 @@ namespace {
 constexpr VersionRange kOld = {1, 1};
 constexpr VersionRange kNext = {1, 2};
 
-Config NextConfig() {
-  return {.frozen_nodes = 0, .versions = kNext};
-}
+Config NextConfig() { return {.frozen_nodes = 0, .versions = kNext}; }
 
 TEST(VersionsTest, WelcomeSaysTheVersionOfTheSession) {
   TestBed bed(NextConfig());

@@ -65,11 +65,10 @@ TEST_F(VersionsTest, ARankThatCannotUseTheOthersBoardIsRefused) {
   ASSERT_EQ(refused.size(), 1u);
   EXPECT_EQ(refused[0].client, 2u);
   EXPECT_EQ(refused[0].code, Code::kFailedPrecondition);
-  EXPECT_EQ(
-      refused[0].text,
-      "the ranks of a node must have a version in common: libmaypole of "
-      "rank 0 speaks protocol version 1, but libmaypole of rank 1 speaks "
-      "protocol versions 2 to 3; upgrade libmaypole of rank 0");
+  EXPECT_EQ(refused[0].text,
+            "the ranks of a node must have a version in common: libmaypole of "
+            "rank 0 speaks protocol version 1, but libmaypole of rank 1 speaks "
+            "protocol versions 2 to 3; upgrade libmaypole of rank 0");
 }
 
 TEST_F(VersionsTest, NodesOfBothVersionsStart) {

@@ -5,8 +5,7 @@
 namespace maypole::coordinator {
 
 EpochNodes::EpochNodes(uint64_t epoch, std::string job,
-                       std::vector<NodeMember> members,
-                       JobOutput* output)
+                       std::vector<NodeMember> members, JobOutput* output)
     : out(*output),
       epoch_(epoch),
       job_(std::move(job)),

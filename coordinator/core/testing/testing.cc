@@ -52,8 +52,7 @@ Executor& TestBed::Hello(const proto::ExecutorHello& hello) {
   e.job = hello.job();
   e.node = hello.node();
   e.token = hello.token();
-  e.versions =
-      {hello.protocol_version(), hello.newest_version()};
+  e.versions = {hello.protocol_version(), hello.newest_version()};
   e.stream = ++last_stream_;
   proto::ExecutorMessage m;
   *m.mutable_hello() = hello;

@@ -221,7 +221,8 @@ std::unique_ptr<worker::Transport> Executor::OpenTransport(
     next(std::move(message));
   };
   proto::ExecutorHello hello;
-  // Every second node speaks the next version, too, in the middle of an upgrade.
+  // Every second node speaks the next version, too, in the middle of an
+  // upgrade.
   hello.set_protocol_version(kProtocolVersions.oldest);
   hello.set_newest_version(kProtocolVersions.newest + options_.node % 2);
   hello.set_job(options_.core.job);

@@ -101,8 +101,7 @@ ExecutorEpoch::ExecutorEpoch(EpochInfo info, uint32_t slots, uint32_t records,
       schedule_(info_.node_index, static_cast<uint32_t>(info_.nodes.size())),
       local_stragglers_(info_.stall_check_ms),
       frozen_(static_cast<uint32_t>(info_.nodes[info_.node_index].ranks_size()),
-              frozen_timeout_ms) {
-}
+              frozen_timeout_ms) {}
 
 void ExecutorEpoch::Send(proto::ExecutorMessage message) {
   if (!quiet_) actions_->push_back(SendToCoordinator{std::move(message)});

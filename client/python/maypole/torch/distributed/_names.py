@@ -7,9 +7,9 @@ equally on all ranks. A name that comes again with the same tensor is several ti
 
 from collections.abc import Hashable
 
-# Names of calls that repeat nothing are used again after so many.
+# Names of calls that repeat nothing are used again after this many.
 NAMES = 1024
-# Any two calls of a name are so far apart at least: so many operations may be under way.
+# Between two calls of a name are at least this many, which may be under way at once.
 LEAST_DISTANCE = 64
 # The signatures by which earlier calls are found.
 _CONTEXT = 8
@@ -33,7 +33,7 @@ class Names:
         self._context = 0  # the last _CONTEXT of these
         self._seen: dict[int, int] = {}  # by context: the last call that ended it
         self._period = 0  # 0: none
-        self._equal = 0  # so many of the last calls had the signature of the one a period before
+        self._equal = 0  # how many of the last calls had the signature of the one a period before
 
     def next(self, signature: Hashable) -> int:
         """The number of the next call.
