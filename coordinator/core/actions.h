@@ -30,11 +30,6 @@ namespace maypole::coordinator {
 
 // Time since a moment that the shell chooses; it never goes back.
 using Time = std::chrono::nanoseconds;
-// Whether this process did not run (SIGSTOP, a suspended machine) when the
-// deadline passed: then nobody could do in time what it waits for.
-inline bool PassedUnseen(Time deadline, Time now) {
-  return now - deadline > std::chrono::seconds(1);
-}
 
 // The earliest of several deadlines; nullopt: there is none.
 template <typename... More>

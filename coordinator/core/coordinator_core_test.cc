@@ -13,6 +13,7 @@
 namespace maypole::coordinator {
 namespace {
 
+using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
 
@@ -222,18 +223,41 @@ TEST(CoordinatorCoreTest, ResumeIsRefusedAfterTheTimeout) {
 }
 
 TEST(CoordinatorCoreTest, WhoIsAwayHasItsTimeAfterACoordinatorThatWasStopped) {
-  CoordinatorCore core(Config(), "incarnation");
-  const auto nothing = [](Actions*) {};
-  proto::ExecutorMessage hello;
-  *hello.mutable_hello() = GoodHello();
-  core.Received(seconds(1), 1, hello, nothing);
-  core.Ended(seconds(1), 1, StreamEnd::kBroken, nothing);
-  ASSERT_EQ(core.Deadline(), Time(seconds(4)));
-  core.Passed(seconds(7), nothing);
-  EXPECT_EQ(core.totals().jobs, 1u);
-  ASSERT_EQ(core.Deadline(), Time(seconds(10)));
-  core.Passed(seconds(10), nothing);
-  EXPECT_EQ(core.totals().jobs, 0u);
+  // The stop ends long after the executor's time, just after it, or before.
+  for (const Time stop :
+       {milliseconds(6000), milliseconds(2100), milliseconds(1900)}) {
+    TestBed bed;
+    bed.Break(bed.Connect("j", "n0"));
+    bed.Pass(seconds(1));
+    bed.PassUnseen(stop);
+    bed.Pass(milliseconds(2999));
+    EXPECT_EQ(bed.core().totals().jobs, 1u) << stop.count();
+    bed.Pass(milliseconds(1));
+    EXPECT_EQ(bed.core().totals().jobs, 0u) << stop.count();
+  }
+}
+
+TEST(CoordinatorCoreTest, ACoordinatorThatWasSlowForAMomentWaitsNoLonger) {
+  TestBed bed;
+  bed.Break(bed.Connect("j", "n0"));
+  bed.Pass(seconds(1));
+  bed.PassUnseen(seconds(1));
+  bed.Pass(milliseconds(999));
+  EXPECT_EQ(bed.core().totals().jobs, 1u);
+  bed.Pass(milliseconds(1));
+  EXPECT_EQ(bed.core().totals().jobs, 0u);
+}
+
+// What has come meanwhile is handled before the timer.
+TEST(CoordinatorCoreTest, AnEventAfterAStopGivesTheTimeAnewToo) {
+  TestBed bed;
+  bed.Break(bed.Connect("j", "n0"));
+  Executor& b = bed.Connect("j", "n1");
+  bed.Pass(seconds(1));
+  bed.SleepUnseen(milliseconds(2100));
+  bed.Acknowledge(b);
+  bed.Pass(milliseconds(2999));
+  EXPECT_EQ(bed.core().totals().nodes, 2u);
 }
 
 TEST(CoordinatorCoreTest, NobodyResumesAnothersSession) {

@@ -294,13 +294,7 @@ std::optional<Time> Job::Deadline() const {
 }
 
 void Job::OnTime(Time now) {
-  if (recovery_ && recovery_->deadline() <= now) {
-    if (PassedUnseen(recovery_->deadline(), now)) {
-      recovery_->Postpone(now + config_.resume_timeout);
-    } else {
-      FinishRecovery();
-    }
-  }
+  if (recovery_ && recovery_->deadline() <= now) FinishRecovery();
   if (epoch_ != nullptr) epoch_->OnTime(now);
   EndIfDecided();
   OnElasticTime(now);

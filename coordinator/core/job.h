@@ -71,6 +71,9 @@ class Job {
   void Await(Time now, SessionId session, const std::string& node);
   // Until this is false, Handle() takes nothing but NodeState.
   bool recovering() const { return recovery_.has_value(); }
+  void PostponeRecovery(Time deadline) {
+    if (recovery_) recovery_->Postpone(deadline);
+  }
   std::optional<SessionId> SessionOf(const std::string& node) const;
   bool empty() const { return nodes_.empty(); }
   size_t nodes() const { return nodes_.size(); }

@@ -46,6 +46,13 @@ absl::Status SessionIsOver(const std::string& node, const Config& config) {
 
 namespace {
 
+// While executors must come back, the shard looks at the clock this often. If
+// no event has come for longer than kStopped nevertheless, the process did not
+// run. A shorter stop costs nobody a call: an executor gives a coordinator
+// that does not answer a second (grpc_transport.cc).
+constexpr Time kLookPause = std::chrono::milliseconds(250);
+constexpr Time kStopped = std::chrono::seconds(1);
+
 std::string BeforeOf(const proto::ExecutorHello& hello) {
   if (hello.session().empty()) return "";
   return absl::StrCat(hello.session(), "@", hello.incarnation());
@@ -445,6 +452,18 @@ void JobShard::Note(Level level, const ExecutorSession& session,
 
 // --- Time --------------------------------------------------------------------
 
+void JobShard::SetNow(Time now) {
+  const Time before = now_;
+  now_ = std::max(now_, now);
+  if (!Waits() || now_ - before <= kStopped) return;
+  const Time deadline = now_ + config_.resume_timeout;
+  for (const auto& [old, id] : std::exchange(detached_, {})) {
+    sessions_.at(id).deadline = deadline;
+    detached_.emplace(deadline, id);
+  }
+  job_->PostponeRecovery(deadline);
+}
+
 std::optional<Time> JobShard::Deadline() const {
   if (empty()) return std::nullopt;
   std::optional<Time> next = job_->Deadline();
@@ -452,6 +471,7 @@ std::optional<Time> JobShard::Deadline() const {
     if (time && (!next || *time < *next)) next = time;
   };
   if (!detached_.empty()) earlier(detached_.begin()->first);
+  if (Waits()) earlier(now_ + kLookPause);
   if (relays_) earlier(relays_->Deadline());
   return next;
 }
@@ -463,14 +483,7 @@ void JobShard::OnTime(Time now, Actions* actions) {
       "within ",
       SecondsText(config_.resume_timeout));
   while (!detached_.empty() && detached_.begin()->first <= now_) {
-    const auto [deadline, id] = *detached_.begin();
-    if (!PassedUnseen(deadline, now_)) {
-      Lose(id, how, absl::OkStatus(), actions);
-      continue;
-    }
-    detached_.erase(detached_.begin());
-    sessions_.at(id).deadline = now_ + config_.resume_timeout;
-    detached_.emplace(now_ + config_.resume_timeout, id);
+    Lose(detached_.begin()->second, how, absl::OkStatus(), actions);
   }
   if (empty()) return;
   CheckRelays(actions);

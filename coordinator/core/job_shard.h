@@ -148,7 +148,12 @@ class JobShard {
     std::string state;  // the parts of its NodeState, until the last has come
   };
 
-  void SetNow(Time now) { now_ = std::max(now_, now); }
+  // Notes the time of an event. If this process did not run for a part of the
+  // time that executors have to come back (SIGSTOP, a suspended machine), they
+  // have it anew.
+  void SetNow(Time now);
+  // Whether an executor must come back in time.
+  bool Waits() const { return !detached_.empty() || job_->recovering(); }
   absl::Status CheckOpen(const proto::ExecutorHello& hello) const;
   // Ends the node's detached session, because a new executor of the node has
   // connected.

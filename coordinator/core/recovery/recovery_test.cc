@@ -14,6 +14,7 @@
 namespace maypole::coordinator {
 namespace {
 
+using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 // Two nodes with a rank each, as two coordinators see them.
@@ -263,6 +264,11 @@ TEST_F(RecoveryTest, AStoppedCoordinatorWaitsAgainForThoseThatAreAway) {
   Executor& a = TakeOver(0);
   after_.PassUnseen(seconds(60));
   EXPECT_TRUE(a.ends.empty()) << a.ends[0].message();
+  // Also after a stop of a part of the time.
+  after_.Pass(seconds(1));
+  after_.PassUnseen(milliseconds(2100));
+  EXPECT_TRUE(a.ends.empty()) << a.ends[0].message();
+  after_.Pass(milliseconds(2999));
   Executor& b = TakeOver(1);
   after_.Pass(seconds(60));
   EXPECT_TRUE(a.ends.empty()) << a.ends[0].message();

@@ -88,6 +88,8 @@ class TestBed {
   void Pass(Time time);
   // The same while the process is stopped (SIGSTOP).
   void PassUnseen(Time time);
+  // So, and what the test does next comes before the core's timer.
+  void SleepUnseen(Time time) { now_ += time; }
 
   // An operator's calls. Status() returns an empty reply for an unknown job.
   proto::StatusReply Status(const std::string& job = "");
