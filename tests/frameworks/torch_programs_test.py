@@ -27,7 +27,8 @@ SHARDED = (
     "FSDP2, reshard_after_forward=False", "HSDP", "tensor parallel", "sequence parallel", "tensor parallel and FSDP2")
 PIPELINES = ("pipeline, GPipe", "pipeline, 1F1B", "pipeline, interleaved 1F1B")
 COMPILED = ("torch.compile, functional collectives", "torch.compile, functional collectives, aot_eager",
-            "torch.compile, DDP", "torch.compile, FSDP2")
+            "torch.compile, DDP", "torch.compile, DDP, aot_eager", "torch.compile, FSDP2")
+PLAIN = ("DDP, PowerSGD hook", "FSDP2", "torch.compile, DDP, aot_eager")
 LIBRARIES = ("Lightning", "Fabric", "Accelerate", "Hugging Face Trainer", "torchmetrics")
 DEEPSPEED = ("DeepSpeed", "DeepSpeed, ZeRO 1", "DeepSpeed, ZeRO 2", "DeepSpeed, ZeRO 3")
 # Ranks and nodes.
@@ -66,10 +67,13 @@ class ProgramsTest(unittest.TestCase):
 
     # The first steps with PowerSGD are those of DDP without a hook.
     def test_ddp_with_a_hook(self):
-        self.check("DDP, PowerSGD hook", "programs.py", ("DDP, PowerSGD hook", "FSDP2"), 2, 1)
+        self.check("DDP, PowerSGD hook", "programs.py", PLAIN, 2, 1)
 
     def test_fsdp2(self):
-        self.check("FSDP2", "programs.py", ("DDP, PowerSGD hook", "FSDP2"), 2, 1)
+        self.check("FSDP2", "programs.py", PLAIN, 2, 1)
+
+    def test_compiled_ddp(self):
+        self.check("torch.compile, DDP, aot_eager", "programs.py", PLAIN, 2, 1)
 
     @unittest.skipUnless(LONG, "with --all")
     def test_checkpoints_of_jobs_of_other_sizes(self):

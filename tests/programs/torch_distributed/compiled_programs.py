@@ -54,5 +54,6 @@ PROGRAMS = {
     "torch.compile, functional collectives": lambda: collectives("inductor"),
     "torch.compile, functional collectives, aot_eager": lambda: collectives("aot_eager"),
     "torch.compile, DDP": lambda: ddp("inductor"),
+    "torch.compile, DDP, aot_eager": lambda: ddp("aot_eager"),
     "torch.compile, FSDP2": lambda: fsdp2("inductor"),
 }
