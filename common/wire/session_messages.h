@@ -131,7 +131,7 @@ struct Hello {
   // How many milliseconds the rank waits for the start; -1 if not set.
   int64_t start_timeout_ms = -1;
   uint32_t checksums = 0;  // ChecksumMode that the rank wants
-  uint32_t newest_version = 0;
+  uint32_t newest_version = kProtocolVersion;
   char job[kMaxJobBytes + 1] = {};
   char token[kMaxTokenBytes + 1] = {};
   char host[kMaxHostBytes + 1] = {};

@@ -20,6 +20,7 @@ using ::testing::HasSubstr;
 proto::ExecutorHello GoodHello() {
   proto::ExecutorHello hello;
   hello.set_protocol_version(kProtocolVersion);
+  hello.set_newest_version(kProtocolVersion);
   hello.set_job("j");
   hello.set_node("n0");
   hello.set_host("h");

@@ -29,6 +29,7 @@ using std::chrono::seconds;
 proto::ExecutorMessage Hello(const std::string& job, const std::string& node) {
   proto::ExecutorMessage m;
   m.mutable_hello()->set_protocol_version(kProtocolVersion);
+  m.mutable_hello()->set_newest_version(kProtocolVersion);
   m.mutable_hello()->set_job(job);
   m.mutable_hello()->set_node(node);
   return m;

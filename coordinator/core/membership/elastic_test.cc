@@ -200,6 +200,7 @@ TEST_F(ElasticTest, WhoAbandonsAnEpochOfAnotherCoordinatorIsWaitedForByItsPid) {
   for (const ElasticNode* before : {&a_, &b_}) {
     proto::ExecutorHello hello;
     hello.set_protocol_version(kProtocolVersion);
+    hello.set_newest_version(kProtocolVersion);
     hello.set_job("j");
     hello.set_node(before == &a_ ? "n0" : "n1");
     hello.set_token("secret");
@@ -554,6 +555,7 @@ TEST_F(ElasticTest, WhoComesThroughAnotherAgentOfItsHostIsKnown) {
   Wait(b_, {{23, 1, 2}});
   proto::ExecutorHello hello;
   hello.set_protocol_version(kProtocolVersion);
+  hello.set_newest_version(kProtocolVersion);
   hello.set_job("j");
   hello.set_node("n0.1");
   hello.set_host("host-n0");

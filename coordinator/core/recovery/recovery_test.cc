@@ -58,6 +58,7 @@ class RecoveryTest : public testing::Test {
   Executor& TakeOver(uint32_t i, bool say_state = true) {
     proto::ExecutorHello hello;
     hello.set_protocol_version(kProtocolVersion);
+    hello.set_newest_version(kProtocolVersion);
     hello.set_job("job");
     hello.set_node("n" + std::to_string(i));
     hello.set_token("secret");
