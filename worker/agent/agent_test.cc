@@ -360,12 +360,13 @@ TEST_F(AgentTest, OtherVersionIsToldBoth) {
   Rank r;
   auto hello = session::Make<session::Hello>();
   hello.header.version = 77;
+  hello.newest_version = 78;
   r.Send(&hello, sizeof(hello));
   const auto refused = r.Expect<session::Refused>();
   EXPECT_EQ(refused.header.version, 77u) << "a client of 77 can read it";
   EXPECT_EQ(std::string(refused.text),
-            "maypole-worker on node n0 speaks protocol versions 10 to 16, but "
-            "libmaypole of rank 0 speaks protocol version 77; upgrade "
+            "maypole-worker on node n0 speaks protocol version 1, but "
+            "libmaypole of rank 0 speaks protocol versions 77 to 78; upgrade "
             "maypole-worker on node n0");
 }
 
