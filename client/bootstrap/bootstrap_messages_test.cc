@@ -43,13 +43,13 @@ TEST(BootstrapMessagesTest, OtherVersionsAreNamed) {
   EXPECT_EQ(s.code(), Code::kFailedPrecondition);
   EXPECT_EQ(
       s.message(),
-      "the maypolerun that it found speaks protocol versions 10 to 16, but "
+      "the maypolerun that it found speaks protocol version 1, but "
       "libmaypole speaks protocol versions 17 to 18; upgrade the "
       "maypolerun that it found, or set MAYPOLE_BIN to the directory of "
       "the right programs");
-  p.versions = {9, 9};
+  p.versions = {0, 0};
   EXPECT_THAT(Decode(Encode(p), &out).message(),
-              HasSubstr("libmaypole speaks protocol version 9, but"));
+              HasSubstr("libmaypole speaks protocol version 0, but"));
 }
 
 TEST(BootstrapMessagesTest, VersionsAreTheFirstAndTheLastArgument) {

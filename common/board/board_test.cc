@@ -255,9 +255,8 @@ TEST(BoardTest, AttachRefusesWhatIsNoBoardAndNamesBothVersions) {
   const Status s = Board::Attach(Fd(dup(a->fd())), &b);
   EXPECT_EQ(s.code(), Code::kFailedPrecondition);
   EXPECT_EQ(s.message(),
-            "this libmaypole speaks protocol versions 10 to 16, but the "
-            "executor's board speaks protocol version 77; upgrade this "
-            "libmaypole");
+            "this libmaypole speaks protocol version 1, but the executor's "
+            "board speaks protocol version 77; upgrade this libmaypole");
   a->header().version = kProtocolVersion;
   a->header().config.slots = 128;  // does not fit the memory's size
   EXPECT_EQ(Board::Attach(Fd(dup(a->fd())), &b).code(), Code::kInvalidArgument);
