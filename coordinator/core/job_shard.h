@@ -168,7 +168,6 @@ class JobShard {
   void HandleHeld(Actions* actions);
   // Every node has received all decisions up to this one.
   uint64_t Settled() const;
-  void Detach(ExecutorSession* session);
   void Payload(ExecutorSession* session, const proto::ExecutorMessage& message,
                Actions* actions);
 
