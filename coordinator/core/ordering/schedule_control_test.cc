@@ -185,22 +185,6 @@ TEST_F(LargeJobTest, ALargeJobAgreesThroughATree) {
   }
 }
 
-TEST_F(LargeJobTest, ItHasNoScheduleIfANodeDoesNotKnowTrees) {
-  TestBed bed({.frozen_nodes = 1, .versions = {10, 11}});
-  Executor* nodes[] = {&bed.Connect("j", "n0"), &bed.Connect("j", "n1")};
-  bed.Ready(*nodes[0], 2, {0});
-  bed.Ready(*nodes[1], 2, {1});
-  for (uint32_t g = 1; g <= 4; ++g) {
-    for (uint32_t n = 0; n < 2; ++n) {
-      proto::PresentOperation op = Allreduce("x", {n}, {4}, g);
-      op.set_urgency(2);
-      bed.From(*nodes[n], Present(1, {op}));
-    }
-  }
-  EXPECT_EQ(nodes[0]->runs.size(), 4u);
-  EXPECT_EQ(ScheduleOf(*nodes[0]), nullptr);
-}
-
 TEST_F(LargeJobTest, ItHasNoScheduleWithRunsOfSomeNodesOnly) {
   TestBed bed({.frozen_nodes = 2});
   Executor* nodes[] = {&bed.Connect("j", "n0"), &bed.Connect("j", "n1"),
