@@ -156,8 +156,10 @@ std::vector<pid_t> KillDescendants(const std::set<pid_t>& keep,
       kill(pid, SIGKILL);
     }
     std::erase_if(killed, [&](pid_t pid) {
-      bool gone = waitpid(pid, nullptr, WNOHANG) != 0;
-      if (!gone && IsDead(pid)) gone = dead.insert(pid).second;
+      const auto reaped = [pid] { return waitpid(pid, nullptr, WNOHANG) != 0; };
+      // It may have died only after the first look.
+      const bool gone =
+          reaped() || (IsDead(pid) && (reaped() || dead.insert(pid).second));
       moved |= gone;
       return gone;
     });
