@@ -416,7 +416,8 @@ class ProcessGroup(dist.ProcessGroup):
             try:
                 _submit(pendings)
             except ValueError:
-                # Perhaps because an operation of this name was under way. Whatever else it is comes again.
+                # Perhaps because an operation of this name was under way; it ends, or a deadlock ends it. Whatever else
+                # it is comes again.
                 for native in self._latest.get(place, ()):
                     if native is not None:
                         operations.await_end(native)

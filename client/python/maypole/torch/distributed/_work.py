@@ -210,8 +210,9 @@ class Work(dist._Work):
         for device in self._devices():
             stream = torch.cuda.current_stream(device)
             for tensor in self._tensors:
-                if tensor.device == device:
-                    tensor.record_stream(stream)  # without effect if the tensor is from there
+                # Without effect if the tensor is from there; a sparse one's parts are new.
+                if tensor.device == device and tensor.layout == torch.strided:
+                    tensor.record_stream(stream)
             self._written.append((stream, stream.record_event()))
 
     def _bring_results(self) -> None:
