@@ -78,7 +78,7 @@ inline constexpr size_t kMaxShownPathBytes = 511;
 inline constexpr uint64_t kMaxTensorBytes = uint64_t{1} << 44;
 // One message of an executor to the coordinator; gRPC refuses longer ones.
 inline constexpr size_t kMaxExecutorMessageBytes = size_t{4} << 20;
-// A NodeState (proto/coordinator.proto), in all its parts. It has the sizes of
+// A NodeState (proto/recovery.proto), in all its parts. It has the sizes of
 // the last alltoalls that other nodes may not know: kMatrices in flight and as
 // many before, of at most 7 MiB each.
 inline constexpr size_t kMaxNodeStateBytes = size_t{64} << 20;

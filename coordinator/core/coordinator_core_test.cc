@@ -283,7 +283,8 @@ TEST(CoordinatorCoreTest, BadMessagesEndTheSessionAndLeaveOtherJobsAlone) {
   using Message = proto::ExecutorMessage;
   std::vector<Message> bad(7);
   bad[0].set_sequence(5);  // a gap
-  bad[0].mutable_presence()->set_epoch(1);
+  bad[0].set_epoch(1);
+  bad[0].mutable_presence();
   bad[1].set_acknowledged(1000);
   bad[2].mutable_hello();
   bad[3].mutable_presence();  // not numbered
@@ -291,7 +292,7 @@ TEST(CoordinatorCoreTest, BadMessagesEndTheSessionAndLeaveOtherJobsAlone) {
   bad[5] = Present(7, {});    // an epoch that is not there
   bad[5].set_sequence(2);
   bad[6].set_sequence(2);
-  bad[6].mutable_timeline_request()->set_epoch(1);
+  bad[6].set_epoch(1);
   bad[6].mutable_timeline_request()->set_rank(1);  // of the other node
   for (const Message& m : bad) {
     TestBed bed;

@@ -136,7 +136,6 @@ void CoordinatorEpoch::Restore(
   communicators_.Restore(states, sets_);
   proto::CoordinatorMessage start, recovered;
   *start.mutable_epoch_start() = MakeStart();
-  recovered.mutable_recovered()->set_epoch(number());
   recovered.mutable_recovered()->set_endpoints(!connected);
   recovered.mutable_recovered()->set_sends_inputs(SendsInputs());
   for (size_t i = 0; i < states.size(); ++i) {
@@ -291,7 +290,6 @@ void CoordinatorEpoch::SendForgotten(Release* release) {
   buckets_.Retire(ids, release);
   for (size_t i = 0; i < nodes_.size(); ++i) {
     proto::CoordinatorMessage message;
-    message.mutable_names_retired()->set_epoch(number());
     for (const auto& f : forgotten) {
       if (f.set->by_node[i].empty()) continue;
       message.mutable_names_retired()->add_ids(f.id);
@@ -394,7 +392,6 @@ void CoordinatorEpoch::OnRankLeft(uint32_t rank) {
 
 void CoordinatorEpoch::End(const std::string& message) {
   proto::CoordinatorMessage m;
-  m.mutable_epoch_end()->set_epoch(number());
   m.mutable_epoch_end()->set_code(static_cast<int>(absl::StatusCode::kAborted));
   m.mutable_epoch_end()->set_message(Cut(message, kMaxErrorBytes));
   nodes_.SendAll(m);
@@ -470,7 +467,6 @@ void CoordinatorEpoch::FillStatus(Time now, size_t node,
 void CoordinatorEpoch::Watch(Time now) {
   if (!stats_.Watch(now)) return;
   proto::CoordinatorMessage message;
-  message.mutable_watch_stats()->set_epoch(number());
   message.mutable_watch_stats()->set_every_ms(kStatsInterval.count());
   message.mutable_watch_stats()->set_for_ms(kWatchTime.count());
   const Outgoing all(message);

@@ -21,7 +21,7 @@ constexpr int kAborted = static_cast<int>(absl::StatusCode::kAborted);
 
 proto::ExecutorMessage Endpoint(const std::vector<std::string>& addresses) {
   proto::ExecutorMessage m;
-  m.mutable_endpoint()->set_epoch(1);
+  m.set_epoch(1);
   for (const auto& a : addresses) m.mutable_endpoint()->add_addresses(a);
   return m;
 }
@@ -49,7 +49,7 @@ TEST_F(CoordinatorEpochTest, EndpointsAreTransposed) {
   bed_.From(b_, Endpoint({"b-for-a", ""}));
   ASSERT_TRUE(a_.Last().has_endpoints());
   ASSERT_TRUE(b_.Last().has_endpoints());
-  EXPECT_EQ(a_.Last().endpoints().epoch(), 1u);
+  EXPECT_EQ(a_.Last().epoch(), 1u);
   EXPECT_EQ(a_.Last().endpoints().addresses(0), "");
   EXPECT_EQ(a_.Last().endpoints().addresses(1), "b-for-a");
   EXPECT_EQ(b_.Last().endpoints().addresses(0), "a-for-b");
@@ -246,7 +246,7 @@ TEST_F(CoordinatorEpochTest, AMismatchFailsOnAllNodesNamingRanksAndValues) {
     EXPECT_TRUE(e->runs.empty());
     ASSERT_EQ(e->failures.size(), 1u);
     const proto::OperationFailed& f = e->failures[0];
-    EXPECT_EQ(f.epoch(), 1u);
+    EXPECT_EQ(e->Last().epoch(), 1u);
     EXPECT_EQ(f.id(), 1u);
     EXPECT_EQ(f.identity().name(), "loss");
     EXPECT_EQ(f.generation(), 1u);
@@ -444,7 +444,7 @@ class BucketTest : public CoordinatorEpochTest {
   }
   static proto::ExecutorMessage Urgent(uint32_t id, uint32_t generation) {
     proto::ExecutorMessage m;
-    m.mutable_presence()->set_epoch(1);
+    m.set_epoch(1);
     proto::UrgentOperation* op = m.mutable_presence()->add_urgent();
     op->set_id(id);
     op->set_generation(generation);

@@ -7,51 +7,6 @@
 #include "coordinator/core/text.h"
 
 namespace maypole::coordinator {
-namespace {
-
-// The epoch of a message that CoordinatorEpoch handles.
-uint64_t EpochOf(const proto::ExecutorMessage& m) {
-  switch (m.payload_case()) {
-    case proto::ExecutorMessage::kEndpoint:
-      return m.endpoint().epoch();
-    case proto::ExecutorMessage::kPresence:
-      return m.presence().epoch();
-    case proto::ExecutorMessage::kSetRequest:
-      return m.set_request().epoch();
-    case proto::ExecutorMessage::kJoinState:
-      return m.join_state().epoch();
-    case proto::ExecutorMessage::kLate:
-      return m.late().epoch();
-    case proto::ExecutorMessage::kBlocked:
-      return m.blocked().epoch();
-    case proto::ExecutorMessage::kRetireNames:
-      return m.retire_names().epoch();
-    case proto::ExecutorMessage::kScheduleEnded:
-      return m.schedule_ended().epoch();
-    case proto::ExecutorMessage::kCommunicatorId:
-      return m.communicator_id().epoch();
-    case proto::ExecutorMessage::kRankGpu:
-      return m.rank_gpu().epoch();
-    case proto::ExecutorMessage::kResults:
-      return m.results().epoch();
-    case proto::ExecutorMessage::kTimelineRequest:
-      return m.timeline_request().epoch();
-    case proto::ExecutorMessage::kTimelineRecords:
-      return m.timeline_records().epoch();
-    case proto::ExecutorMessage::kTimelineTaken:
-      return m.timeline_taken().epoch();
-    case proto::ExecutorMessage::kTimelineClosed:
-      return m.timeline_closed().epoch();
-    case proto::ExecutorMessage::kClockQuery:
-      return m.clock_query().epoch();
-    case proto::ExecutorMessage::kNodeStats:
-      return m.node_stats().epoch();
-    default:
-      return 0;
-  }
-}
-
-}  // namespace
 
 Job::Job(std::string id, const Config& config, JobOutput* output)
     : id_(std::move(id)),
@@ -96,9 +51,9 @@ absl::Status Job::Dispatch(Time now, SessionId session,
     case proto::ExecutorMessage::kRanksWaiting:
       return OnWaiting(now, session, message.ranks_waiting());
     case proto::ExecutorMessage::kRankGone:
-      return OnGone(session, message.rank_gone());
+      return OnGone(session, message.epoch(), message.rank_gone());
     case proto::ExecutorMessage::kFailed:
-      return OnFailed(session, message.failed());
+      return OnFailed(session, message.epoch(), message.failed());
     case proto::ExecutorMessage::kNodeState:
       return OnNodeState(session, message.node_state());
     case proto::ExecutorMessage::kHello:
@@ -112,7 +67,7 @@ absl::Status Job::Dispatch(Time now, SessionId session,
 
 absl::Status Job::OnEpochMessage(Time now, SessionId session,
                                  const proto::ExecutorMessage& message) {
-  const uint64_t epoch = EpochOf(message);
+  const uint64_t epoch = message.epoch();
   absl::Status status = CheckEpoch(epoch);
   if (!status.ok() || !IsCurrent(epoch)) return status;
   const std::optional<size_t> node = epoch_->nodes().IndexOf(session);
@@ -136,13 +91,14 @@ void Job::EndIfDecided() {
   EndEpoch(std::string(epoch_->verdict()));
 }
 
-absl::Status Job::OnGone(SessionId session, const proto::RankGone& gone) {
-  absl::Status status = CheckEpoch(gone.epoch());
+absl::Status Job::OnGone(SessionId session, uint64_t epoch,
+                         const proto::RankGone& gone) {
+  absl::Status status = CheckEpoch(epoch);
   if (!status.ok()) return status;
-  elastic_.OnLeft(session, gone);
+  elastic_.OnLeft(session, epoch, gone);
   const NodeMember* waiting = gathering_.Find(session);
   // Epoch 0: the executor knew of no epoch when it sent this message.
-  if (gone.epoch() == 0 && waiting != nullptr) {
+  if (epoch == 0 && waiting != nullptr) {
     if (!waiting->HasRank(gone.rank())) {
       return InvalidArgument("rank ", gone.rank(),
                              " is gone, but is not a rank of the node");
@@ -155,7 +111,7 @@ absl::Status Job::OnGone(SessionId session, const proto::RankGone& gone) {
     return absl::OkStatus();
   }
   if (epoch_ == nullptr) return absl::OkStatus();
-  if (gone.epoch() != 0 && !IsCurrent(gone.epoch())) return absl::OkStatus();
+  if (epoch != 0 && !IsCurrent(epoch)) return absl::OkStatus();
   const std::optional<size_t> node = epoch_->nodes().IndexOf(session);
   if (!node) return absl::OkStatus();
   return OnGoneFromEpoch(*node, gone);
@@ -189,14 +145,14 @@ absl::Status Job::OnGoneFromEpoch(size_t node, const proto::RankGone& gone) {
   return absl::OkStatus();
 }
 
-absl::Status Job::OnFailed(SessionId session,
+absl::Status Job::OnFailed(SessionId session, uint64_t epoch,
                            const proto::ExecutorFailed& failed) {
-  absl::Status status = CheckEpoch(failed.epoch());
+  absl::Status status = CheckEpoch(epoch);
   if (!status.ok()) return status;
   const Node& node = nodes_.at(session);
   const std::string message = Cut(failed.message(), kMaxForeignText);
   if (const NodeMember* waiting = gathering_.Find(session);
-      failed.epoch() == 0 && waiting != nullptr) {
+      epoch == 0 && waiting != nullptr) {
     out_->Count(ErrorKind::kExecutorLost);
     FailStart(absl::StrCat(
                   "the job cannot start: ", ExecutorText(node, waiting->ranks),
@@ -205,14 +161,12 @@ absl::Status Job::OnFailed(SessionId session,
     return absl::OkStatus();
   }
   if (epoch_ == nullptr) return absl::OkStatus();
-  if (failed.epoch() != 0 && !IsCurrent(failed.epoch())) {
-    return absl::OkStatus();
-  }
+  if (epoch != 0 && !IsCurrent(epoch)) return absl::OkStatus();
   const std::optional<size_t> index = epoch_->nodes().IndexOf(session);
   if (!index) return absl::OkStatus();
   // Epoch 0 refers to ranks that wait; here these are ranks whose epoch has
   // started meanwhile.
-  if (failed.epoch() == 0 && epoch_->departures().LiveRanks(*index).empty()) {
+  if (epoch == 0 && epoch_->departures().LiveRanks(*index).empty()) {
     return absl::OkStatus();
   }
   out_->Count(ErrorKind::kExecutorLost);

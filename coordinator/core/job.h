@@ -130,9 +130,11 @@ class Job {
                        const proto::RanksReady& ready);
   absl::Status OnWaiting(Time now, SessionId session,
                          const proto::RanksWaiting& waiting);
-  absl::Status OnGone(SessionId session, const proto::RankGone& gone);
+  absl::Status OnGone(SessionId session, uint64_t epoch,
+                      const proto::RankGone& gone);
   absl::Status OnGoneFromEpoch(size_t node, const proto::RankGone& gone);
-  absl::Status OnFailed(SessionId session, const proto::ExecutorFailed& failed);
+  absl::Status OnFailed(SessionId session, uint64_t epoch,
+                        const proto::ExecutorFailed& failed);
   // Handles a message that only the epoch needs.
   absl::Status OnEpochMessage(Time now, SessionId session,
                               const proto::ExecutorMessage& message);

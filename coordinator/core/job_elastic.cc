@@ -81,7 +81,7 @@ void Job::SendWanted() {
   if (wanted == wanted_ || epoch_->departures().AllLeft()) return;
   wanted_ = wanted;
   proto::CoordinatorMessage m;
-  m.mutable_membership_wanted()->set_epoch(epoch_number_);
+  m.set_epoch(epoch_number_);
   m.mutable_membership_wanted()->set_new_ranks(wanted.first);
   m.mutable_membership_wanted()->set_leaving(wanted.second);
   for (size_t i = 0; i < epoch_->nodes().members().size(); ++i) {

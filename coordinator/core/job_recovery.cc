@@ -130,7 +130,7 @@ void Job::TellTooLate(SessionId session, const proto::NodeState& state) {
 void Job::TellEpochOver(SessionId session, uint64_t epoch,
                         const std::string& why) {
   proto::CoordinatorMessage m;
-  m.mutable_epoch_end()->set_epoch(epoch);
+  m.set_epoch(epoch);
   m.mutable_epoch_end()->set_code(static_cast<int>(absl::StatusCode::kAborted));
   m.mutable_epoch_end()->set_message(Cut(why, kMaxErrorBytes));
   out_->messages.emplace_back(session, std::move(m));

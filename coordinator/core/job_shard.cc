@@ -289,7 +289,7 @@ void JobShard::Payload(ExecutorSession* session,
   } else if (message.has_node_state_part()) {
     status = TakeStatePart(session, message.node_state_part(), actions);
   } else if (message.has_relays_ready()) {
-    status = BeginRelays(*session, message.relays_ready(), actions);
+    status = BeginRelays(*session, message.epoch(), actions);
   } else if (job_->recovering() && !message.has_node_state()) {
     // Bounded: an executor that has said its state waits for Recovered, a new
     // one only says which of its ranks wait.

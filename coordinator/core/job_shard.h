@@ -187,8 +187,8 @@ class JobShard {
   void Deliver(Actions* actions);
 
   // --- Messages that executors pass on (job_shard_relays.cc) -----------------
-  absl::Status BeginRelays(const ExecutorSession& session,
-                           const proto::RelaysReady& ready, Actions* actions);
+  absl::Status BeginRelays(const ExecutorSession& session, uint64_t number,
+                           Actions* actions);
   // Sends to each node itself again, for a while; first, what it has not
   // acknowledged. Why: for the log.
   void PauseRelays(absl::string_view why, Actions* actions);

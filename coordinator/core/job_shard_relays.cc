@@ -6,11 +6,10 @@
 namespace maypole::coordinator {
 
 absl::Status JobShard::BeginRelays(const ExecutorSession& session,
-                                   const proto::RelaysReady& ready,
-                                   Actions* actions) {
+                                   uint64_t number, Actions* actions) {
   const CoordinatorEpoch* const epoch = job_->epoch();
   // The message may have crossed the epoch's end.
-  if (epoch == nullptr || epoch->number() != ready.epoch()) {
+  if (epoch == nullptr || epoch->number() != number) {
     return absl::OkStatus();
   }
   if (epoch->nodes().members().front().session != session.id) {

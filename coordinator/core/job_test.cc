@@ -365,7 +365,7 @@ TEST_F(JobTest, TheNextEpochAfterAnAbort) {
 TEST_F(JobTest, AFailedExecutorEndsTheEpoch) {
   Start();
   proto::ExecutorMessage m;
-  m.mutable_failed()->set_epoch(1);
+  m.set_epoch(1);
   m.mutable_failed()->set_message("no route to node n0");
   bed_.From(b_, m);
   ASSERT_EQ(a_.ends.size(), 1u);

@@ -30,6 +30,7 @@ std::pair<uint64_t, uint64_t> DecisionsIn(const proto::CoordinatorMessage& m) {
 Outgoing::Outgoing(const proto::CoordinatorMessage& message)
     : sequence_(message.sequence()),
       acknowledged_(message.acknowledged()),
+      epoch_(message.epoch()),
       is_welcome_(message.has_welcome()) {
   if (message.payload_case() == proto::CoordinatorMessage::PAYLOAD_NOT_SET) {
     return;
@@ -37,13 +38,14 @@ Outgoing::Outgoing(const proto::CoordinatorMessage& message)
   std::tie(first_decision_, last_decision_) = DecisionsIn(message);
   // It still has its numbers; those of Head() come first, so they must not be
   // here.
-  if (sequence_ == 0 && acknowledged_ == 0) {
+  if (sequence_ == 0 && acknowledged_ == 0 && epoch_ == 0) {
     body_ = std::make_shared<const std::string>(message.SerializeAsString());
     return;
   }
   proto::CoordinatorMessage payload = message;
   payload.clear_sequence();
   payload.clear_acknowledged();
+  payload.clear_epoch();
   body_ = std::make_shared<const std::string>(payload.SerializeAsString());
 }
 
@@ -57,6 +59,7 @@ std::string Outgoing::Head() const {
   proto::CoordinatorMessage numbers;
   numbers.set_sequence(sequence_);
   numbers.set_acknowledged(acknowledged_);
+  numbers.set_epoch(epoch_);
   numbers.set_settled(settled_);
   std::string head = numbers.SerializeAsString();
   head += own_;

@@ -40,6 +40,7 @@ class Outgoing {
 
   void set_sequence(uint64_t sequence) { sequence_ = sequence; }
   void set_acknowledged(uint64_t number) { acknowledged_ = number; }
+  void set_epoch(uint64_t epoch) { epoch_ = epoch; }
   // CoordinatorMessage.settled.
   void set_settled(uint64_t decision) { settled_ = decision; }
   uint64_t sequence() const { return sequence_; }
@@ -65,6 +66,7 @@ class Outgoing {
  private:
   uint64_t sequence_ = 0;
   uint64_t acknowledged_ = 0;
+  uint64_t epoch_ = 0;
   uint64_t settled_ = 0;
   uint64_t first_decision_ = 0;
   uint64_t last_decision_ = 0;

@@ -14,7 +14,7 @@ using google::protobuf::util::MessageDifferencer;
 
 proto::CoordinatorMessage Execute() {
   proto::CoordinatorMessage m;
-  m.mutable_execute()->set_epoch(3);
+  m.set_epoch(3);
   proto::Run* run = m.mutable_execute()->add_runs();
   run->set_run(7);
   run->add_operations()->set_id(11);

@@ -28,7 +28,8 @@ class RelaysTest : public testing::Test {
 
   void SayReady(Executor& e) {
     proto::ExecutorMessage m;
-    m.mutable_relays_ready()->set_epoch(1);
+    m.set_epoch(1);
+    m.mutable_relays_ready();
     bed_.From(e, m);
   }
   // The first `nodes` nodes report it.

@@ -122,7 +122,7 @@ TEST_F(ServerTest, TwoNodesStartExchangeEndpointsAndRun) {
   EXPECT_EQ(b->Await(IsStart).epoch_start().node_index(), 1u);
 
   proto::ExecutorMessage endpoint;
-  endpoint.mutable_endpoint()->set_epoch(1);
+  endpoint.set_epoch(1);
   endpoint.mutable_endpoint()->add_addresses("");
   endpoint.mutable_endpoint()->add_addresses(std::string("a\0b", 3));
   a->Send(endpoint);
@@ -202,7 +202,7 @@ TEST_F(ServerTest, AnExecutorThatStaysAwayEndsTheEpoch) {
   b->Await(IsStart);
   a->Break();
   const Message end = b->Await(IsEnd);
-  EXPECT_EQ(end.epoch_end().epoch(), 1u);
+  EXPECT_EQ(end.epoch(), 1u);
   EXPECT_THAT(end.epoch_end().message(), HasSubstr("executor of node n0"));
   EXPECT_TRUE(Eventually("maypole_errors_total{kind=\"executor_lost\"} 1"));
   EXPECT_FALSE(a->Connect());

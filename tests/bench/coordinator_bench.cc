@@ -73,7 +73,7 @@ class Node {
   // The rank waits for this generation of the job's one operation.
   void Report(uint32_t generation) {
     proto::ExecutorMessage m;
-    m.mutable_presence()->set_epoch(1);
+    m.set_epoch(1);
     proto::PresentOperation* op = m.mutable_presence()->add_operations();
     op->mutable_identity()->set_kind(static_cast<uint32_t>(Kind::kAllreduce));
     op->mutable_identity()->set_name("gradient");

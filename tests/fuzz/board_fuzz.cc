@@ -259,7 +259,7 @@ class World {
     for (int i = local_; i < local_ * nodes_; ++i) {
       proto::ExecutorMessage m;
       proto::SetRequest* out = m.mutable_set_request();
-      out->set_epoch(epoch_);
+      m.set_epoch(epoch_);
       out->set_rank(static_cast<uint32_t>(i));
       out->set_number(set_requests_);
       out->set_remove(r.remove != 0);
@@ -283,7 +283,7 @@ class World {
     }
     for (int i = local_; all && i < local_ * nodes_; ++i) {
       proto::ExecutorMessage m;
-      m.mutable_join_state()->set_epoch(epoch_);
+      m.set_epoch(epoch_);
       m.mutable_join_state()->set_rank(static_cast<uint32_t>(i));
       m.mutable_join_state()->set_number(joins_);
       m.mutable_join_state()->set_settled(settled);
@@ -524,7 +524,7 @@ class World {
     if (m.has_epoch_start()) {
       epoch_ = m.epoch_start().epoch();
       proto::ExecutorMessage endpoint;
-      endpoint.mutable_endpoint()->set_epoch(epoch_);
+      endpoint.set_epoch(epoch_);
       for (int i = 0; i < nodes_; ++i) {
         endpoint.mutable_endpoint()->add_addresses("b");
       }
@@ -536,7 +536,7 @@ class World {
     if (m.has_operation_failed()) {
       user_timeout_.erase(TheirKey(m.operation_failed()));
     }
-    if (m.has_epoch_end() && m.epoch_end().epoch() == epoch_) {
+    if (m.has_epoch_end() && m.epoch() == epoch_) {
       they_are_there_ = false;  // they stay away
     }
   }
@@ -550,7 +550,7 @@ class World {
         IdentityKey(a.set->id, static_cast<uint32_t>(a.kind), a.name);
     if (!user_timeout_.insert(key).second) return;
     proto::ExecutorMessage m;
-    m.mutable_presence()->set_epoch(epoch_);
+    m.set_epoch(epoch_);
     proto::PresentOperation* op = m.mutable_presence()->add_operations();
     op->mutable_identity()->set_process_set(a.set->id);
     op->mutable_identity()->set_kind(static_cast<uint32_t>(a.kind));

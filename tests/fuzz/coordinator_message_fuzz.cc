@@ -156,7 +156,7 @@ class Script {
       rig_.Do();
       if (feed_.OnceIn(8)) return;
       proto::CoordinatorMessage m;
-      m.mutable_endpoints()->set_epoch(epoch_);
+      m.set_epoch(epoch_);
       for (uint32_t i = 0; i < n; ++i) m.mutable_endpoints()->add_addresses("");
       Coordinator(m);
     }
@@ -266,7 +266,7 @@ class Script {
   proto::CoordinatorMessage Schedule() {
     proto::CoordinatorMessage m;
     proto::Schedule* schedule = m.mutable_schedule();
-    schedule->set_epoch(Epoch());
+    m.set_epoch(Epoch());
     if (!feed_.OnceIn(8)) ++schedule_;
     schedule->set_number(schedule_);
     schedule->set_length(feed_.OnceIn(16) ? static_cast<uint32_t>(feed_.Number())
@@ -312,7 +312,7 @@ class Script {
   proto::CoordinatorMessage Communicator() {
     proto::CoordinatorMessage m;
     proto::Communicator* c = m.mutable_communicator();
-    c->set_epoch(Epoch());
+    m.set_epoch(Epoch());
     c->set_number(feed_.OnceIn(8) ? static_cast<uint32_t>(feed_.Number())
                                   : 1 + feed_.Below(2));
     c->set_size(feed_.OnceIn(8) ? static_cast<uint32_t>(feed_.Number()) : 2);
@@ -333,35 +333,39 @@ class Script {
       case 3:
         return Communicator();
       case 4:
-        m.mutable_communicator_id()->set_epoch(Epoch());
+        m.set_epoch(Epoch());
         m.mutable_communicator_id()->set_number(feed_.Below(3));
         m.mutable_communicator_id()->set_id(std::string(feed_.Take(8)));
         return m;
       case 5:
-        m.mutable_names_retired()->set_epoch(Epoch());
+        m.set_epoch(Epoch());
         for (uint32_t i = feed_.Below(3); i > 0; --i) {
           m.mutable_names_retired()->add_ids(feed_.Below(6));
         }
         return m;
       case 6:
-        m.mutable_timeline()->set_epoch(Epoch());
+        m.set_epoch(Epoch());
         m.mutable_timeline()->set_number(feed_.Below(4));
         m.mutable_timeline()->set_path(std::string(feed_.Take(4)));
         return m;
       case 7:
-        m.mutable_timeline_records()->set_epoch(Epoch());
+        m.set_epoch(Epoch());
+        m.mutable_timeline_records();
         return m;
       case 8:
-        m.mutable_timeline_taken()->set_epoch(Epoch());
+        m.set_epoch(Epoch());
+        m.mutable_timeline_taken();
         return m;
       case 9:
-        m.mutable_timeline_closed()->set_epoch(Epoch());
+        m.set_epoch(Epoch());
+        m.mutable_timeline_closed();
         return m;
       case 10:
-        m.mutable_clock_reply()->set_epoch(Epoch());
+        m.set_epoch(Epoch());
+        m.mutable_clock_reply();
         return m;
       case 11:
-        m.mutable_watch_stats()->set_epoch(Epoch());
+        m.set_epoch(Epoch());
         m.mutable_watch_stats()->set_every_ms(
             static_cast<uint32_t>(feed_.Number()));
         m.mutable_watch_stats()->set_for_ms(
@@ -375,7 +379,7 @@ class Script {
         }
         [[fallthrough]];
       case 13:
-        m.mutable_recovered()->set_epoch(Epoch());
+        m.set_epoch(Epoch());
         m.mutable_recovered()->set_endpoints(feed_.OnceIn(4));
         return m;
       case 14:  // the transport takes these two
@@ -489,7 +493,7 @@ class Script {
   proto::CoordinatorMessage SetReply() {
     proto::CoordinatorMessage m;
     proto::SetReply* reply = m.mutable_set_reply();
-    reply->set_epoch(Epoch());
+    m.set_epoch(Epoch());
     reply->set_number(feed_.OnceIn(8) ? feed_.Below(8) : next_reply_++);
     if (feed_.OnceIn(8)) reply->set_code(3);
     if (feed_.OnceIn(4)) {
@@ -514,7 +518,7 @@ class Script {
   proto::CoordinatorMessage StandIn() {
     proto::CoordinatorMessage m;
     proto::StandIn* s = m.mutable_stand_in();
-    s->set_epoch(Epoch());
+    m.set_epoch(Epoch());
     const uint32_t slot = Identify(s);
     const Kind kind = slot < rig_.allotted ? rig_.slots[slot].kind
                                            : static_cast<Kind>(feed_.Below(6));
@@ -532,25 +536,25 @@ class Script {
       case 0:
         return Start();
       case 1:
-        m.mutable_endpoints()->set_epoch(Epoch());
+        m.set_epoch(Epoch());
         m.mutable_endpoints()->add_addresses(std::string(feed_.Take(4)));
         return m;
       case 2:
-        m.mutable_operation_failed()->set_epoch(Epoch());
+        m.set_epoch(Epoch());
         Identify(m.mutable_operation_failed());
         m.mutable_operation_failed()->set_code(feed_.Byte());
         m.mutable_operation_failed()->set_message(
             std::string(feed_.OnceIn(8) ? 2000 : 20, 'm'));
         return m;
       case 3:
-        m.mutable_rank_left()->set_epoch(Epoch());
+        m.set_epoch(Epoch());
         m.mutable_rank_left()->set_rank(
             feed_.OnceIn(8) ? static_cast<uint32_t>(feed_.Number())
                             : feed_.Below(6));
         m.mutable_rank_left()->set_message("rank left");
         return m;
       case 4:
-        m.mutable_epoch_end()->set_epoch(feed_.OnceIn(2) ? 0 : Epoch());
+        m.set_epoch(feed_.OnceIn(2) ? 0 : Epoch());
         m.mutable_epoch_end()->set_code(static_cast<int>(feed_.Below(20)));
         m.mutable_epoch_end()->set_message("it is over");
         if (feed_.OnceIn(4)) m.mutable_epoch_end()->add_clients(AnyClient());
@@ -559,29 +563,29 @@ class Script {
       case 6:
         return SetReply();
       case 7:
-        m.mutable_join_reply()->set_epoch(Epoch());
+        m.set_epoch(Epoch());
         m.mutable_join_reply()->set_number(next_join_++);
         m.mutable_join_reply()->set_code(static_cast<int>(feed_.Byte()));
         return m;
       case 8:
         return StandIn();
       case 9:
-        m.mutable_notice()->set_epoch(Epoch());
+        m.set_epoch(Epoch());
         m.mutable_notice()->set_text(std::string(feed_.Below(4) * 700, 't'));
         return m;
       case 10:
-        m.mutable_confirm_blocked()->set_epoch(Epoch());
+        m.set_epoch(Epoch());
         m.mutable_confirm_blocked()->set_round(feed_.Number());
         return m;
       case 12:
         return Rare();
       case 11:
-        m.mutable_membership_wanted()->set_epoch(Epoch());
+        m.set_epoch(Epoch());
         m.mutable_membership_wanted()->set_new_ranks(
             static_cast<uint32_t>(feed_.Number()));
         return m;
       default:
-        m.mutable_execute()->set_epoch(Epoch());
+        m.set_epoch(Epoch());
         for (uint32_t i = 1 + feed_.Below(2); i > 0; --i) {
           AddRun(m.mutable_execute());
         }

@@ -63,12 +63,13 @@ proto::ExecutorMessage Coordinated::Make(Player* p) {
       return Join(p, Rank(*p), feed_.OnceIn(2));
     case 7:
       if (!feed_.OnceIn(8)) return Presence(p);
-      m.mutable_relays_ready()->set_epoch(Epoch(*p));
+      m.set_epoch(Epoch(*p));
+      m.mutable_relays_ready();
       p->lied = true;  // perhaps: only the first node may say it
       return m;
     case 8: {
       proto::RankGone* gone = m.mutable_rank_gone();
-      gone->set_epoch(feed_.OnceIn(8) ? 0 : Epoch(*p));
+      m.set_epoch(feed_.OnceIn(8) ? 0 : Epoch(*p));
       gone->set_rank(Rank(*p));
       gone->set_clean(!feed_.OnceIn(4));
       gone->set_returns(feed_.OnceIn(2));
@@ -76,7 +77,7 @@ proto::ExecutorMessage Coordinated::Make(Player* p) {
       return m;
     }
     case 9:
-      m.mutable_failed()->set_epoch(Epoch(*p));
+      m.set_epoch(Epoch(*p));
       m.mutable_failed()->set_code(static_cast<int>(feed_.Byte()));
       m.mutable_failed()->set_message(std::string(feed_.Take(20)));
       return m;
@@ -116,7 +117,7 @@ proto::ExecutorMessage Coordinated::Other(Player* p) {
     case 7:
       return Timeline(p, what - 4);
     case 8:
-      m.mutable_clock_query()->set_epoch(Epoch(*p));
+      m.set_epoch(Epoch(*p));
       m.mutable_clock_query()->set_sent_ns(static_cast<int64_t>(feed_.Number()));
       return m;
     case 9:
@@ -143,7 +144,7 @@ proto::ExecutorMessage Coordinated::Other(Player* p) {
 proto::ExecutorMessage Coordinated::ScheduleEnded(Player* p) {
   proto::ExecutorMessage m;
   proto::ScheduleEnded* ended = m.mutable_schedule_ended();
-  ended->set_epoch(Epoch(*p));
+  m.set_epoch(Epoch(*p));
   ended->set_number(feed_.OnceIn(32) ? feed_.Number() : p->schedule);
   ended->set_runs(feed_.Number());
   ended->set_operations(feed_.Number());
@@ -158,7 +159,7 @@ proto::ExecutorMessage Coordinated::ScheduleEnded(Player* p) {
 proto::ExecutorMessage Coordinated::RankGpu(Player* p) {
   proto::ExecutorMessage m;
   proto::RankGpu* gpu = m.mutable_rank_gpu();
-  gpu->set_epoch(Epoch(*p));
+  m.set_epoch(Epoch(*p));
   gpu->set_rank(Rank(*p));
   gpu->set_gpu(feed_.OnceIn(16) ? static_cast<uint32_t>(feed_.Number())
                                 : feed_.Below(2));
@@ -175,7 +176,7 @@ proto::ExecutorMessage Coordinated::RankGpu(Player* p) {
 proto::ExecutorMessage Coordinated::CommunicatorId(Player* p) {
   if (p->communicator == 0 && !feed_.OnceIn(8)) return RankGpu(p);
   proto::ExecutorMessage m;
-  m.mutable_communicator_id()->set_epoch(Epoch(*p));
+  m.set_epoch(Epoch(*p));
   m.mutable_communicator_id()->set_number(
       feed_.OnceIn(16) ? static_cast<uint32_t>(feed_.Number())
                        : std::exchange(p->communicator, 0));
@@ -187,7 +188,7 @@ proto::ExecutorMessage Coordinated::CommunicatorId(Player* p) {
 proto::ExecutorMessage Coordinated::Results(Player* p) {
   if (p->executed.empty() && !feed_.OnceIn(8)) return NodeStats(p);
   proto::ExecutorMessage m;
-  m.mutable_results()->set_epoch(Epoch(*p));
+  m.set_epoch(Epoch(*p));
   m.mutable_results()->set_equal(feed_.Number());
   m.mutable_results()->set_unchecked(feed_.Number());
   proto::Result* result = m.mutable_results()->add_results();
@@ -224,7 +225,7 @@ proto::ExecutorMessage Coordinated::Timeline(Player* p, uint32_t what) {
   switch (what) {
     case 0: {
       proto::TimelineRequest* request = m.mutable_timeline_request();
-      request->set_epoch(Epoch(*p));
+      m.set_epoch(Epoch(*p));
       request->set_rank(Rank(*p));
       request->set_stop(feed_.OnceIn(4));
       request->set_number(number);
@@ -234,7 +235,7 @@ proto::ExecutorMessage Coordinated::Timeline(Player* p, uint32_t what) {
     }
     case 1: {
       proto::TimelineRecords* records = m.mutable_timeline_records();
-      records->set_epoch(Epoch(*p));
+      m.set_epoch(Epoch(*p));
       records->set_number(number);
       records->set_node(feed_.Below(4));
       records->set_records(std::string(feed_.Take(8)));
@@ -244,12 +245,12 @@ proto::ExecutorMessage Coordinated::Timeline(Player* p, uint32_t what) {
       return m;
     }
     case 2:
-      m.mutable_timeline_taken()->set_epoch(Epoch(*p));
+      m.set_epoch(Epoch(*p));
       m.mutable_timeline_taken()->set_number(number);
       m.mutable_timeline_taken()->set_node(feed_.Below(p->start.nodes_size() + 1));
       return m;
     default:
-      m.mutable_timeline_closed()->set_epoch(Epoch(*p));
+      m.set_epoch(Epoch(*p));
       m.mutable_timeline_closed()->set_number(number);
       m.mutable_timeline_closed()->set_code(static_cast<int>(feed_.Byte()));
       m.mutable_timeline_closed()->set_message(std::string(feed_.Take(8)));
@@ -260,7 +261,7 @@ proto::ExecutorMessage Coordinated::Timeline(Player* p, uint32_t what) {
 proto::ExecutorMessage Coordinated::NodeStats(Player* p) {
   proto::ExecutorMessage m;
   proto::NodeStats* stats = m.mutable_node_stats();
-  stats->set_epoch(Epoch(*p));
+  m.set_epoch(Epoch(*p));
   p->stats_ms += 1000;
   stats->set_time_ms(feed_.OnceIn(8) ? static_cast<int64_t>(feed_.Number())
                                      : p->stats_ms);
@@ -281,7 +282,7 @@ proto::ExecutorMessage Coordinated::NodeStats(Player* p) {
 // Asks the coordinator to forget some of the names that have ids.
 proto::ExecutorMessage Coordinated::Retire(Player* p) {
   proto::ExecutorMessage m;
-  m.mutable_retire_names()->set_epoch(Epoch(*p));
+  m.set_epoch(Epoch(*p));
   for (const auto& [key, id] : p->ids) {
     if (id != 0 && feed_.OnceIn(2)) m.mutable_retire_names()->add_ids(id);
   }
@@ -359,7 +360,7 @@ proto::ExecutorMessage Coordinated::ElasticReady(Player* p) {
 
 proto::ExecutorMessage Coordinated::Endpoint(Player* p) {
   proto::ExecutorMessage m;
-  m.mutable_endpoint()->set_epoch(Epoch(*p));
+  m.set_epoch(Epoch(*p));
   const int n = p->start.nodes_size() + (feed_.OnceIn(32) ? 1 : 0);
   for (int i = 0; i < n; ++i) m.mutable_endpoint()->add_addresses("a");
   m.mutable_endpoint()->set_nccl_version(gpus_ ? 21800 : 0);
@@ -491,7 +492,7 @@ void Coordinated::AddPresent(Player* p, const proto::Identity& identity,
 
 proto::ExecutorMessage Coordinated::Presence(Player* p) {
   proto::ExecutorMessage m;
-  m.mutable_presence()->set_epoch(Epoch(*p));
+  m.set_epoch(Epoch(*p));
   for (uint32_t i = 1 + feed_.Below(3); i > 0; --i) {
     proto::Identity identity;
     Identity(&identity);
@@ -533,7 +534,7 @@ void Coordinated::Freeze() {
         continue;
       }
       proto::ExecutorMessage m;
-      m.mutable_presence()->set_epoch(p.epoch);
+      m.set_epoch(p.epoch);
       AddPresent(&p, identity, m.mutable_presence());
       m.mutable_presence()->mutable_operations(0)->set_urgency(2);
       Say(&p, std::move(m), true);
@@ -557,7 +558,7 @@ void Coordinated::Together() {
     if (p.undisturbed || p.job != job || p.epoch == 0) continue;
     if (what < 2) {
       proto::ExecutorMessage m;
-      m.mutable_presence()->set_epoch(p.epoch);
+      m.set_epoch(p.epoch);
       AddPresent(&p, identity, m.mutable_presence());
       Say(&p, std::move(m));
       continue;
@@ -574,7 +575,7 @@ proto::ExecutorMessage Coordinated::Join(Player* p, uint32_t rank,
                                          bool settled) {
   proto::ExecutorMessage m;
   proto::JoinState* join = m.mutable_join_state();
-  join->set_epoch(Epoch(*p));
+  m.set_epoch(Epoch(*p));
   join->set_rank(rank);
   join->set_settled(settled);
   uint32_t& number = p->joins[rank];
@@ -586,7 +587,7 @@ proto::ExecutorMessage Coordinated::Join(Player* p, uint32_t rank,
 proto::ExecutorMessage Coordinated::SetRequest(Player* p, uint32_t rank) {
   proto::ExecutorMessage m;
   proto::SetRequest* request = m.mutable_set_request();
-  request->set_epoch(Epoch(*p));
+  m.set_epoch(Epoch(*p));
   request->set_rank(rank);
   uint32_t& number = p->set_requests[request->rank()];
   ++number;
@@ -610,7 +611,7 @@ proto::ExecutorMessage Coordinated::SetRequest(Player* p, uint32_t rank) {
 proto::ExecutorMessage Coordinated::Late(Player* p) {
   proto::ExecutorMessage m;
   proto::LateOperations* late = m.mutable_late();
-  late->set_epoch(Epoch(*p));
+  m.set_epoch(Epoch(*p));
   late->set_more(feed_.OnceIn(16) ? static_cast<uint32_t>(feed_.Number()) : 0);
   for (uint32_t i = feed_.OnceIn(64) ? 70 : feed_.Below(3); i > 0; --i) {
     proto::LateOperation* op = late->add_operations();
@@ -628,7 +629,7 @@ proto::ExecutorMessage Coordinated::Late(Player* p) {
 proto::ExecutorMessage Coordinated::Blocked(Player* p) {
   proto::ExecutorMessage m;
   proto::Blocked* blocked = m.mutable_blocked();
-  blocked->set_epoch(Epoch(*p));
+  m.set_epoch(Epoch(*p));
   blocked->set_handled(feed_.OnceIn(8) ? feed_.Number() : p->handled);
   blocked->set_round(feed_.OnceIn(8) ? feed_.Number() : p->confirm);
   if (feed_.OnceIn(8)) return m;

@@ -155,7 +155,7 @@ void Coordinated::Finish() {
              undisturbed_->stream != 0,
          "the undisturbed job has heard of nothing");
   proto::ExecutorMessage gone;
-  gone.mutable_rank_gone()->set_epoch(1);
+  gone.set_epoch(1);
   gone.mutable_rank_gone()->set_clean(true);
   Say(undisturbed_, gone, true);
   Expect(undisturbed_->link.received() == undisturbed_heard_ + 1,
@@ -338,7 +338,6 @@ void Coordinated::Answered(Player* p, const std::string& key,
 }
 
 void Coordinated::ReceiveRuns(Player* p, const proto::Execute& execute) {
-  Expect(execute.epoch() == p->epoch || p->lied, "runs are of the epoch");
   for (const proto::Run& run : execute.runs()) {
     Expect(run.run() == ++p->last_run || p->lied, "runs come without gaps");
     Expect(run.operations_size() > 0 &&
@@ -390,12 +389,12 @@ void Coordinated::Payload(Player* p, const proto::CoordinatorMessage& m) {
       Expect(m.epoch_end().message().size() <= kMaxErrorBytes,
              "an end has a bounded reason");
       Expect(m.epoch_end().code() != 0, "an end has a code");
-      if (m.epoch_end().epoch() == 0) {
+      if (m.epoch() == 0) {
         ++p->round;
         p->waiting.clear();
       } else {
         p->unanswered.clear();
-        p->over = p->over || m.epoch_end().epoch() == p->epoch;
+        p->over = p->over || m.epoch() == p->epoch;
       }
       return;
     case proto::CoordinatorMessage::kSchedule: {
@@ -440,6 +439,7 @@ void Coordinated::Payload(Player* p, const proto::CoordinatorMessage& m) {
       return;  // not counted
     case proto::CoordinatorMessage::kExecute:
       ++p->handled;
+      Expect(m.epoch() == p->epoch || p->lied, "runs are of the epoch");
       return ReceiveRuns(p, m.execute());
     case proto::CoordinatorMessage::kOperationFailed: {
       ++p->handled;

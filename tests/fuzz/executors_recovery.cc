@@ -174,7 +174,6 @@ void Coordinated::AddKnown(proto::NodeState* state) {
     state->add_ids_received(1);
   }
   if (!feed_.OnceIn(8)) return;
-  state->mutable_end()->set_epoch(kEpoch);
   state->mutable_end()->set_code(feed_.Below(3));
   state->mutable_end()->set_message(std::string(feed_.Take(20)));
 }
@@ -227,11 +226,9 @@ void Coordinated::Falsify(const Account& account, proto::NodeState* state) {
       state->set_schedule_length(1);
       return state->set_schedule_fan_out(small);
     case 19:
-      state->mutable_timeline()->set_epoch(kEpoch);
       state->mutable_timeline()->set_number(small);
       return state->mutable_timeline()->set_rank(small);
     case 20:
-      state->mutable_timeline()->set_epoch(kEpoch);
       state->mutable_timeline()->set_number(1);
       return state->mutable_timeline()->set_node(small);
     case 21:

@@ -228,10 +228,10 @@ class Frames {
   void Answer() {
     for (const proto::ExecutorMessage& m : std::exchange(rig_.outbox, {})) {
       if (m.has_ranks_ready()) Start(m.ranks_ready());
-      if (m.has_set_request()) ReplySet(m.set_request());
+      if (m.has_set_request()) ReplySet(m.epoch(), m.set_request());
       if (m.has_join_state() && m.join_state().settled()) {
         proto::CoordinatorMessage reply;
-        reply.mutable_join_reply()->set_epoch(m.join_state().epoch());
+        reply.set_epoch(m.epoch());
         reply.mutable_join_reply()->set_number(m.join_state().number());
         Tell(reply);
       }
@@ -265,12 +265,12 @@ class Frames {
     Tell(m);
   }
   // As soon as one rank asks: what the others say about it is not compared.
-  void ReplySet(const proto::SetRequest& request) {
+  void ReplySet(uint64_t epoch, const proto::SetRequest& request) {
     if (request.number() <= answered_) return;
     answered_ = request.number();
     proto::CoordinatorMessage m;
     proto::SetReply* reply = m.mutable_set_reply();
-    reply->set_epoch(request.epoch());
+    m.set_epoch(epoch);
     reply->set_number(request.number());
     reply->set_remove(request.remove());
     reply->set_process_set(request.remove() ? request.process_set() : ++sets_);

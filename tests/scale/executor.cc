@@ -101,7 +101,7 @@ void Executor::Report() {
   if (unacknowledged_ != 0 || taken_ == submitted_) return;
   auto message = std::make_shared<Out>();
   proto::Presence* presence = message->mutable_presence();
-  presence->set_epoch(epoch_);
+  message->set_epoch(epoch_);
   for (; taken_ < submitted_; ++taken_) {
     *presence->add_operations() = std::move(reports_[taken_]);
   }
@@ -131,14 +131,15 @@ void Executor::SayRelaysReady() {
   std::lock_guard lock(mutex_);
   if (relay_fan_out_ == 0) return;
   auto message = std::make_shared<Out>();
-  message->mutable_relays_ready()->set_epoch(epoch_);
+  message->set_epoch(epoch_);
+  message->mutable_relays_ready();
   Send(std::move(message));
 }
 
 void Executor::LoseRank() {
   auto message = std::make_shared<Out>();
   std::lock_guard lock(mutex_);
-  message->mutable_rank_gone()->set_epoch(epoch_);
+  message->set_epoch(epoch_);
   message->mutable_rank_gone()->set_rank(
       static_cast<uint32_t>(node_ * job_->ranks_per_node));
   message->mutable_rank_gone()->set_how("was killed by the load program");
@@ -150,7 +151,7 @@ void Executor::Leave() {
   leaving_ = true;
   for (size_t i = 0; i < job_->ranks_per_node; ++i) {
     auto message = std::make_shared<Out>();
-    message->mutable_rank_gone()->set_epoch(epoch_);
+    message->set_epoch(epoch_);
     message->mutable_rank_gone()->set_rank(
         static_cast<uint32_t>(node_ * job_->ranks_per_node + i));
     message->mutable_rank_gone()->set_clean(true);
@@ -295,7 +296,7 @@ void Executor::OnStart(const proto::EpochStart& start) {
   relay_fan_out_ = start.relay_fan_out();
   job_->progress.Add(kStarted);
   auto endpoint = std::make_shared<Out>();
-  endpoint->mutable_endpoint()->set_epoch(epoch_);
+  endpoint->set_epoch(epoch_);
   const std::string address(job_->address_bytes, 'a');
   for (size_t i = 0; i < job_->nodes; ++i) {
     endpoint->mutable_endpoint()->add_addresses(

@@ -13,8 +13,7 @@ Code ExecutorCore::CodeOf(int code) {
 
 std::string ExecutorCore::TextOf(const proto::EpochEnd& end) {
   if (!end.message().empty()) return end.message();
-  return absl::StrCat("the coordinator ended epoch ", end.epoch(),
-                      " without giving a reason");
+  return "the coordinator ended the epoch without giving a reason";
 }
 
 std::string ExecutorCore::RankText(const LocalMember& m) const {
@@ -31,8 +30,8 @@ void ExecutorCore::Send(proto::ExecutorMessage message) {
 void ExecutorCore::SendRankGone(const LocalMember& m, bool clean,
                                 const std::string& how, bool returns) {
   proto::ExecutorMessage message;
+  message.set_epoch(epoch_number());
   proto::RankGone* gone = message.mutable_rank_gone();
-  gone->set_epoch(epoch_number());
   gone->set_rank(static_cast<uint32_t>(m.rank));
   gone->set_clean(clean);
   gone->set_how(how);
@@ -42,7 +41,7 @@ void ExecutorCore::SendRankGone(const LocalMember& m, bool clean,
 }
 
 void ExecutorCore::SendGone(proto::ExecutorMessage message) {
-  if (message.rank_gone().epoch() == start_.epoch() && start_.epoch() != 0) {
+  if (message.epoch() == start_.epoch() && start_.epoch() != 0) {
     gone_.push_back(message);
   }
   Send(std::move(message));
@@ -50,8 +49,8 @@ void ExecutorCore::SendGone(proto::ExecutorMessage message) {
 
 void ExecutorCore::SendFailed(uint64_t epoch, const absl::Status& status) {
   proto::ExecutorMessage message;
+  message.set_epoch(epoch);
   proto::ExecutorFailed* failed = message.mutable_failed();
-  failed->set_epoch(epoch);
   failed->set_code(static_cast<int>(status.code()));
   failed->set_message(std::string(status.message()));
   Send(std::move(message));

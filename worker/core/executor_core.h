@@ -245,16 +245,16 @@ class ExecutorCore {
   // Adds the settings of the ranks and of this node.
   void AddFacts(const Membership& membership, proto::RanksReady* ready);
   void OnEpochStart(const proto::EpochStart& start);
-  void OnEndpoints(const proto::Endpoints& endpoints);
-  void OnEpochEnd(const proto::EpochEnd& end);
-  void OnRankLeftElsewhere(const proto::RankLeft& left);
+  void OnEndpoints(uint64_t epoch, const proto::Endpoints& endpoints);
+  void OnEpochEnd(uint64_t epoch, const proto::EpochEnd& end);
+  void OnRankLeftElsewhere(uint64_t epoch, const proto::RankLeft& left);
   // A message for the running epoch.
   absl::Status OnEpochMessage(const proto::CoordinatorMessage& message);
   void OnNotice(const proto::Notice& notice);
   // If the message belongs to the epoch that is starting, keeps it until the
   // epoch runs and returns true.
   bool KeptForLater(const proto::CoordinatorMessage& message);
-  void OnRecovered(const proto::Recovered& recovered);
+  void OnRecovered(uint64_t epoch, const proto::Recovered& recovered);
   void FillState(proto::NodeState* state) const;
   bool WaitsForCoordinator() const;
   // Gives the coordinator up if ranks have waited for it for too long.

@@ -7,48 +7,9 @@
 
 namespace maypole::worker {
 
-namespace {
-
-// The epoch that a message is for, if the running epoch has to do with it; 0
-// otherwise.
-uint64_t EpochOf(const proto::CoordinatorMessage& m) {
-  switch (m.payload_case()) {
-    case proto::CoordinatorMessage::kExecute:
-      return m.execute().epoch();
-    case proto::CoordinatorMessage::kOperationFailed:
-      return m.operation_failed().epoch();
-    case proto::CoordinatorMessage::kSetReply:
-      return m.set_reply().epoch();
-    case proto::CoordinatorMessage::kJoinReply:
-      return m.join_reply().epoch();
-    case proto::CoordinatorMessage::kStandIn:
-      return m.stand_in().epoch();
-    case proto::CoordinatorMessage::kNotice:
-      return m.notice().epoch();
-    case proto::CoordinatorMessage::kConfirmBlocked:
-      return m.confirm_blocked().epoch();
-    case proto::CoordinatorMessage::kNamesRetired:
-      return m.names_retired().epoch();
-    case proto::CoordinatorMessage::kRankLeft:
-      return m.rank_left().epoch();
-    case proto::CoordinatorMessage::kSchedule:
-      return m.schedule().epoch();
-    case proto::CoordinatorMessage::kCommunicator:
-      return m.communicator().epoch();
-    case proto::CoordinatorMessage::kCommunicatorId:
-      return m.communicator_id().epoch();
-    default:
-      return 0;
-  }
-}
-
-}  // namespace
-
 bool ExecutorCore::KeptForLater(const proto::CoordinatorMessage& message) {
   if (!starting() || epoch_number() == 0) return false;
-  const uint64_t epoch =
-      message.has_rank_left() ? message.rank_left().epoch() : EpochOf(message);
-  if (epoch != epoch_number()) return false;
+  if (message.epoch() != epoch_number()) return false;
   early_.push_back(message);
   return true;
 }
@@ -56,35 +17,38 @@ bool ExecutorCore::KeptForLater(const proto::CoordinatorMessage& message) {
 void ExecutorCore::OnCoordinator(const proto::CoordinatorMessage& message) {
   // Elastic jobs: see proto RanksReady.
   round_ += message.has_epoch_start() ||
-            (message.has_epoch_end() && message.epoch_end().epoch() == 0);
-  if (message.has_membership_wanted()) return OnMembershipWanted(message);
-  if (message.has_relayed()) return OnRelayed(message.relayed());
-  if (message.has_recovered()) return OnRecovered(message.recovered());
-  if (message.has_watch_stats()) {
-    if (message.watch_stats().epoch() != epoch_number()) return;
-    return stats_watch_.OnWatch(now_ms_, message.watch_stats());
-  }
+            (message.has_epoch_end() && message.epoch() == 0);
   // Messages that were kept for later come here twice.
   decisions_.Take(message);
-  if (KeptForLater(message)) return;
-  const bool of_epoch =
-      phase_ == Phase::kRunning && EpochOf(message) == epoch_number();
-  if (of_epoch) epoch_->CountHandled();
   switch (message.payload_case()) {
     case proto::CoordinatorMessage::kEpochStart:
       return OnEpochStart(message.epoch_start());
     case proto::CoordinatorMessage::kEndpoints:
-      return OnEndpoints(message.endpoints());
-    case proto::CoordinatorMessage::kRankLeft:
-      return OnRankLeftElsewhere(message.rank_left());
+      return OnEndpoints(message.epoch(), message.endpoints());
     case proto::CoordinatorMessage::kEpochEnd:
-      return OnEpochEnd(message.epoch_end());
+      return OnEpochEnd(message.epoch(), message.epoch_end());
+    case proto::CoordinatorMessage::kMembershipWanted:
+      return OnMembershipWanted(message);
+    case proto::CoordinatorMessage::kRelayed:
+      return OnRelayed(message.relayed());
+    case proto::CoordinatorMessage::kRecovered:
+      return OnRecovered(message.epoch(), message.recovered());
+    case proto::CoordinatorMessage::kWatchStats:
+      if (message.epoch() != epoch_number()) return;
+      return stats_watch_.OnWatch(now_ms_, message.watch_stats());
     default:
       break;  // a message for the running epoch, or one that the link handles
   }
+  if (KeptForLater(message)) return;
+  const bool of_epoch =
+      phase_ == Phase::kRunning && message.epoch() == epoch_number();
+  if (of_epoch) epoch_->CountHandled();
+  if (message.has_rank_left()) {
+    return OnRankLeftElsewhere(message.epoch(), message.rank_left());
+  }
   // The other nodes wait for this one's word, although its ranks have left.
   if (drains() && message.has_schedule() &&
-      message.schedule().epoch() == epoch_->info().epoch) {
+      message.epoch() == epoch_->info().epoch) {
     static_cast<void>(epoch_->OnSchedule(message.schedule()));
     return;
   }
@@ -136,8 +100,9 @@ void ExecutorCore::OnNotice(const proto::Notice& notice) {
   actions_.push_back(ReplyClient{members_.members().at(to).client, line});
 }
 
-void ExecutorCore::OnRankLeftElsewhere(const proto::RankLeft& left) {
-  if (!epoch_ || left.epoch() != epoch_->info().epoch) return;
+void ExecutorCore::OnRankLeftElsewhere(uint64_t epoch,
+                                       const proto::RankLeft& left) {
+  if (!epoch_ || epoch != epoch_->info().epoch) return;
   if (starting() && !drains()) return;
   std::vector<std::pair<int, std::string>> ranks = {
       {static_cast<int>(left.rank()), left.message()}};
@@ -156,37 +121,37 @@ void ExecutorCore::OnRankLeftElsewhere(const proto::RankLeft& left) {
   if (drains() && epoch_->AllHaveLeft()) ForgetEpoch();
 }
 
-void ExecutorCore::OnEpochEnd(const proto::EpochEnd& end) {
-  if (end.epoch() != 0 && end.epoch() == start_.epoch()) {
+void ExecutorCore::OnEpochEnd(uint64_t epoch, const proto::EpochEnd& end) {
+  if (epoch != 0 && epoch == start_.epoch()) {
     NoteEnd(CodeOf(end.code()), TextOf(end));
   }
   const bool elastic =
       gathering_.elastic() || members_.elastic() ||
       (members_.empty() && gathering_.empty() && told_of_elastic_);
-  if (end.epoch() == 0 && elastic) {
+  if (epoch == 0 && elastic) {
     RefuseWaiting(end);
     if (gathering_.empty()) SayWaiting();  // tells the new round_, see above
     return;
   }
   if (phase_ == Phase::kReady && epoch_ &&
-      end.epoch() == epoch_->info().epoch) {
+      epoch == epoch_->info().epoch) {
     return ForgetEpoch();  // the previous epoch, which was draining
   }
-  if (end.epoch() == 0 && phase_ == Phase::kIdle) {
+  if (epoch == 0 && phase_ == Phase::kIdle) {
     if (gathering_.empty()) return;
     // Withdraws ranks that were reported meanwhile: they are refused, too.
     SendWaiting(Membership());
     Refuse(&gathering_, CodeOf(end.code()), TextOf(end));
   } else if (starting()) {
     // Epoch 0 means that the start has failed before an epoch had a number.
-    if (end.epoch() == 0 || end.epoch() == epoch_number()) {
+    if (epoch == 0 || epoch == epoch_number()) {
       if (members_.elastic()) return WaitAgain();
       if (phase_ == Phase::kReady) SendWaiting(Membership());
       FailStart(CodeOf(end.code()), TextOf(end));
     }
-  } else if (end.epoch() == epoch_number() && phase_ == Phase::kRunning) {
+  } else if (epoch == epoch_number() && phase_ == Phase::kRunning) {
     FailEpoch(CodeOf(end.code()), TextOf(end));
-  } else if (end.epoch() == epoch_number() && phase_ == Phase::kIdle &&
+  } else if (epoch == epoch_number() && phase_ == Phase::kIdle &&
              epoch_) {
     epoch_.reset();
     actions_.push_back(DropEpoch{});

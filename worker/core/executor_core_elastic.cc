@@ -85,8 +85,8 @@ bool ExecutorCore::TakeIn(const proto::EpochStart& start) {
     if (gathering_.Find(clients[i]) != nullptr) continue;
     // The client has disconnected meanwhile, so this epoch cannot start.
     proto::ExecutorMessage message;
+    message.set_epoch(start.epoch());
     proto::RankGone* gone = message.mutable_rank_gone();
-    gone->set_epoch(start.epoch());
     gone->set_rank(own[static_cast<int>(i)]);
     gone->set_how("it ended before the epoch began");
     NoteEpoch(start);
@@ -155,8 +155,8 @@ void ExecutorCore::OnProcessEnded(ClientId client) {
     return;
   }
   proto::ExecutorMessage message;
+  message.set_epoch(it->second.epoch);
   proto::RankGone* gone = message.mutable_rank_gone();
-  gone->set_epoch(it->second.epoch);
   gone->set_rank(static_cast<uint32_t>(it->second.rank));
   gone->set_how("its process has ended");
   SendGone(std::move(message));
@@ -165,8 +165,8 @@ void ExecutorCore::OnProcessEnded(ClientId client) {
 
 void ExecutorCore::OnMembershipWanted(
     const proto::CoordinatorMessage& message) {
+  if (message.epoch() != epoch_number() || epoch_number() == 0) return;
   const proto::MembershipWanted& wanted = message.membership_wanted();
-  if (wanted.epoch() != epoch_number() || epoch_number() == 0) return;
   if (starting()) {
     early_.push_back(message);
   } else if (phase_ == Phase::kRunning) {

@@ -53,7 +53,6 @@ void ExecutorCore::NoteEpoch(const proto::EpochStart& start) {
 void ExecutorCore::NoteEnd(Code code, const std::string& text) {
   if (end_ || start_.epoch() == 0) return;
   end_.emplace();
-  end_->set_epoch(start_.epoch());
   end_->set_code(static_cast<int>(code));
   end_->set_message(text);
 }
@@ -79,16 +78,17 @@ void ExecutorCore::FillState(proto::NodeState* state) const {
   } else if (here) {
     epoch_->FillState(state);
   } else {
-    state->mutable_end()->set_epoch(start_.epoch());
+    state->mutable_end();
   }
 }
 
 // Everything is said as if for the first time, the end of the epoch last:
 // whatever has ended it is its better reason.
-void ExecutorCore::OnRecovered(const proto::Recovered& recovered) {
+void ExecutorCore::OnRecovered(uint64_t epoch,
+                               const proto::Recovered& recovered) {
   if (!recovering_) return;
   recovering_ = false;
-  const bool here = epoch_ && epoch_->info().epoch == recovered.epoch();
+  const bool here = epoch_ && epoch_->info().epoch == epoch;
   if (here) epoch_->CountHandled();
   for (const proto::ExecutorMessage& gone : gone_) Send(gone);
   if (end_ && end_->code() != 0) {

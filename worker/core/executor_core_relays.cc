@@ -26,7 +26,8 @@ void ExecutorCore::SayRelaysReady() {
     return;
   }
   proto::ExecutorMessage message;
-  message.mutable_relays_ready()->set_epoch(epoch_number());
+  message.set_epoch(epoch_number());
+  message.mutable_relays_ready();
   Send(std::move(message));
 }
 

@@ -124,7 +124,7 @@ void ExecutorCore::OnBackendPrepared(
     return StartFailedHere(addresses.status());
   }
   proto::ExecutorMessage message;
-  message.mutable_endpoint()->set_epoch(epoch_number());
+  message.set_epoch(epoch_number());
   for (const std::string& a : *addresses) {
     message.mutable_endpoint()->add_addresses(a);
   }
@@ -133,8 +133,9 @@ void ExecutorCore::OnBackendPrepared(
   Send(std::move(message));
 }
 
-void ExecutorCore::OnEndpoints(const proto::Endpoints& endpoints) {
-  if (!epoch_ || endpoints.epoch() != epoch_->info().epoch) return;
+void ExecutorCore::OnEndpoints(uint64_t epoch,
+                               const proto::Endpoints& endpoints) {
+  if (!epoch_ || epoch != epoch_->info().epoch) return;
   epoch_->CountHandled();
   // A coordinator that has replaced another tells all nodes again.
   if (phase_ != Phase::kPreparing) return;

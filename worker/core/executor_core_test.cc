@@ -14,9 +14,9 @@ TEST_F(ExecutorCoreTest, DeathAbortsAtOnceAndTheNextEpochCanFollow) {
   StartTwoNodes();
   core_.OnClientGone(2, "its process ended");
   auto actions = core_.TakeActions();
-  const auto& gone =
-      std::get<SendToCoordinator>(actions.at(0)).message.rank_gone();
-  EXPECT_EQ(gone.epoch(), 1u);
+  const auto& sent = std::get<SendToCoordinator>(actions.at(0)).message;
+  EXPECT_EQ(sent.epoch(), 1u);
+  const proto::RankGone& gone = sent.rank_gone();
   EXPECT_EQ(gone.rank(), 1u);
   EXPECT_FALSE(gone.clean());
   EXPECT_EQ(std::get<AbortBoard>(actions.at(1)).text,
@@ -79,7 +79,7 @@ TEST_F(ExecutorCoreTest, OneOperationIsOne) {
 TEST_F(ExecutorCoreTest, GoodbyeAfterAnotherHasLeftNamesTheFirst) {
   StartTwoNodes();
   proto::CoordinatorMessage left;
-  left.mutable_rank_left()->set_epoch(1);
+  left.set_epoch(1);
   left.mutable_rank_left()->set_rank(3);
   core_.OnCoordinator(left);
   core_.OnGoodbye(1, 0);
@@ -111,7 +111,7 @@ TEST_F(ExecutorCoreTest, CleanGoodbyeMarksTheRank) {
   EXPECT_EQ(std::get<MarkLeft>(actions.at(2)).local_rank, 1);
   // The coordinator's echo of it is not a second departure.
   proto::CoordinatorMessage m;
-  m.mutable_rank_left()->set_epoch(1);
+  m.set_epoch(1);
   m.mutable_rank_left()->set_rank(1);
   core_.OnCoordinator(m);
   EXPECT_TRUE(Take<MarkLeft>().empty());
@@ -130,7 +130,7 @@ TEST_F(ExecutorCoreTest, BackendStaysUntilAllRanksOfTheJobHaveLeft) {
   core_.OnGoodbye(2, 0);
   EXPECT_TRUE(Take<DropEpoch>().empty());
   proto::CoordinatorMessage m;
-  m.mutable_rank_left()->set_epoch(1);
+  m.set_epoch(1);
   for (uint32_t rank : {0u, 1u, 2u, 3u}) {
     EXPECT_TRUE(Take<DropEpoch>().empty());
     m.mutable_rank_left()->set_rank(rank);
@@ -178,7 +178,7 @@ TEST_F(ExecutorCoreTest, AStartThatFailsLeavesTheEpochBeforeItToDrain) {
   Join(4);
   Drop();
   proto::CoordinatorMessage left;
-  left.mutable_rank_left()->set_epoch(1);
+  left.set_epoch(1);
   left.mutable_rank_left()->set_rank(2);
   core_.OnCoordinator(left);
   EXPECT_TRUE(Take<DropEpoch>().empty());
@@ -304,7 +304,7 @@ TEST_F(ExecutorCoreTest, OneMessageTellsOfSeveralRanksThatHaveLeft) {
   StartTwoNodes();
   Drop();
   proto::CoordinatorMessage m;
-  m.mutable_rank_left()->set_epoch(1);
+  m.set_epoch(1);
   m.mutable_rank_left()->set_rank(2);
   m.mutable_rank_left()->set_message("rank 2 has left");
   m.mutable_rank_left()->add_others(3);

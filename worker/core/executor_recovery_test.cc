@@ -22,7 +22,8 @@ class ExecutorRecoveryTest : public ExecutorCoreTest {
   }
   void Recover(uint64_t epoch) {
     proto::CoordinatorMessage m;
-    m.mutable_recovered()->set_epoch(epoch);
+    m.set_epoch(epoch);
+    m.mutable_recovered();
     core_.OnCoordinator(m);
   }
   proto::NodeState TakeState() {
@@ -121,7 +122,7 @@ TEST_F(ExecutorRecoveryTest, AnEpochThatFailedIsToldWithItsReason) {
   Drop();
   core_.OnCoordinatorReplaced();
   const proto::NodeState state = TakeState();
-  EXPECT_EQ(state.end().epoch(), 1u);
+  EXPECT_EQ(state.start().epoch(), 1u);
   EXPECT_EQ(state.end().message(), "rank 3 died");
 }
 
@@ -184,7 +185,7 @@ TEST_F(ExecutorRecoveryTest, AScheduleThatOthersHaveIsRefused) {
   core_.OnCoordinatorReplaced();
   Drop();
   proto::CoordinatorMessage m;
-  m.mutable_schedule()->set_epoch(1);
+  m.set_epoch(1);
   m.mutable_schedule()->set_number(1);
   m.mutable_schedule()->set_length(2);
   m.mutable_schedule()->set_refuse(true);

@@ -45,7 +45,7 @@ class RelaysTest : public ExecutorCoreTest {
     core_.OnCoordinator(start);
     core_.OnBackendPrepared(std::vector<std::string>(4, "a"));
     proto::CoordinatorMessage m;
-    m.mutable_endpoints()->set_epoch(1);
+    m.set_epoch(1);
     for (int i = 0; i < 4; ++i) m.mutable_endpoints()->add_addresses("b");
     core_.OnCoordinator(m);
     core_.OnBackendConnected(absl::OkStatus());
@@ -59,7 +59,7 @@ class RelaysTest : public ExecutorCoreTest {
   }
   static proto::Relayed Relayed(uint64_t epoch = 1) {
     proto::CoordinatorMessage inner;
-    inner.mutable_notice()->set_epoch(1);
+    inner.set_epoch(1);
     inner.mutable_notice()->set_text("for all");
     inner.set_settled(9);
     proto::Relayed relayed;
@@ -98,7 +98,7 @@ TEST_F(RelaysTest, TheFirstNodeTellsTheCoordinatorWhenAllCanBeReached) {
   BelowReady(1);
   const auto sent = TakeSent();
   ASSERT_EQ(sent.size(), 1u);
-  EXPECT_EQ(sent[0].relays_ready().epoch(), 1u);
+  EXPECT_EQ(sent[0].epoch(), 1u);
   BelowReady(1);
   EXPECT_TRUE(TakeSent().empty());
 }
@@ -188,7 +188,8 @@ TEST_F(RelaysTest, AnotherCoordinatorIsTold) {
   core_.OnCoordinatorReplaced();
   Drop();
   proto::CoordinatorMessage m;
-  m.mutable_recovered()->set_epoch(1);
+  m.set_epoch(1);
+  m.mutable_recovered();
   core_.OnCoordinator(m);
   bool told = false;
   for (const auto& sent : TakeSent()) told = told || sent.has_relays_ready();

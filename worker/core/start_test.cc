@@ -246,13 +246,13 @@ TEST_F(ExecutorCoreTest, AnEndWithoutAReasonIsSaidToBeOne) {
   const auto refused = Take<RefuseClient>();
   ASSERT_EQ(refused.size(), 2u);
   EXPECT_EQ(refused[1].text,
-            "the coordinator ended epoch 0 without giving a reason");
+            "the coordinator ended the epoch without giving a reason");
   StartOneNode(3);
   core_.OnCoordinator(EndMessage(3, ""));
   const auto aborted = Take<AbortBoard>();
   ASSERT_EQ(aborted.size(), 1u);
   EXPECT_EQ(aborted[0].text,
-            "the coordinator ended epoch 3 without giving a reason");
+            "the coordinator ended the epoch without giving a reason");
 }
 
 TEST_F(ExecutorCoreTest, RankThatDiesWhileStartingFailsTheStart) {
@@ -262,7 +262,7 @@ TEST_F(ExecutorCoreTest, RankThatDiesWhileStartingFailsTheStart) {
   auto actions = core_.TakeActions();
   const auto* sent = std::get_if<SendToCoordinator>(&actions.at(0));
   ASSERT_NE(sent, nullptr);
-  EXPECT_EQ(sent->message.rank_gone().epoch(), 0u);
+  EXPECT_EQ(sent->message.epoch(), 0u);
   EXPECT_FALSE(sent->message.rank_gone().clean());
   EXPECT_EQ(sent->message.rank_gone().how(),
             "its connection closed without shutdown");
@@ -314,7 +314,8 @@ TEST_F(ExecutorCoreTest, NobodyIsWelcomeWhenTheStartFailsWhileTheBoardIsMade) {
   core_.OnCoordinator(StartMessage(1, 2));
   core_.OnBackendPrepared(std::vector<std::string>{"address"});
   proto::CoordinatorMessage endpoints;
-  endpoints.mutable_endpoints()->set_epoch(1);
+  endpoints.set_epoch(1);
+  endpoints.mutable_endpoints();
   core_.OnCoordinator(endpoints);
   core_.OnBackendConnected(absl::OkStatus());
   Drop();
@@ -330,7 +331,7 @@ TEST_F(ExecutorCoreTest, WhatComesWhileStartingIsDoneWhenTheBoardIsThere) {
   core_.OnCoordinator(StartMessage(1, 2));
   core_.OnBackendPrepared(std::vector<std::string>{"", "a"});
   proto::CoordinatorMessage failed;
-  failed.mutable_operation_failed()->set_epoch(1);
+  failed.set_epoch(1);
   failed.mutable_operation_failed()->set_id(1);
   failed.mutable_operation_failed()->set_generation(1);
   failed.mutable_operation_failed()->set_code(9);
@@ -338,12 +339,12 @@ TEST_F(ExecutorCoreTest, WhatComesWhileStartingIsDoneWhenTheBoardIsThere) {
   failed.mutable_operation_failed()->mutable_identity()->set_name("x");
   core_.OnCoordinator(failed);
   proto::CoordinatorMessage m;
-  m.mutable_endpoints()->set_epoch(1);
+  m.set_epoch(1);
   m.mutable_endpoints()->add_addresses("");
   m.mutable_endpoints()->add_addresses("b");
   core_.OnCoordinator(m);
   proto::CoordinatorMessage left;
-  left.mutable_rank_left()->set_epoch(1);
+  left.set_epoch(1);
   left.mutable_rank_left()->set_rank(2);
   left.mutable_rank_left()->set_message("rank 2 has left");
   core_.OnCoordinator(left);
@@ -362,7 +363,7 @@ TEST_F(ExecutorCoreTest, WhatCameForAStartThatFailedIsForgotten) {
   Join(4);
   core_.OnCoordinator(StartMessage(1, 2));
   proto::CoordinatorMessage left;
-  left.mutable_rank_left()->set_epoch(1);
+  left.set_epoch(1);
   left.mutable_rank_left()->set_rank(2);
   left.mutable_rank_left()->set_message("rank 2 has left");
   core_.OnCoordinator(left);

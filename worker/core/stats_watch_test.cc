@@ -9,7 +9,7 @@ class StatsWatchTest : public ExecutorCoreTest {
  protected:
   void Watch(uint64_t epoch, uint32_t every_ms, uint32_t for_ms) {
     proto::CoordinatorMessage m;
-    m.mutable_watch_stats()->set_epoch(epoch);
+    m.set_epoch(epoch);
     m.mutable_watch_stats()->set_every_ms(every_ms);
     m.mutable_watch_stats()->set_for_ms(for_ms);
     core_.OnCoordinator(m);

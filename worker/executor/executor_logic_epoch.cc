@@ -111,8 +111,8 @@ void ExecutorLogic::Do(SendStats& a) {
   // kBoardScanMs old, by which rates over a second would be wrong.
   if (keeper_ != nullptr) observer_->OnScan(keeper_->TakeSnapshot(0));
   proto::ExecutorMessage message;
+  message.set_epoch(a.epoch);
   proto::NodeStats* const stats = message.mutable_node_stats();
-  stats->set_epoch(a.epoch);
   stats->set_time_ms(NowMs());
   observer_->FillStats(stats);
   transport_->Send(std::move(message));

@@ -338,7 +338,7 @@ TEST_F(ExecutorLogicTest, StatisticsAreOfTheMomentInWhichTheyAreSent) {
   for (int rank = 0; rank < 2; ++rank) Connect(Rank(rank, 2));
   Hear(Start(2));
   proto::CoordinatorMessage watch;
-  watch.mutable_watch_stats()->set_epoch(1);
+  watch.set_epoch(1);
   watch.mutable_watch_stats()->set_every_ms(1000);
   watch.mutable_watch_stats()->set_for_ms(15000);
   Hear(watch);
@@ -630,7 +630,7 @@ class DrainTest : public ExecutorLogicTest {
     Hear(start);
     Turn();
     proto::CoordinatorMessage endpoints;
-    endpoints.mutable_endpoints()->set_epoch(1);
+    endpoints.set_epoch(1);
     endpoints.mutable_endpoints()->add_addresses("address");
     endpoints.mutable_endpoints()->add_addresses("address");
     Hear(endpoints);
@@ -643,7 +643,7 @@ class DrainTest : public ExecutorLogicTest {
   }
   void TheOtherLeaves() {
     proto::CoordinatorMessage left;
-    left.mutable_rank_left()->set_epoch(1);
+    left.set_epoch(1);
     left.mutable_rank_left()->set_rank(1);
     Hear(left);
   }

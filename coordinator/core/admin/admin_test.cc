@@ -107,7 +107,7 @@ TEST_F(AdminTest, GpusOfARank) {
   Start();
   for (const uint64_t bytes : {64u, 128u}) {
     proto::ExecutorMessage m;
-    m.mutable_rank_gpu()->set_epoch(1);
+    m.set_epoch(1);
     m.mutable_rank_gpu()->set_rank(1);
     m.mutable_rank_gpu()->set_gpu(3);
     m.mutable_rank_gpu()->set_uuid(std::string(kGpuUuidBytes, '\x4f'));
@@ -204,7 +204,7 @@ TEST_F(AdminTest, TheFirstRankThatIsThereWritesATimeline) {
   EXPECT_EQ(stopped->timeline().state(), "closing");
   EXPECT_FALSE(b_.Last().timeline().on());
   proto::ExecutorMessage closed;
-  closed.mutable_timeline_closed()->set_epoch(1);
+  closed.set_epoch(1);
   closed.mutable_timeline_closed()->set_number(1);
   closed.mutable_timeline_closed()->set_message("disk full");
   bed_.From(a_, closed);

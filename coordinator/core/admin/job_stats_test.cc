@@ -175,13 +175,13 @@ TEST(WatchTest, TheNodesAreAskedAndTheStatusHasTheirFigures) {
   for (int i = 0; i < 2; ++i) {
     proto::ExecutorMessage m;
     *m.mutable_node_stats() = Counters(i * 1000, i * 7, {0});
-    m.mutable_node_stats()->set_epoch(1);
+    m.set_epoch(1);
     bed.From(a, m);
   }
   EXPECT_EQ(bed.Status().jobs(0).stats().steps_per_second(), 7);
   proto::ExecutorMessage bad;
   *bad.mutable_node_stats() = Counters(3000, 9, {});
-  bad.mutable_node_stats()->set_epoch(1);
+  bad.set_epoch(1);
   bed.From(a, bad);
   EXPECT_TRUE(a.refused);
 }

@@ -38,7 +38,6 @@ absl::Status TimelineRelay::Handle(Time now, size_t node,
       return absl::OkStatus();
     default: {
       proto::CoordinatorMessage reply;
-      reply.mutable_clock_reply()->set_epoch(nodes_.epoch());
       reply.mutable_clock_reply()->set_sent_ns(m.clock_query().sent_ns());
       reply.mutable_clock_reply()->set_coordinator_ns(now.count());
       nodes_.SendUncounted(node, reply);
@@ -56,7 +55,7 @@ void TimelineRelay::Restore(
   for (const proto::NodeState* state : states) {
     if (state == nullptr || !state->has_timeline()) continue;
     const proto::Timeline& t = state->timeline();
-    if (t.epoch() != nodes_.epoch() || t.node() >= nodes_.size()) continue;
+    if (t.node() >= nodes_.size()) continue;
     if (t.number() > timeline_.number() ||
         (t.number() == timeline_.number() && phase(t) > phase(timeline_))) {
       timeline_ = t;
@@ -102,7 +101,6 @@ absl::Status TimelineRelay::OnRequest(size_t node,
 void TimelineRelay::Begin(size_t node, uint32_t rank, absl::string_view path) {
   const uint32_t number = timeline_.number() + 1;
   timeline_.Clear();
-  timeline_.set_epoch(nodes_.epoch());
   timeline_.set_number(number);
   timeline_.set_on(true);
   timeline_.set_rank(rank);

@@ -65,7 +65,7 @@ TEST(TimelineRelay, TheFirstStartCounts) {
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(on[i].first, i);
     const proto::Timeline& t = on[i].second.timeline();
-    EXPECT_EQ(t.epoch(), 5u);
+    EXPECT_EQ(on[i].second.epoch(), 5u);
     EXPECT_EQ(t.number(), 1u);
     EXPECT_TRUE(t.on());
     EXPECT_EQ(t.rank(), 3u);

@@ -44,7 +44,7 @@ uint64_t Round(const Executor& e) {
 proto::ExecutorMessage Blocked(const std::vector<proto::BlockedRank>& ranks,
                                uint64_t handled, uint64_t round = 0) {
   proto::ExecutorMessage m;
-  m.mutable_blocked()->set_epoch(1);
+  m.set_epoch(1);
   m.mutable_blocked()->set_handled(handled);
   m.mutable_blocked()->set_round(round);
   for (const auto& r : ranks) *m.mutable_blocked()->add_ranks() = r;

@@ -73,7 +73,6 @@ void StallMonitor::CheckForDeadlock(Time now) {
       deadlock_.Check(now, departures_.ranks(), nodes_.sent());
   for (const size_t node : verdict.nodes) {
     proto::CoordinatorMessage message;
-    message.mutable_confirm_blocked()->set_epoch(nodes_.epoch());
     message.mutable_confirm_blocked()->set_round(verdict.confirm);
     nodes_.Send(node, message);
   }
@@ -92,7 +91,6 @@ void StallMonitor::Notify(const std::vector<uint32_t>& waiting,
   for (size_t i = 0; i < nodes_.size(); ++i) {
     if (!nodes_[i].HasRank(rank)) continue;
     proto::CoordinatorMessage message;
-    message.mutable_notice()->set_epoch(nodes_.epoch());
     message.mutable_notice()->set_text(
         Cut(absl::StrCat("maypole: ", text), kMaxErrorBytes));
     return nodes_.Send(i, message);

@@ -32,7 +32,7 @@ struct Op {
 proto::ExecutorMessage Late(const std::vector<Op>& operations,
                             uint32_t more = 0) {
   proto::ExecutorMessage m;
-  m.mutable_late()->set_epoch(1);
+  m.set_epoch(1);
   m.mutable_late()->set_more(more);
   for (const Op& op : operations) {
     proto::LateOperation* o = m.mutable_late()->add_operations();

@@ -36,7 +36,6 @@ void Departures::AnnounceNew() {
 Outgoing Departures::MessageOf(const std::vector<uint32_t>& ranks) const {
   proto::CoordinatorMessage message;
   proto::RankLeft* m = message.mutable_rank_left();
-  m->set_epoch(nodes_.epoch());
   m->set_rank(ranks.front());
   m->mutable_others()->Assign(ranks.begin() + 1, ranks.end());
   m->set_message(

@@ -195,13 +195,14 @@ void Elastic::SetPresence(Seat* seat, Presence presence) {
   changed_ = true;
 }
 
-bool Elastic::OnLeft(SessionId session, const proto::RankGone& gone) {
+bool Elastic::OnLeft(SessionId session, uint64_t epoch,
+                     const proto::RankGone& gone) {
   // Its node says it again to a coordinator that has replaced another one.
-  if (gone.finished() && gone.epoch() < epoch_ && finished_.empty()) {
-    finished_ = absl::StrCat("rank ", gone.rank(), " of epoch ", gone.epoch());
+  if (gone.finished() && epoch < epoch_ && finished_.empty()) {
+    finished_ = absl::StrCat("rank ", gone.rank(), " of epoch ", epoch);
     changed_ = true;
   }
-  if (gone.epoch() != epoch_ || gone.rank() >= seats_.size()) return false;
+  if (epoch != epoch_ || gone.rank() >= seats_.size()) return false;
   Seat& seat = seats_[gone.rank()];
   // Another executor's process may have taken over the rank.
   if (seat.session != session) return false;

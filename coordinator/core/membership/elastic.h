@@ -78,7 +78,7 @@ class Elastic {
                           const proto::RanksReady& ready);
   // A rank has left the epoch, or its process has ended. False if it was not a
   // rank of the session's node in the last epoch.
-  bool OnLeft(SessionId session, const proto::RankGone& gone);
+  bool OnLeft(SessionId session, uint64_t epoch, const proto::RankGone& gone);
   void OnLost(SessionId session);
 
   // True if a process waits or is expected back, that is if the job is elastic.

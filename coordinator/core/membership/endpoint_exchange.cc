@@ -45,7 +45,6 @@ void EndpointExchange::SendEndpoints() {
   for (size_t i = 0; i < nodes_.size(); ++i) {
     proto::CoordinatorMessage message;
     proto::Endpoints* m = message.mutable_endpoints();
-    m->set_epoch(nodes_.epoch());
     m->set_nccl_version(nccl_version_);
     for (size_t j = 0; j < nodes_.size(); ++j) {
       std::string* address = m->add_addresses();

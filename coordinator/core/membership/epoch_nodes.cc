@@ -47,6 +47,7 @@ void EpochNodes::SendAll(const Outgoing& message) {
 
 void EpochNodes::SendUncounted(size_t node, Outgoing message) {
   if (!connected_[node]) return;
+  message.set_epoch(epoch_);
   out.messages.emplace_back(members_[node].session, std::move(message));
 }
 

@@ -57,7 +57,6 @@ class EpochNodes {
   template <typename Reply>
   void SendReply(std::optional<size_t> node, Reply reply,
                  Reply* (proto::CoordinatorMessage::*field)()) {
-    reply.set_epoch(epoch_);
     if (!node) reply.set_decision(NextDecision());
     proto::CoordinatorMessage message;
     *(message.*field)() = std::move(reply);

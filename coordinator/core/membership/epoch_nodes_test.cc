@@ -46,7 +46,7 @@ TEST(EpochNodesTest, AReplyToAllIsADecision) {
   auto sent = bed.Take();
   ASSERT_EQ(sent.size(), 1u);
   EXPECT_EQ(sent[0].first, 1u);
-  EXPECT_EQ(sent[0].second.join_reply().epoch(), 5u);
+  EXPECT_EQ(sent[0].second.epoch(), 5u);
   EXPECT_EQ(sent[0].second.join_reply().decision(), 0u);
   bed.nodes.SendReply(std::nullopt, proto::JoinReply(), join);
   sent = bed.Take();

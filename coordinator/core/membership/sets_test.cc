@@ -44,7 +44,7 @@ TEST_F(SetsTest, AllNodesAreToldOfASet) {
   EXPECT_EQ(Set({1, 2}), 1u);
   for (const Executor* e : {&a_, &b_, &c_}) {
     ASSERT_EQ(e->set_replies.size(), 1u);
-    EXPECT_EQ(e->set_replies[0].epoch(), 1u);
+    EXPECT_EQ(e->Last().epoch(), 1u);
     EXPECT_EQ(e->set_replies[0].number(), 1u);
     EXPECT_THAT(e->set_replies[0].ranks(), ElementsAre(1, 2));
   }

@@ -198,7 +198,6 @@ void Communicators::Send(const Communicator& c,
                          const Communicator::Part& part) {
   proto::CoordinatorMessage message;
   proto::Communicator* m = message.mutable_communicator();
-  m->set_epoch(nodes_.epoch());
   m->set_number(c.number);
   m->set_size(c.size);
   m->set_first(part.first);

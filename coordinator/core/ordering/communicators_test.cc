@@ -16,7 +16,7 @@ using ::testing::ElementsAre;
 
 proto::ExecutorMessage Endpoint(int nodes, uint32_t nccl) {
   proto::ExecutorMessage m;
-  m.mutable_endpoint()->set_epoch(1);
+  m.set_epoch(1);
   for (int i = 0; i < nodes; ++i) m.mutable_endpoint()->add_addresses("x");
   m.mutable_endpoint()->set_nccl_version(nccl);
   return m;
@@ -42,7 +42,7 @@ std::vector<uint32_t> MemberGpus(const proto::Run& run) {
 
 proto::ExecutorMessage Id(uint32_t number, const std::string& id) {
   proto::ExecutorMessage m;
-  m.mutable_communicator_id()->set_epoch(1);
+  m.set_epoch(1);
   m.mutable_communicator_id()->set_number(number);
   m.mutable_communicator_id()->set_id(id);
   return m;
@@ -51,7 +51,7 @@ proto::ExecutorMessage Id(uint32_t number, const std::string& id) {
 proto::ExecutorMessage Uses(uint32_t rank, uint32_t gpu,
                             const std::string& uuid, uint64_t nccl_host = 0) {
   proto::ExecutorMessage m;
-  m.mutable_rank_gpu()->set_epoch(1);
+  m.set_epoch(1);
   m.mutable_rank_gpu()->set_rank(rank);
   m.mutable_rank_gpu()->set_gpu(gpu);
   m.mutable_rank_gpu()->set_uuid(uuid);

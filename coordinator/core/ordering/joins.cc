@@ -111,7 +111,6 @@ proto::StandIn Joins::StandInOf(const NegotiatedOperation& op) const {
     }
   }
   proto::StandIn m;
-  m.set_epoch(nodes_.epoch());
   m.set_id(op.id);
   *m.mutable_identity() = op.identity;
   m.set_generation(generation);

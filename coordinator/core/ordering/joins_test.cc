@@ -110,7 +110,7 @@ TEST_F(JoinsTest, EndsWhenAllHaveSettledNamingTheLastToBegin) {
   bed_.From(c_, Join(3, 1, true));
   for (const Executor* e : {&a_, &b_, &c_}) {
     ASSERT_EQ(e->join_replies.size(), 1u);
-    EXPECT_EQ(e->join_replies[0].epoch(), 1u);
+    EXPECT_EQ(e->Last().epoch(), 1u);
     EXPECT_EQ(e->join_replies[0].number(), 1u);
     EXPECT_EQ(e->join_replies[0].last_rank(), 1);
     EXPECT_EQ(e->join_replies[0].code(), 0);

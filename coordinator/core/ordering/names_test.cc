@@ -61,7 +61,7 @@ class NamesTest : public ::testing::Test {
   }
   static proto::ExecutorMessage Retire(const std::vector<uint32_t>& ids) {
     proto::ExecutorMessage m;
-    m.mutable_retire_names()->set_epoch(1);
+    m.set_epoch(1);
     m.mutable_retire_names()->mutable_ids()->Assign(ids.begin(), ids.end());
     return m;
   }
@@ -98,7 +98,7 @@ TEST_F(NamesTest, WhatIsReportedByAForgottenIdComesAgain) {
   EXPECT_EQ(a_.runs[4].operations(0).id(), 2 + kMaxOperations);
   // A wait for it that crossed likewise is of no effect.
   proto::ExecutorMessage urgent;
-  urgent.mutable_presence()->set_epoch(1);
+  urgent.set_epoch(1);
   urgent.mutable_presence()->add_urgent()->set_id(1);
   bed_.From(b_, urgent);
   EXPECT_FALSE(b_.refused);

@@ -105,7 +105,6 @@ std::vector<Outgoing> RunIssuer::Executes(const Runs& runs,
   proto::CoordinatorMessage message;
   size_t bytes = 0;
   for (const size_t i : mine) {
-    message.mutable_execute()->set_epoch(nodes_.epoch());
     proto::Run* m = message.mutable_execute()->add_runs();
     *m = runs[i].second;
     m->set_run(first++);
@@ -133,7 +132,6 @@ void RunIssuer::FailOn(size_t node, const NegotiatedOperation& op,
                        uint64_t decision) {
   proto::CoordinatorMessage message;
   proto::OperationFailed* m = message.mutable_operation_failed();
-  m->set_epoch(nodes_.epoch());
   m->set_id(op.id);
   *m->mutable_identity() = op.identity;
   m->set_generation(generation);
@@ -153,7 +151,6 @@ void RunIssuer::Reissue(size_t node, const proto::Decision& decision) {
   switch (decision.what_case()) {
     case proto::Decision::kRun: {
       if (!Concerns(node, decision.run().process_set())) return;
-      message.mutable_execute()->set_epoch(nodes_.epoch());
       proto::Run* run = message.mutable_execute()->add_runs();
       *run = decision.run();
       run->set_run(++sent_[node]);

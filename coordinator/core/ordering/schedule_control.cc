@@ -91,7 +91,6 @@ bool ScheduleControl::FitsTree(const Runs& runs) const {
 
 proto::Schedule ScheduleControl::Header() const {
   proto::Schedule schedule;
-  schedule.set_epoch(nodes_.epoch());
   schedule.set_number(number_);
   schedule.set_length(static_cast<uint32_t>(length_));
   schedule.set_fan_out(fan_out_);

@@ -51,7 +51,7 @@ class ScheduleEpochTest : public ::testing::Test {
            const std::string& text = "why") {
     proto::ExecutorMessage m;
     proto::ScheduleEnded* ended = m.mutable_schedule_ended();
-    ended->set_epoch(1);
+    m.set_epoch(1);
     ended->set_number(number);
     ended->set_runs(runs);
     ended->set_operations(runs);
@@ -140,7 +140,7 @@ TEST_F(ScheduleEpochTest, AnOperationOfAnotherStepPreventsASchedule) {
 TEST_F(ScheduleEpochTest, ScheduledNamesAreNotForgotten) {
   Freeze();
   proto::ExecutorMessage m;
-  m.mutable_retire_names()->set_epoch(1);
+  m.set_epoch(1);
   m.mutable_retire_names()->add_ids(1);
   bed_.From(a_, m);
   EXPECT_FALSE(a_.Last().has_names_retired());

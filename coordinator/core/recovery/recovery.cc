@@ -174,8 +174,7 @@ absl::Status CheckSchedule(const proto::NodeState& state) {
 
 absl::Status CheckTimeline(const proto::NodeState& state) {
   const proto::Timeline& t = state.timeline();
-  // That of an epoch before is not used.
-  if (t.number() == 0 || t.epoch() != state.start().epoch() ||
+  if (t.number() == 0 ||
       (t.rank() < state.start().size() &&
        t.node() < static_cast<uint32_t>(state.start().nodes_size()) &&
        t.path().size() <= kMaxShownPathBytes)) {

@@ -133,7 +133,7 @@ TEST_F(RecoveryTest, WhatOneNodeHasGotReachesTheOther) {
   EXPECT_TRUE(a.inbox.empty()) << "the other node has not come back";
   Executor& b = TakeOver(1);
   ASSERT_EQ(a.inbox.size(), 1u);
-  EXPECT_EQ(a.inbox[0].recovered().epoch(), 1u);
+  EXPECT_EQ(a.inbox[0].epoch(), 1u);
   EXPECT_FALSE(a.inbox[0].recovered().endpoints());
   ASSERT_EQ(b.inbox.size(), 3u);
   EXPECT_EQ(b.set_replies.at(0).process_set(), 1u);
@@ -184,7 +184,6 @@ TEST_F(RecoveryTest, ANodeThatDoesNotComeBackEndsTheEpochByName) {
 }
 
 TEST_F(RecoveryTest, WhatHasEndedOnOneNodeEndsOnAll) {
-  state_[1].mutable_end()->set_epoch(1);
   state_[1].mutable_end()->set_code(10);
   state_[1].mutable_end()->set_message("rank 1 died");
   Executor& a = TakeOver(0);
@@ -209,7 +208,7 @@ TEST_F(RecoveryTest, ANodeThatHasNotHeardOfTheEpochIsTold) {
   EXPECT_TRUE(b.inbox[1].recovered().endpoints());
   for (Executor* e : {&a, &b}) {
     proto::ExecutorMessage m;
-    m.mutable_endpoint()->set_epoch(1);
+    m.set_epoch(1);
     m.mutable_endpoint()->add_addresses("x");
     m.mutable_endpoint()->add_addresses("y");
     after_.From(*e, m);
@@ -234,7 +233,7 @@ TEST_F(RecoveryTest, AStartThatOnlyTheLastToComeBackKnowsGoesOn) {
 }
 
 TEST_F(RecoveryTest, AStartAfterAnEpochThatAllHaveLeftGoesOn) {
-  state_[1].mutable_end()->set_epoch(1);
+  state_[1].mutable_end();
   for (uint32_t rank = 0; rank < 2; ++rank) state_[1].add_left(rank);
   state_[0].mutable_start()->set_epoch(2);
   state_[0].set_connected(false);
@@ -338,7 +337,7 @@ TEST_F(RecoveryTest, AScheduleThatNotAllHaveIsRefusedByTheOthers) {
   EXPECT_EQ(b.inbox[0].schedule().number(), 1u);
   // Reports are dropped until the node has left the schedule.
   proto::ExecutorMessage ended;
-  ended.mutable_schedule_ended()->set_epoch(1);
+  ended.set_epoch(1);
   ended.mutable_schedule_ended()->set_number(1);
   ended.mutable_schedule_ended()->set_why(proto::SCHEDULE_COORDINATOR);
   after_.From(a, ended);
@@ -355,7 +354,7 @@ TEST_F(RecoveryTest, AScheduleHasRuns) {
   Executor& a = TakeOver(0);
   Executor& b = TakeOver(1);
   proto::ExecutorMessage ended;
-  ended.mutable_schedule_ended()->set_epoch(1);
+  ended.set_epoch(1);
   ended.mutable_schedule_ended()->set_number(1);
   after_.From(a, ended);
   after_.From(b, ended);
@@ -556,7 +555,6 @@ TEST(CheckNodeState, ChecksEveryField) {
       {[](auto* s) { s->set_schedule_length(4097); }, "of 4097 runs"},
       {[](auto* s) { s->set_schedule_fan_out(4096); }, "fan-out of 4096"},
       {[](auto* s) {
-         s->mutable_timeline()->set_epoch(1);
          s->mutable_timeline()->set_number(1);
          s->mutable_timeline()->set_rank(1);
        },

@@ -34,7 +34,7 @@ class ResultsEpochTest : public ::testing::Test {
   }
   static proto::ExecutorMessage Equal(uint32_t generation, uint32_t first) {
     proto::ExecutorMessage m;
-    m.mutable_results()->set_epoch(1);
+    m.set_epoch(1);
     proto::Result* result = m.mutable_results()->add_results();
     result->mutable_identity()->set_name("w");
     result->set_id(1);

@@ -65,7 +65,7 @@ struct ElasticNode {
     uint64_t n = 0;
     for (const proto::CoordinatorMessage& m : executor->inbox) {
       n += m.has_epoch_start() ||
-           (m.has_epoch_end() && m.epoch_end().epoch() == 0);
+           (m.has_epoch_end() && m.epoch() == 0);
     }
     return n;
   }
@@ -86,9 +86,9 @@ struct ElasticNode {
     }
     return last;
   }
-  std::vector<proto::EpochEnd> Refused() const {
-    std::vector<proto::EpochEnd> out;
-    for (const proto::EpochEnd& end : executor->ends) {
+  std::vector<ReceivedEnd> Refused() const {
+    std::vector<ReceivedEnd> out;
+    for (const ReceivedEnd& end : executor->ends) {
       if (end.epoch() == 0) out.push_back(end);
     }
     return out;

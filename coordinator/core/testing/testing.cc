@@ -221,7 +221,11 @@ void TestBed::Receive(Executor* e, const proto::CoordinatorMessage& message) {
   if (message.has_join_reply()) e->join_replies.push_back(message.join_reply());
   if (message.has_stand_in()) e->stand_ins.push_back(message.stand_in());
   if (message.has_notice()) e->notices.push_back(message.notice().text());
-  if (message.has_epoch_end()) e->ends.push_back(message.epoch_end());
+  if (message.has_epoch_end()) e->ends.emplace_back(message);
+  // All that is numbered belongs to an epoch, except these two.
+  EXPECT_TRUE(message.epoch() != 0 || message.has_epoch_end() ||
+              message.has_recovered())
+      << message.ShortDebugString();
 }
 
 void TestBed::Carry(const Actions& actions) {
@@ -298,7 +302,7 @@ proto::ExecutorMessage MakeSet(uint32_t rank, uint32_t number,
                                const std::vector<uint32_t>& ranks) {
   proto::ExecutorMessage m;
   proto::SetRequest* request = m.mutable_set_request();
-  request->set_epoch(1);
+  m.set_epoch(1);
   request->set_rank(rank);
   request->set_number(number);
   request->mutable_ranks()->Assign(ranks.begin(), ranks.end());
@@ -315,7 +319,7 @@ proto::ExecutorMessage RemoveSet(uint32_t rank, uint32_t number,
 
 proto::ExecutorMessage Join(uint32_t rank, uint32_t number, bool settled) {
   proto::ExecutorMessage m;
-  m.mutable_join_state()->set_epoch(1);
+  m.set_epoch(1);
   m.mutable_join_state()->set_rank(rank);
   m.mutable_join_state()->set_number(number);
   m.mutable_join_state()->set_settled(settled);
@@ -325,7 +329,7 @@ proto::ExecutorMessage Join(uint32_t rank, uint32_t number, bool settled) {
 proto::ExecutorMessage Present(
     uint64_t epoch, const std::vector<proto::PresentOperation>& operations) {
   proto::ExecutorMessage m;
-  m.mutable_presence()->set_epoch(epoch);
+  m.set_epoch(epoch);
   for (const auto& op : operations)
     *m.mutable_presence()->add_operations() = op;
   return m;
@@ -334,7 +338,7 @@ proto::ExecutorMessage Present(
 proto::ExecutorMessage Gone(uint64_t epoch, uint32_t rank, bool clean,
                             const std::string& how) {
   proto::ExecutorMessage m;
-  m.mutable_rank_gone()->set_epoch(epoch);
+  m.set_epoch(epoch);
   m.mutable_rank_gone()->set_rank(rank);
   m.mutable_rank_gone()->set_clean(clean);
   m.mutable_rank_gone()->set_how(how);

@@ -16,6 +16,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -23,6 +24,22 @@
 #include "coordinator/core/coordinator_core.h"
 
 namespace maypole::coordinator {
+
+// An EpochEnd and its epoch.
+class ReceivedEnd {
+ public:
+  explicit ReceivedEnd(proto::CoordinatorMessage message)
+      : received_(std::move(message)) {}
+  uint64_t epoch() const { return received_.epoch(); }
+  int code() const { return received_.epoch_end().code(); }
+  const std::string& message() const {
+    return received_.epoch_end().message();
+  }
+  const auto& clients() const { return received_.epoch_end().clients(); }
+
+ private:
+  proto::CoordinatorMessage received_;
+};
 
 struct Executor {
   std::string job;
@@ -42,7 +59,7 @@ struct Executor {
   std::vector<proto::JoinReply> join_replies;
   std::vector<proto::StandIn> stand_ins;
   std::vector<std::string> notices;
-  std::vector<proto::EpochEnd> ends;
+  std::vector<ReceivedEnd> ends;
   std::vector<proto::Relayed> relayed;  // that it has not passed on
   std::optional<proto::Refused> refused;
   std::optional<absl::Status> closed;

@@ -94,8 +94,6 @@ ExecutorEpoch::ExecutorEpoch(EpochInfo info, uint32_t slots, uint32_t records,
       sets_(NodeOfRank(info_), LocalRanks(info_)),
       slots_(slots),
       recalls_(&slots_),
-      presence_(info_.epoch),
-      results_(info_.epoch),
       runs_(static_cast<uint32_t>(info_.size), info_.node_index, records),
       sends_inputs_(info_.sends_inputs),
       schedule_(info_.node_index, static_cast<uint32_t>(info_.nodes.size())),
@@ -104,7 +102,9 @@ ExecutorEpoch::ExecutorEpoch(EpochInfo info, uint32_t slots, uint32_t records,
               frozen_timeout_ms) {}
 
 void ExecutorEpoch::Send(proto::ExecutorMessage message) {
-  if (!quiet_) actions_->push_back(SendToCoordinator{std::move(message)});
+  if (quiet_) return;
+  message.set_epoch(info_.epoch);
+  actions_->push_back(SendToCoordinator{std::move(message)});
 }
 
 absl::Status ExecutorEpoch::OnReadySlot(const ReadySlot& ready) {

@@ -76,7 +76,6 @@ void ExecutorEpoch::ReportGpu(uint32_t local, const GpuMemory& memory) {
   }
   proto::ExecutorMessage message;
   proto::RankGpu& report = *message.mutable_rank_gpu();
-  report.set_epoch(info_.epoch);
   report.set_rank(static_cast<uint32_t>(memory.rank));
   report.set_gpu(memory.gpu);
   report.set_uuid(memory.uuid);
@@ -151,7 +150,6 @@ absl::Status ExecutorEpoch::OnCommunicatorIdMade(
     return absl::OkStatus();
   }
   proto::ExecutorMessage message;
-  message.mutable_communicator_id()->set_epoch(info_.epoch);
   message.mutable_communicator_id()->set_number(number);
   message.mutable_communicator_id()->set_id(*id);
   communicator_ids_[number] = message.communicator_id();

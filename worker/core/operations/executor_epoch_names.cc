@@ -159,7 +159,6 @@ void ExecutorEpoch::OnIdleSlots(const std::vector<IdleSlot>& idle) {
   }
   if (!choice.ids.empty()) {
     proto::ExecutorMessage message;
-    message.mutable_retire_names()->set_epoch(info_.epoch);
     message.mutable_retire_names()->mutable_ids()->Add(choice.ids.begin(),
                                                        choice.ids.end());
     Send(std::move(message));

@@ -27,7 +27,6 @@ absl::Status ExecutorEpoch::OnSetRequest(const LocalMember& member,
                                          const session::SetRequest& request) {
   proto::ExecutorMessage message;
   proto::SetRequest* out = message.mutable_set_request();
-  out->set_epoch(info_.epoch);
   out->set_rank(static_cast<uint32_t>(member.rank));
   AddMembers(request, out);
   bool first = true;
@@ -110,7 +109,6 @@ void ExecutorEpoch::SendJoinState(uint32_t rank, uint32_t number,
                                   bool settled) {
   proto::ExecutorMessage message;
   proto::JoinState* state = message.mutable_join_state();
-  state->set_epoch(info_.epoch);
   state->set_rank(rank);
   state->set_number(number);
   state->set_settled(settled);

@@ -81,14 +81,12 @@ void ExecutorEpoch::SendResults(bool all) {
   // A rank that leaves can decide many at once, and messages have a bound.
   for (proto::Result& result : *taken.mutable_results()) {
     if (bytes >= kMaxResultsBytes) {
-      message.mutable_results()->set_epoch(info_.epoch);
       Send(std::exchange(message, proto::ExecutorMessage()));
       bytes = 0;
     }
     bytes += result.ByteSizeLong();
     *message.mutable_results()->add_results() = std::move(result);
   }
-  message.mutable_results()->set_epoch(info_.epoch);
   Send(std::move(message));
 }
 

@@ -167,7 +167,6 @@ void ExecutorEpoch::EndSchedule() {
   schedule_.End();
   proto::ExecutorMessage message;
   proto::ScheduleEnded* ended = message.mutable_schedule_ended();
-  ended->set_epoch(info_.epoch);
   ended->set_number(schedule_.number());
   ended->set_runs(schedule_.executed());
   ended->set_operations(std::exchange(scheduled_operations_, 0));

@@ -56,7 +56,6 @@ void ExecutorEpoch::CheckForStragglers(int64_t now_ms,
   local_stragglers_.Check(now_ms, snapshot.waiting);
   proto::ExecutorMessage message;
   proto::LateOperations* out = message.mutable_late();
-  out->set_epoch(info_.epoch);
   std::string told;
   for (const LocalStragglers::Late& late : local_stragglers_.late()) {
     const SlotEntry* entry = slots_.Get(late.slot.slot);
@@ -142,7 +141,6 @@ bool ExecutorEpoch::WaitsForOthers(uint32_t slot, uint32_t generation) const {
 
 proto::Blocked ExecutorEpoch::BlockedMessage(bool blocked) const {
   proto::Blocked out;
-  out.set_epoch(info_.epoch);
   if (!blocked) return out;
   const proto::NodeInfo& node = info_.nodes[info_.node_index];
   for (const BlockedWait& wait : blocked_.waits()) {

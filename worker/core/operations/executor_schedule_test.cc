@@ -26,7 +26,7 @@ class ExecutorScheduleTest : public ExecutorCoreTest {
   }
   void Begin(uint64_t number = 1) {
     proto::CoordinatorMessage m;
-    m.mutable_schedule()->set_epoch(1);
+    m.set_epoch(1);
     m.mutable_schedule()->set_number(number);
     m.mutable_schedule()->set_length(1);
     proto::ScheduledOperation* op =
@@ -225,7 +225,7 @@ TEST_F(ExecutorScheduleTest, ADepartureEndsIt) {
 
 TEST_F(ExecutorScheduleTest, AScheduleOfUnknownOperationsEndsTheEpoch) {
   proto::CoordinatorMessage m;
-  m.mutable_schedule()->set_epoch(1);
+  m.set_epoch(1);
   m.mutable_schedule()->set_number(1);
   m.mutable_schedule()->set_length(1);
   m.mutable_schedule()->add_runs()->add_operations()->set_id(99);

@@ -106,7 +106,6 @@ void LocalResults::Report(const Undecided& entry) {
 
 std::optional<proto::Results> LocalResults::Take() {
   if (empty()) return std::nullopt;
-  message_.set_epoch(epoch_);
   bytes_ = 0;
   differs_ = false;
   return std::exchange(message_, proto::Results());

@@ -45,8 +45,7 @@ class LocalResults {
  public:
   using Key = std::pair<uint32_t, uint32_t>;  // slot, its generation
 
-  explicit LocalResults(uint64_t epoch, size_t limit = kMaxComparedResults)
-      : epoch_(epoch), limit_(limit) {}
+  explicit LocalResults(size_t limit = kMaxComparedResults) : limit_(limit) {}
 
   // Does nothing if the operation is expected already.
   void Expect(const Key& key, ResultOperation operation);
@@ -93,7 +92,6 @@ class LocalResults {
   Table::iterator Decide(Table::iterator entry);
   void Report(const Undecided& entry);
 
-  const uint64_t epoch_;
   const size_t limit_;
   Table undecided_;
   std::map<uint64_t, Key> by_age_;

@@ -54,14 +54,13 @@ std::string Text(const proto::Result& result) {
 }
 
 TEST(LocalResultsTest, EqualCopiesOfThisNodeAloneAreOnlyCounted) {
-  LocalResults results(7);
+  LocalResults results;
   results.Expect({3, 1}, Operation(Locals({0, 1})));
   results.Add({3, 1}, 0, Copy(11));
   EXPECT_TRUE(results.empty());
   results.Add({3, 1}, 1, Copy(11));
   const auto message = results.Take();
   ASSERT_TRUE(message);
-  EXPECT_EQ(message->epoch(), 7u);
   EXPECT_EQ(message->equal(), 1u);
   EXPECT_EQ(message->unchecked(), 0u);
   EXPECT_EQ(message->results_size(), 0);
@@ -73,7 +72,7 @@ TEST(LocalResultsTest, EqualCopiesOfThisNodeAloneAreOnlyCounted) {
 TEST(LocalResultsTest, TheRankThatDiffersIsReportedInAnyOrder) {
   for (uint32_t seed = 0; seed < 50; ++seed) {
     std::mt19937 random(seed);
-    LocalResults results(1);
+    LocalResults results;
     // By rank: its next operation; records of one rank keep their order.
     std::vector<uint32_t> next(3, 1);
     const SharedSet set = Locals({0, 1, 2});
@@ -98,7 +97,7 @@ TEST(LocalResultsTest, TheRankThatDiffersIsReportedInAnyOrder) {
 }
 
 TEST(LocalResultsTest, CopiesOfDifferentLengthsDiffer) {
-  LocalResults results(1);
+  LocalResults results;
   results.Expect({0, 1}, Operation(Locals({0, 1})));
   results.Add({0, 1}, 0, Copy(11, 8));
   results.Add({0, 1}, 1, Copy(11, 16));
@@ -108,7 +107,7 @@ TEST(LocalResultsTest, CopiesOfDifferentLengthsDiffer) {
 }
 
 TEST(LocalResultsTest, OperationsOfSeveralNodesAreAlwaysReported) {
-  LocalResults results(1);
+  LocalResults results;
   results.Expect({2, 8}, Operation(Locals({0, 2}, true), 5, 3));
   results.Add({2, 8}, 2, Copy(11));
   results.Add({2, 8}, 0, Copy(11));
@@ -122,7 +121,7 @@ TEST(LocalResultsTest, OperationsOfSeveralNodesAreAlwaysReported) {
 }
 
 TEST(LocalResultsTest, RanksWithoutAResultAreLeftOut) {
-  LocalResults results(1);
+  LocalResults results;
   results.Expect({0, 1}, Operation(Locals({0, 1}), 5));
   results.Add({0, 1}, 0, None());
   results.Add({0, 1}, 1, Copy(11));
@@ -138,7 +137,7 @@ TEST(LocalResultsTest, RanksWithoutAResultAreLeftOut) {
 }
 
 TEST(LocalResultsTest, ARankThatHasLeftIsNotWaitedFor) {
-  LocalResults results(1);
+  LocalResults results;
   results.Expect({0, 1}, Operation(Locals({0, 1, 2})));
   results.Expect({1, 1}, Operation(Locals({0, 1})));
   results.Add({0, 1}, 0, Copy(11));
@@ -153,7 +152,7 @@ TEST(LocalResultsTest, ARankThatHasLeftIsNotWaitedFor) {
 }
 
 TEST(LocalResultsTest, ALaterUseOfTheNameShowsThatARecordIsLost) {
-  LocalResults results(1);
+  LocalResults results;
   const SharedSet set = Locals({0, 1, 2});
   for (const uint32_t g : {1, 2}) results.Expect({0, g}, Operation(set));
   results.Add({0, 1}, 0, Copy(11));
@@ -166,7 +165,7 @@ TEST(LocalResultsTest, ALaterUseOfTheNameShowsThatARecordIsLost) {
 }
 
 TEST(LocalResultsTest, BeyondTheLimitTheOldestIsDecided) {
-  LocalResults results(1, 2);
+  LocalResults results(2);
   const SharedSet set = Locals({0, 1, 2});
   for (const uint32_t slot : {9, 5, 7}) {
     results.Expect({slot, 1}, Operation(set));
@@ -184,7 +183,7 @@ TEST(LocalResultsTest, BeyondTheLimitTheOldestIsDecided) {
 }
 
 TEST(LocalResultsTest, ASecondRecordOfARankIsIgnored) {
-  LocalResults results(1);
+  LocalResults results;
   results.Expect({0, 1}, Operation(Locals({0, 1})));
   results.Add({0, 1}, 0, Copy(11));
   results.Add({0, 1}, 0, Copy(12));

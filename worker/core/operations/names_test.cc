@@ -55,7 +55,7 @@ class NamesTest : public ExecutorCoreTest {
   }
   static proto::CoordinatorMessage Retired(const std::vector<uint32_t>& ids) {
     proto::CoordinatorMessage m;
-    m.mutable_names_retired()->set_epoch(1);
+    m.set_epoch(1);
     m.mutable_names_retired()->mutable_ids()->Assign(ids.begin(), ids.end());
     return m;
   }
@@ -224,7 +224,7 @@ TEST_F(NamesTest, UnnamedOperationsKeepTheirNamesWhileTheirSetIsThere) {
   core_.OnIdleSlots({{0, 1}, {1, 1}, {2, 1}});
   EXPECT_TRUE(TakeRecalls().empty());
   proto::CoordinatorMessage m;
-  m.mutable_set_reply()->set_epoch(1);
+  m.set_epoch(1);
   m.mutable_set_reply()->set_number(2);
   m.mutable_set_reply()->set_process_set(1);
   m.mutable_set_reply()->set_remove(true);
@@ -324,7 +324,7 @@ TEST_F(NamesTest, StandInWaitsForASlotAndWhatIsWantedKeepsIts) {
   FillUp();
   proto::CoordinatorMessage m;
   proto::StandIn* s = m.mutable_stand_in();
-  s->set_epoch(1);
+  m.set_epoch(1);
   s->set_id(5);
   s->mutable_identity()->set_name("new");
   s->mutable_identity()->set_kind(static_cast<uint32_t>(Kind::kAllreduce));

@@ -85,7 +85,7 @@ TEST_F(AsBeforeTest, AnotherSignatureIsSentOnce) {
 TEST_F(AsBeforeTest, WhatHasFailedIsNotRemembered) {
   EXPECT_FALSE(Reported(2, 9).as_before());
   proto::CoordinatorMessage m;
-  m.mutable_operation_failed()->set_epoch(1);
+  m.set_epoch(1);
   m.mutable_operation_failed()->set_id(11);
   m.mutable_operation_failed()->set_generation(2);
   m.mutable_operation_failed()->set_code(9);
@@ -106,7 +106,7 @@ TEST_F(AsBeforeTest, RanksThatDisagreeAreReportedInFull) {
 
 TEST_F(AsBeforeTest, AForgottenNameIsReportedInFull) {
   proto::CoordinatorMessage m;
-  m.mutable_names_retired()->set_epoch(1);
+  m.set_epoch(1);
   m.mutable_names_retired()->add_ids(11);
   core_.OnCoordinator(m);
   Drop();
@@ -118,7 +118,8 @@ TEST_F(AsBeforeTest, AForgottenNameIsReportedInFull) {
 TEST_F(AsBeforeTest, AnotherCoordinatorLearnsTheSignatureAnew) {
   core_.OnCoordinatorReplaced();
   proto::CoordinatorMessage m;
-  m.mutable_recovered()->set_epoch(1);
+  m.set_epoch(1);
+  m.mutable_recovered();
   core_.OnCoordinator(m);
   Drop();
   EXPECT_FALSE(Reported(2, 8).as_before()) << "it has no id";
@@ -205,7 +206,7 @@ TEST_F(ExecutorCoreTest, AfterSomebodyHasLeftRanksDoNotWaitForTheAnswer) {
   core_.OnReadySlot(Ready(0, 1, Kind::kAllreduce, 8, 8));
   core_.OnPresenceAcknowledged();
   proto::CoordinatorMessage m;
-  m.mutable_rank_left()->set_epoch(1);
+  m.set_epoch(1);
   m.mutable_rank_left()->set_rank(3);
   core_.OnCoordinator(m);
   Drop();
@@ -331,7 +332,7 @@ TEST_F(ExecutorCoreTest, OperationFailedReachesTheSlotEvenIfNoRankUsedIt) {
   Slot("a");
   proto::CoordinatorMessage m;
   proto::OperationFailed* failed = m.mutable_operation_failed();
-  failed->set_epoch(1);
+  m.set_epoch(1);
   failed->set_id(5);
   failed->set_generation(1);
   failed->mutable_identity()->set_name("unused");

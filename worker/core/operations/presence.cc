@@ -73,7 +73,6 @@ std::optional<proto::Presence> PresenceBatch::Take() {
     return std::nullopt;
   }
   proto::Presence presence;
-  presence.set_epoch(epoch_);
   size_t bytes = 0;
   while (!waiting_.empty() && bytes < kMaxPresenceBytes) {
     bytes += waiting_.front().ByteSizeLong();

@@ -23,7 +23,6 @@ namespace maypole::worker {
 
 class PresenceBatch {
  public:
-  explicit PresenceBatch(uint64_t epoch) : epoch_(epoch) {}
 
   // Adds the entry's `reported` generation with its signatures.
   void Add(const SlotEntry& entry);
@@ -46,7 +45,6 @@ class PresenceBatch {
   std::optional<proto::Presence> Take();
 
  private:
-  const uint64_t epoch_;
   std::deque<proto::PresentOperation> waiting_;
   std::deque<proto::UrgentOperation> urgent_;
   bool unacknowledged_ = false;

@@ -49,7 +49,7 @@ class RankGpusTest : public ExecutorCoreTest {
   // Of the global set, with two ranks of another node.
   void AnnounceCommunicator() {
     proto::CoordinatorMessage m;
-    m.mutable_communicator()->set_epoch(1);
+    m.set_epoch(1);
     m.mutable_communicator()->set_number(4);
     m.mutable_communicator()->set_size(4);
     m.mutable_communicator()->add_gpus(0);
@@ -71,7 +71,7 @@ class RankGpusTest : public ExecutorCoreTest {
     core_.OnCoordinator(StartMessage(1, 2));
     core_.OnBackendPrepared(std::vector<std::string>{"", "a"});
     proto::CoordinatorMessage m;
-    m.mutable_endpoints()->set_epoch(1);
+    m.set_epoch(1);
     m.mutable_endpoints()->add_addresses("");
     m.mutable_endpoints()->add_addresses("b");
     m.mutable_endpoints()->set_nccl_version(kNccl);
@@ -291,7 +291,7 @@ TEST_F(RankGpusTest, TheCoordinatorsRunOfRanksOfTwoNodes) {
   EXPECT_EQ(issued[0].run.site, RunSite::kRanks);
   EXPECT_EQ(issued[0].run.communicator, 4u);
   proto::CoordinatorMessage id;
-  id.mutable_communicator_id()->set_epoch(1);
+  id.set_epoch(1);
   id.mutable_communicator_id()->set_number(4);
   id.mutable_communicator_id()->set_id("id");
   core_.OnCoordinator(id);
@@ -307,7 +307,7 @@ TEST_F(RankGpusTest, ARunOfOthersTensorsIsRefused) {
   Announce(1, 9);
   core_.OnReadySlot(On(Slot("x").slot, 1, 0, 1));
   proto::CoordinatorMessage m;
-  m.mutable_communicator()->set_epoch(1);
+  m.set_epoch(1);
   m.mutable_communicator()->set_number(4);
   m.mutable_communicator()->set_size(4);
   m.mutable_communicator()->set_first(2);

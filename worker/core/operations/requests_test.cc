@@ -31,7 +31,7 @@ class RequestsTest : public ExecutorCoreTest {
   void AnswerMembers(uint32_t id, const std::vector<uint32_t>& ranks,
                      int code = 0) {
     proto::CoordinatorMessage m;
-    m.mutable_set_reply()->set_epoch(1);
+    m.set_epoch(1);
     m.mutable_set_reply()->set_by_members(true);
     m.mutable_set_reply()->set_process_set(id);
     m.mutable_set_reply()->mutable_ranks()->Assign(ranks.begin(), ranks.end());
@@ -56,7 +56,7 @@ class RequestsTest : public ExecutorCoreTest {
                                            uint32_t generation) {
     proto::CoordinatorMessage m;
     proto::StandIn* s = m.mutable_stand_in();
-    s->set_epoch(1);
+    m.set_epoch(1);
     s->set_id(4);
     s->mutable_identity()->set_name(name);
     s->set_generation(generation);
@@ -75,7 +75,7 @@ TEST_F(RequestsTest, ASetIsAskedForByAllAndThenThere) {
   auto sent = TakeSent();
   ASSERT_EQ(sent.size(), 1u);
   const proto::SetRequest& request = sent[0].set_request();
-  EXPECT_EQ(request.epoch(), 1u);
+  EXPECT_EQ(sent[0].epoch(), 1u);
   EXPECT_EQ(request.rank(), 0u);
   EXPECT_EQ(request.number(), 1u);
   EXPECT_FALSE(request.remove());
@@ -154,7 +154,7 @@ TEST_F(RequestsTest, ARefusedSetIsToldToThoseWhoHaveAskedAlsoLate) {
   AskSet(1, 1, 0b11);
   Drop();
   proto::CoordinatorMessage m;
-  m.mutable_set_reply()->set_epoch(1);
+  m.set_epoch(1);
   m.mutable_set_reply()->set_number(1);
   m.mutable_set_reply()->set_code(10);
   m.mutable_set_reply()->set_message("rank 3 has left");
@@ -183,7 +183,7 @@ TEST_F(RequestsTest, ARemovedSetHasNoNewNamesAndItsIdNeverComesAgain) {
   StartTwoNodes();
   MakeSet(1, 1, {0, 2});
   proto::CoordinatorMessage m;
-  m.mutable_set_reply()->set_epoch(1);
+  m.set_epoch(1);
   m.mutable_set_reply()->set_number(2);
   m.mutable_set_reply()->set_remove(true);
   m.mutable_set_reply()->set_process_set(1);
@@ -320,7 +320,7 @@ TEST_F(RequestsTest, AJoinBeginsSettlesAndIsAnswered) {
   EXPECT_TRUE(sent[1].join_state().settled());
   EXPECT_EQ(sent[2].join_state().rank(), 1u);
   proto::CoordinatorMessage m;
-  m.mutable_join_reply()->set_epoch(1);
+  m.set_epoch(1);
   m.mutable_join_reply()->set_number(1);
   m.mutable_join_reply()->set_last_rank(3);
   core_.OnCoordinator(m);
@@ -360,7 +360,7 @@ TEST_F(RequestsTest, AJoinMaySettleAfterItsAnswer) {
   StartTwoNodes();
   AskJoin(1, 1, false);
   proto::CoordinatorMessage m;
-  m.mutable_join_reply()->set_epoch(1);
+  m.set_epoch(1);
   m.mutable_join_reply()->set_number(1);
   m.mutable_join_reply()->set_code(10);
   core_.OnCoordinator(m);
@@ -408,7 +408,7 @@ TEST_F(RequestsTest, WhatHasFailedWithoutAFreeNameNeedsNone) {
     ASSERT_EQ(Slot("x" + std::to_string(i)).code, 0u);
   }
   proto::CoordinatorMessage m;
-  m.mutable_operation_failed()->set_epoch(1);
+  m.set_epoch(1);
   m.mutable_operation_failed()->set_id(9);
   m.mutable_operation_failed()->mutable_identity()->set_name("one more");
   m.mutable_operation_failed()->set_generation(1);
@@ -521,7 +521,7 @@ TEST_F(RequestsTest, ANoticeGoesToTheSmallestLocalRankIfNobodyWaits) {
   core_.OnGoodbye(1, 0);
   Drop();
   proto::CoordinatorMessage m;
-  m.mutable_notice()->set_epoch(1);
+  m.set_epoch(1);
   m.mutable_notice()->set_text("rank 3 is late");
   core_.OnCoordinator(m);
   const auto replies = Replies<session::Notice>();

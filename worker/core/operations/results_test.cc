@@ -19,7 +19,7 @@ class ResultsTest : public ExecutorCoreTest {
     if (nodes > 1) {
       core_.OnBackendPrepared(std::vector<std::string>{"", "a"});
       proto::CoordinatorMessage m;
-      m.mutable_endpoints()->set_epoch(1);
+      m.set_epoch(1);
       m.mutable_endpoints()->add_addresses("");
       m.mutable_endpoints()->add_addresses("b");
       core_.OnCoordinator(m);
@@ -137,7 +137,7 @@ TEST_F(ResultsTest, ANameThatTheCoordinatorForgetsKeepsItsNumbers) {
   AddOperation(AddRun(&m, 1), 42, "x", Kind::kAllreduce, 1);
   core_.OnCoordinator(m);
   proto::CoordinatorMessage retired;
-  retired.mutable_names_retired()->set_epoch(1);
+  retired.set_epoch(1);
   retired.mutable_names_retired()->add_ids(42);
   core_.OnCoordinator(retired);
   Send(1, slot, 1, 11);

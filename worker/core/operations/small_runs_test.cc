@@ -87,7 +87,7 @@ class SmallRunsTest : public ExecutorCoreTest {
   }
   void Recover() {
     proto::CoordinatorMessage m;
-    m.mutable_recovered()->set_epoch(1);
+    m.set_epoch(1);
     m.mutable_recovered()->set_sends_inputs(sends_inputs_);
     core_.OnCoordinator(m);
   }
@@ -225,7 +225,7 @@ TEST_F(SmallRunsTest, ARetiredNameIsReportedAgainWithoutInputs) {
   EXPECT_TRUE(Submit(2).reports.at(0).inputs_sent());
   PeerSends(2, kBefore);
   proto::CoordinatorMessage m;
-  m.mutable_names_retired()->set_epoch(1);
+  m.set_epoch(1);
   m.mutable_names_retired()->add_ids(11);
   core_.OnCoordinator(m);
   const auto sent = TakeSent();

@@ -59,7 +59,7 @@ class CommunicatorsTest : public ExecutorCoreTest {
       if (m.has_endpoint()) endpoint_nccl_ = m.endpoint().nccl_version();
     }
     proto::CoordinatorMessage m;
-    m.mutable_endpoints()->set_epoch(1);
+    m.set_epoch(1);
     m.mutable_endpoints()->add_addresses("");
     m.mutable_endpoints()->add_addresses("b");
     m.mutable_endpoints()->set_nccl_version(nccl_of_all);
@@ -74,7 +74,7 @@ class CommunicatorsTest : public ExecutorCoreTest {
   void Announce(uint32_t number, uint32_t first,
                 const std::vector<uint32_t>& gpus, uint32_t size = 4) {
     proto::CoordinatorMessage m;
-    m.mutable_communicator()->set_epoch(1);
+    m.set_epoch(1);
     m.mutable_communicator()->set_number(number);
     m.mutable_communicator()->set_size(size);
     m.mutable_communicator()->set_first(first);

@@ -52,7 +52,14 @@ class ExecutorCoreTest : public testing::Test {
 
   std::vector<proto::ExecutorMessage> TakeSent() {
     std::vector<proto::ExecutorMessage> out;
-    for (auto& s : Take<SendToCoordinator>()) out.push_back(s.message);
+    for (auto& s : Take<SendToCoordinator>()) {
+      // Messages of no epoch: of ranks that wait, and of a node's whole state.
+      const auto& m = out.emplace_back(std::move(s.message));
+      EXPECT_TRUE(m.epoch() != 0 || m.has_ranks_ready() ||
+                  m.has_ranks_waiting() || m.has_node_state() ||
+                  m.has_rank_gone() || m.has_failed())
+          << m.ShortDebugString();
+    }
     return out;
   }
 
@@ -90,7 +97,7 @@ class ExecutorCoreTest : public testing::Test {
   void LeaveElsewhere() {
     for (uint32_t rank = 2; rank < 4; ++rank) {
       proto::CoordinatorMessage m;
-      m.mutable_rank_left()->set_epoch(1);
+      m.set_epoch(1);
       m.mutable_rank_left()->set_rank(rank);
       core_.OnCoordinator(m);
     }
@@ -102,7 +109,7 @@ class ExecutorCoreTest : public testing::Test {
     core_.OnCoordinator(start);
     core_.OnBackendPrepared(std::vector<std::string>{"", "a"});
     proto::CoordinatorMessage m;
-    m.mutable_endpoints()->set_epoch(1);
+    m.set_epoch(1);
     m.mutable_endpoints()->add_addresses("");
     m.mutable_endpoints()->add_addresses("b");
     core_.OnCoordinator(m);
@@ -135,7 +142,7 @@ class ExecutorCoreTest : public testing::Test {
                const std::vector<uint32_t>& ranks) {
     proto::CoordinatorMessage m;
     proto::SetReply* reply = m.mutable_set_reply();
-    reply->set_epoch(1);
+    m.set_epoch(1);
     reply->set_number(number);
     reply->set_process_set(id);
     for (const uint32_t rank : ranks) reply->add_ranks(rank);
@@ -161,7 +168,7 @@ class ExecutorCoreTest : public testing::Test {
   }
 
   static proto::Run* AddRun(proto::CoordinatorMessage* m, uint64_t number) {
-    m->mutable_execute()->set_epoch(1);
+    m->set_epoch(1);
     proto::Run* run = m->mutable_execute()->add_runs();
     run->set_run(number);
     return run;
@@ -180,7 +187,7 @@ class ExecutorCoreTest : public testing::Test {
   static proto::CoordinatorMessage EndMessage(uint64_t epoch,
                                               const std::string& text) {
     proto::CoordinatorMessage m;
-    m.mutable_epoch_end()->set_epoch(epoch);
+    m.set_epoch(epoch);
     m.mutable_epoch_end()->set_code(10);
     m.mutable_epoch_end()->set_message(text);
     return m;

@@ -12,7 +12,7 @@ void ExecutorTimeline::OnEpochStarted(Epoch epoch) {
   epoch_ = std::move(epoch);
   clock_ = ClockOffset();  // the coordinator may be another one
   state_.Clear();
-  if (early_ && early_->epoch() == epoch_.number) OnState(*early_);
+  if (early_ && early_->epoch() == epoch_.number) OnState(early_->timeline());
   early_.reset();
 }
 
@@ -38,9 +38,8 @@ void ExecutorTimeline::OnTime(int64_t now_ns) {
   if (!current_) return;
   if (epoch_.nodes.size() > 1 && clock_.Due(now_)) {
     proto::ExecutorMessage m;
-    m.mutable_clock_query()->set_epoch(epoch_.number);
     m.mutable_clock_query()->set_sent_ns(clock_.Query(now_));
-    shell_->ToCoordinator(std::move(m));
+    Send(std::move(m));
   }
   Pump();
 }
@@ -60,13 +59,17 @@ void ExecutorTimeline::OnRequest(ClientId client,
 void ExecutorTimeline::Ask(const Request& request) {
   proto::ExecutorMessage m;
   proto::TimelineRequest* r = m.mutable_timeline_request();
-  r->set_epoch(epoch_.number);
   r->set_rank(static_cast<uint32_t>(epoch_.ranks.at(request.client)));
   r->set_stop(request.stop);
   r->set_number(request.message.number);
   r->set_path(request.message.path);
   r->set_mark_cycles(request.message.mark_cycles != 0);
-  shell_->ToCoordinator(std::move(m));
+  Send(std::move(m));
+}
+
+void ExecutorTimeline::Send(proto::ExecutorMessage message) {
+  message.set_epoch(epoch_.number);
+  shell_->ToCoordinator(std::move(message));
 }
 
 bool ExecutorTimeline::AwaitsFile(ClientId client, uint32_t number) const {
@@ -126,9 +129,9 @@ void ExecutorTimeline::SendRest() {
 bool ExecutorTimeline::OnCoordinator(const proto::CoordinatorMessage& m) {
   switch (m.payload_case()) {
     case proto::CoordinatorMessage::kTimeline:
-      if (m.timeline().epoch() > epoch_.number) {
-        early_ = m.timeline();
-      } else if (m.timeline().epoch() == epoch_.number) {
+      if (m.epoch() > epoch_.number) {
+        early_ = m;
+      } else if (m.epoch() == epoch_.number) {
         OnState(m.timeline());
       }
       return true;
@@ -142,7 +145,7 @@ bool ExecutorTimeline::OnCoordinator(const proto::CoordinatorMessage& m) {
       }
       return true;
     case proto::CoordinatorMessage::kTimelineClosed:
-      if (m.timeline_closed().epoch() == epoch_.number) {
+      if (m.epoch() == epoch_.number) {
         OnClosed(m.timeline_closed());
       }
       return true;
@@ -296,7 +299,6 @@ void ExecutorTimeline::Pump() {
 void ExecutorTimeline::SendRecords(size_t bytes, bool last) {
   proto::ExecutorMessage m;
   proto::TimelineRecords* r = m.mutable_timeline_records();
-  r->set_epoch(epoch_.number);
   r->set_number(current_->info.number());
   // Without a single answer of the coordinator the times mean nothing.
   if (clock_.known()) {
@@ -311,7 +313,7 @@ void ExecutorTimeline::SendRecords(size_t bytes, bool last) {
   current_->waiting.erase(0, bytes);
   current_->in_flight = true;
   current_->drained = last;
-  shell_->ToCoordinator(std::move(m));
+  Send(std::move(m));
 }
 
 // Of another node.
@@ -338,10 +340,9 @@ void ExecutorTimeline::TakeHeld() {
     }
     if (r.last()) current_->nodes.erase(r.node());
     proto::ExecutorMessage m;
-    m.mutable_timeline_taken()->set_epoch(epoch_.number);
     m.mutable_timeline_taken()->set_number(r.number());
     m.mutable_timeline_taken()->set_node(r.node());
-    shell_->ToCoordinator(std::move(m));
+    Send(std::move(m));
   }
   Write();
 }
@@ -389,16 +390,17 @@ void ExecutorTimeline::OnFileClosed(const Status& status) {
   current_->file = File::kClosing;
   proto::ExecutorMessage m;
   proto::TimelineClosed* closed = m.mutable_timeline_closed();
-  closed->set_epoch(epoch_.number);
   closed->set_number(current_->info.number());
   closed->set_code(static_cast<int>(status.code()));
   closed->set_message(status.message());
   current_->closed = m;
-  shell_->ToCoordinator(std::move(m));
+  Send(std::move(m));
 }
 
 void ExecutorTimeline::WriteState(proto::NodeState* state) const {
-  if (state_.number() > 0) *state->mutable_timeline() = state_;
+  if (state_.number() > 0 && state->start().epoch() == epoch_.number) {
+    *state->mutable_timeline() = state_;
+  }
 }
 
 void ExecutorTimeline::OnCoordinatorReplaced() {
@@ -406,7 +408,7 @@ void ExecutorTimeline::OnCoordinatorReplaced() {
   for (const Request& r : requests_) Ask(r);
   if (!current_) return;
   current_->in_flight = false;
-  if (current_->closed) shell_->ToCoordinator(*current_->closed);
+  if (current_->closed) Send(*current_->closed);
 }
 
 // --- What the executor does itself -------------------------------------------

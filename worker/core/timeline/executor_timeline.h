@@ -176,6 +176,7 @@ class ExecutorTimeline {
   void Take(std::string_view records, uint64_t dropped);
   void Pump();
   void SendRecords(size_t bytes, bool last);
+  void Send(proto::ExecutorMessage message);
   void SendRest();
   void Write();
   void Finish(Code code, const std::string& text);
@@ -184,7 +185,7 @@ class ExecutorTimeline {
   Shell* const shell_;
   int64_t now_ = 0;
   Epoch epoch_;                           // number 0: none
-  std::optional<proto::Timeline> early_;  // of an epoch that starts
+  std::optional<proto::CoordinatorMessage> early_;  // of an epoch that starts
   proto::Timeline state_;                 // the last one received
   std::optional<Current> current_;
   ClockOffset clock_;

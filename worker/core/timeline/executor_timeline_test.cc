@@ -51,7 +51,7 @@ struct Node {
   void State(uint32_t number, bool on, uint32_t rank, bool closing = false,
              bool by_operator = false) {
     proto::CoordinatorMessage m;
-    m.mutable_timeline()->set_epoch(3);
+    m.set_epoch(3);
     m.mutable_timeline()->set_number(number);
     m.mutable_timeline()->set_on(on);
     m.mutable_timeline()->set_closing(closing);
@@ -63,7 +63,7 @@ struct Node {
   }
   void Closed(uint32_t number, Code code = Code::kOk, std::string text = "") {
     proto::CoordinatorMessage m;
-    m.mutable_timeline_closed()->set_epoch(3);
+    m.set_epoch(3);
     m.mutable_timeline_closed()->set_number(number);
     m.mutable_timeline_closed()->set_code(static_cast<int>(code));
     m.mutable_timeline_closed()->set_message(text);
@@ -127,7 +127,7 @@ TEST(ExecutorTimeline, OneNodeFromStartToFile) {
   node.Request(10, /*stop=*/false);
   ASSERT_EQ(node.shell.sent.size(), 1u);
   EXPECT_EQ(node.shell.sent[0].timeline_request().rank(), 0u);
-  EXPECT_EQ(node.shell.sent[0].timeline_request().epoch(), 3u);
+  EXPECT_EQ(node.shell.sent[0].epoch(), 3u);
   EXPECT_EQ(node.shell.sent[0].timeline_request().path(), "/t.json");
   EXPECT_EQ(node.timeline.SleepMs(), -1);
   node.State(1, true, 0);
@@ -429,7 +429,7 @@ TEST(ExecutorTimeline, TheEndOfTheEpochCompletesTheFile) {
 TEST(ExecutorTimeline, AStartBeforeTheBoardIsThereCountsLater) {
   Node node(1);
   proto::CoordinatorMessage m;
-  m.mutable_timeline()->set_epoch(4);
+  m.set_epoch(4);
   m.mutable_timeline()->set_number(1);
   m.mutable_timeline()->set_on(true);
   node.timeline.OnCoordinator(m);
