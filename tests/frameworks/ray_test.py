@@ -112,7 +112,7 @@ class StaticTest(unittest.TestCase):
         self.assertRegex(said["too many"], r"TimeoutError: Ray has not reserved 100 x \{'CPU': 1\} \(PACK\) within 1 s "
                                            r"\(placement_group_timeout_s\); free are 5 CPU, 0 GPU: ")
         self.assertRegex(said["no such interface"], r"RuntimeError: node \S+: \S+ has none of these network interfaces "
-                                                    r"with an IPv4 address: nosuch0 \(nics\)")
+                                                    r"with an address: nosuch0 \(nics\)")
         self.assertRegex(said["no program"], r"RuntimeError: node \S+: maypole-coordinator could not be started: there "
                                              r"is no program maypole-coordinator in /nowhere \(MAYPOLE_BIN\)")
         self.assertIn("call start() first", said["not started"])

@@ -192,6 +192,14 @@ class DaemonsTest(unittest.TestCase):
         self.assertEqual(hosts.parse_announcement("metrics=1:2 socket=/a b/c\n"),
                          {"metrics": "1:2", "socket": "/a b/c"})
 
+    def test_addresses(self):
+        self.assertEqual(hosts.address_of("lo"), "127.0.0.1")
+        self.assertIsNone(hosts.address_of("nosuch0"))
+        self.assertEqual(hosts.own_address("127.0.0.1"), "127.0.0.1")
+        self.assertIn(hosts.own_address("localhost"), ("127.0.0.1", "::1"))
+        self.assertIsNone(hosts.own_address(""))
+        self.assertIsNone(hosts.own_address("no.such.host.invalid"))
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -39,7 +39,7 @@ TEST_F(JoinsTest, ANodeStandsInForWhatIsPendingWhenAllItsRanksHaveJoined) {
   bed_.From(a_, Join(1, 1, false));
   ASSERT_EQ(a_.stand_ins.size(), 1u);
   const proto::StandIn& m = a_.stand_ins[0];
-  EXPECT_EQ(m.epoch(), 1u);
+  EXPECT_EQ(a_.Last().epoch(), 1u);
   EXPECT_EQ(m.id(), 1u);
   EXPECT_EQ(m.identity().name(), "x");
   EXPECT_EQ(m.generation(), 4u);

@@ -32,6 +32,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import connection
 from typing import Any, Callable
 
+from maypole.common import hosts
+
 _log = logging.getLogger("maypole.data")
 
 # How long one request for something that has not happened yet is held.
@@ -64,13 +66,8 @@ def write_private(filename: str, text: str) -> None:
 
 
 def own_address(towards: str = "192.0.2.1") -> str:
-    """The IPv4 address by which the host `towards`, or any other, reaches this one."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((towards, 9))  # sends nothing
-            return probe.getsockname()[0]
-        except OSError:  # a host without a network
-            return "127.0.0.1"
+    """The address by which the host `towards`, or any other, reaches this one."""
+    return hosts.own_address(towards) or "127.0.0.1"  # a host without a network
 
 
 @contextlib.contextmanager

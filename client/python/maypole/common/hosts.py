@@ -9,13 +9,37 @@ _SIOCGIFADDR = 0x8915  # netdevice(7)
 
 
 def address_of(interface: str) -> Optional[str]:
-    """The first IPv4 address of a network interface of this host; None if it has none."""
+    """The first IPv4 address of a network interface of this host, else its first global IPv6 address; None if it has none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         try:
             answer = fcntl.ioctl(asking.fileno(), _SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
+            return socket.inet_ntoa(answer[20:24])
         except OSError:
-            return None
-    return socket.inet_ntoa(answer[20:24])
+            pass
+    try:
+        with open("/proc/net/if_inet6", encoding="ascii") as lines:  # address, index, prefix, scope, flags, name
+            for address, _, _, scope, _, name in map(str.split, lines):
+                if name == interface and scope == "00":
+                    return socket.inet_ntop(socket.AF_INET6, bytes.fromhex(address))
+    except FileNotFoundError:  # a kernel without IPv6
+        pass
+    return None
+
+
+def own_address(towards: str) -> Optional[str]:
+    """The address at which the host `towards` (a name or an address) reaches this one; None if no way leads there."""
+    try:
+        ways = socket.getaddrinfo(towards, 9, type=socket.SOCK_DGRAM) if towards else []
+    except OSError:  # nobody knows the name
+        return None
+    for family, kind, _, _, address in ways:
+        with socket.socket(family, kind) as asking:
+            try:
+                asking.connect(address)  # sends nothing
+                return str(asking.getsockname()[0])
+            except OSError:
+                continue
+    return None
 
 
 def parse_announcement(line: str) -> dict[str, str]:

@@ -138,12 +138,12 @@ def _serves_us(path: str) -> bool:
 
 
 def _address_of(nics: Iterable[str]) -> str:
-    """The IPv4 address of the first of these network interfaces that this machine has."""
+    """The address of the first of these network interfaces that this machine has."""
     for nic in nics:
         address = address_of(nic)
         if address:
             return address
-    raise RuntimeError(f"{socket.gethostname()} has none of these network interfaces with an IPv4 address: "
+    raise RuntimeError(f"{socket.gethostname()} has none of these network interfaces with an address: "
                        f"{', '.join(nics)} (nics)")
 
 

@@ -169,14 +169,14 @@ def how_it_ended(status: Optional[int], text: str) -> str:
 def addresses(context: Any, nics: Sequence[str]) -> list[str]:
     """Of this machine, where executors may reach it, the likeliest first.
 
-    Raises ValueError if none of the interfaces `nics` has an IPv4 address.
+    Raises ValueError if none of the interfaces `nics` has an address.
     """
     if nics:
         found = [address for address in map(address_of, nics) if address]
         if not found:
             there = ", ".join(name for _, name in socket.if_nameindex())
             raise ValueError(
-                f"nics={sorted(nics)}: none of them has an IPv4 address on this machine, which has {there}")
+                f"nics={sorted(nics)}: none of them has an address on this machine, which has {there}")
         return found
     if slots.is_on_this_machine(context):
         return ["127.0.0.1"]

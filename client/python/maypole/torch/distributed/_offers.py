@@ -30,7 +30,7 @@ import socket
 import threading
 from typing import Any, Callable, Optional
 
-from maypole.common import basics, process_sets
+from maypole.common import basics, hosts, process_sets
 from maypole.common.exceptions import HorovodInternalError
 
 _log = logging.getLogger("maypole.torch.distributed")
@@ -105,7 +105,7 @@ class Offers:
         self._address_of = address_of
         self._lock = threading.Lock()
         self._secret = secrets.token_bytes(_SECRET_BYTES)
-        self._listener = socket.create_server(("127.0.0.1" if basics.cross_size() == 1 else "", 0))
+        self._listener = _listen()
         self._listener.setblocking(False)
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._selector = selectors.DefaultSelector()
@@ -292,9 +292,13 @@ class Offers:
 
 def own_address() -> str:
     """The address at which other hosts reach this one: that of the way to the store's host."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        try:
-            asking.connect((os.environ.get("MASTER_ADDR", ""), 9))  # sends nothing
-            return asking.getsockname()[0]
-        except OSError:
-            return socket.gethostname()
+    return hosts.own_address(os.environ.get("MASTER_ADDR", "")) or socket.gethostname()
+
+
+def _listen() -> socket.socket:
+    """A socket at a port of its own: on loopback if the job is on this host only, else on all IPv4 and IPv6 addresses."""
+    if basics.cross_size() == 1:
+        return socket.create_server(("127.0.0.1", 0))
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", 0))
