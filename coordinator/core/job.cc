@@ -1,40 +1,62 @@
 #include "coordinator/core/job.h"
 
+#include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/limits.h"
+#include "coordinator/core/job_status.h"
 #include "coordinator/core/limits.h"
+#include "coordinator/core/membership/start_config.h"
 #include "coordinator/core/text.h"
 
 namespace maypole::coordinator {
+namespace {
+
+const char* Name(Job::State state) {
+  switch (state) {
+    case Job::State::kStarting:
+      return "starting";
+    case Job::State::kRunning:
+      return "running";
+    case Job::State::kEnded:
+      return "ended";
+  }
+  return "";
+}
+
+// Of an epoch that another coordinator has begun.
+Config ConfigOf(Config config, const proto::EpochStart& start) {
+  config.fusion_threshold = start.fusion_threshold();
+  config.stall_check = std::chrono::milliseconds(start.stall_check_ms());
+  config.stall_shutdown = std::chrono::milliseconds(start.stall_shutdown_ms());
+  config.checksums =
+      static_cast<ChecksumMode>(std::min(start.checksums(), kMostChecksumMode));
+  return config;
+}
+
+}  // namespace
 
 Job::Job(std::string id, const Config& config, JobOutput* output)
-    : id_(std::move(id)),
-      config_(config),
-      out_(output),
+    : config_(config),
+      nodes_(std::move(id), config.versions, output),
+      start_(&nodes_, config.start_timeout),
       elastic_(config.elastic_settle, config.start_timeout) {}
 
 void Job::Join(Time now, SessionId session, Node node) {
-  if (nodes_.empty()) seen_since_ = now;
-  nodes_.emplace(session, std::move(node));
-}
-
-std::optional<SessionId> Job::SessionOf(const std::string& node) const {
-  for (const auto& [session, n] : nodes_) {
-    if (n.node == node) return session;
-  }
-  return std::nullopt;
+  if (empty()) seen_since_ = now;
+  nodes_.Add(session, std::move(node));
 }
 
 bool Job::Needs(SessionId session) const {
   if (recovery_ && recovery_->Has(session)) return true;
-  if (gathering_.Find(session) != nullptr || elastic_.Waits(session)) {
-    return true;
-  }
-  if (epoch_ == nullptr) return false;
-  const std::optional<size_t> node = epoch_->nodes().IndexOf(session);
-  return node && !epoch_->departures().LiveRanks(*node).empty();
+  return start_.gathering().Find(session) != nullptr ||
+         elastic_.Waits(session) || !LiveRanks(session).empty();
 }
+
+// --- Messages ----------------------------------------------------------------
 
 absl::Status Job::Handle(Time now, SessionId session,
                          const proto::ExecutorMessage& message) {
@@ -47,7 +69,9 @@ absl::Status Job::Dispatch(Time now, SessionId session,
                            const proto::ExecutorMessage& message) {
   switch (message.payload_case()) {
     case proto::ExecutorMessage::kRanksReady:
-      return OnReady(now, session, message.ranks_ready());
+      return message.ranks_ready().elastic()
+                 ? OnElasticReady(now, session, message.ranks_ready())
+                 : OnReady(now, session, message.ranks_ready());
     case proto::ExecutorMessage::kRanksWaiting:
       return OnWaiting(now, session, message.ranks_waiting());
     case proto::ExecutorMessage::kRankGone:
@@ -65,6 +89,83 @@ absl::Status Job::Dispatch(Time now, SessionId session,
   }
 }
 
+absl::Status Job::OnReady(Time now, SessionId session,
+                          const proto::RanksReady& ready) {
+  absl::Status sound = CheckRanksReady(ready);
+  if (!sound.ok()) return sound;
+  const std::vector<uint32_t> live = LiveRanks(session);
+  if (!live.empty()) {
+    return InvalidArgument("ranks that are ready for a new epoch while ",
+                           RanksText(live), " of the node have not left epoch ",
+                           nodes_.epoch());
+  }
+  if (Refuses(session, false)) return absl::OkStatus();
+  NodeMember member = nodes_.MemberOf(session);
+  member.ranks = {ready.ranks().begin(), ready.ranks().end()};
+  member.pids = {ready.pids().begin(), ready.pids().end()};
+  member.chunk_bytes = ready.chunk_bytes();
+  member.local_size = static_cast<uint32_t>(ready.ranks_size());
+  member.fusion_thresholds = {ready.fusion_thresholds().begin(),
+                              ready.fusion_thresholds().end()};
+  member.stall_check_ms = ready.stall_check_ms();
+  member.stall_shutdown_ms = ready.stall_shutdown_ms();
+  member.start_timeout_ms = ready.start_timeout_ms();
+  member.checksums = ready.checksums();
+  start_.SetReady(now, std::move(member), ready.size());
+  StartIfComplete();
+  return absl::OkStatus();
+}
+
+absl::Status Job::OnWaiting(Time now, SessionId session,
+                            const proto::RanksWaiting& waiting) {
+  absl::Status sound = CheckRanksWaiting(waiting);
+  if (!sound.ok()) return sound;
+  if (!LiveRanks(session).empty()) {
+    // The node's start timed out while its last ranks became ready: the
+    // messages have crossed.
+    const size_t node = *epoch_->nodes().IndexOf(session);
+    EndEpoch(absl::StrCat(
+        "the job cannot start: ",
+        ExecutorText(nodes_[session], epoch_->nodes().members()[node].ranks),
+        " has given up waiting for it"));
+  }
+  start_.Remove(session);
+  if (waiting.ranks().empty() || Refuses(session, false)) {
+    return absl::OkStatus();
+  }
+  NodeMember member = nodes_.MemberOf(session);
+  member.ranks = {waiting.ranks().begin(), waiting.ranks().end()};
+  member.local_size = waiting.local_size();
+  member.start_timeout_ms = waiting.start_timeout_ms();
+  start_.SetWaiting(now, std::move(member), waiting.size());
+  return absl::OkStatus();
+}
+
+absl::Status Job::OnElasticReady(Time now, SessionId session,
+                                 const proto::RanksReady& ready) {
+  if (absl::Status sound = CheckElasticReady(ready); !sound.ok()) return sound;
+  const Node& node = nodes_[session];
+  if (ready.round() > node.round) {
+    return InvalidArgument("ranks that are ready in round ", ready.round(),
+                           ", the node has been sent ", node.round);
+  }
+  // The message has crossed with a start or a refusal: the node sends it again.
+  if (ready.round() < node.round) return absl::OkStatus();
+  if (!ready.members().empty() && Refuses(session, true)) {
+    return absl::OkStatus();
+  }
+  absl::Status status =
+      elastic_.SetWaiting(now, nodes_.MemberOf(session), ready);
+  nodes_.Info("ranks_wait", " node=", node.node, " host=", node.host,
+              " waiting=", ready.members_size(),
+              " of_all=", elastic_.waiting());
+  if (!status.ok()) {
+    nodes_.Refuse(session, {}, status.code(), std::string(status.message()));
+  }
+  SendWanted();
+  return absl::OkStatus();
+}
+
 absl::Status Job::OnEpochMessage(Time now, SessionId session,
                                  const proto::ExecutorMessage& message) {
   const uint64_t epoch = message.epoch();
@@ -80,31 +181,20 @@ absl::Status Job::OnEpochMessage(Time now, SessionId session,
   return status;
 }
 
-absl::Status Job::CheckEpoch(uint64_t epoch) const {
-  if (epoch <= std::max(epoch_number_, said_epoch_)) return absl::OkStatus();
-  return InvalidArgument("a message of epoch ", epoch,
-                         ", the job's last epoch is ", epoch_number_);
-}
-
-void Job::EndIfDecided() {
-  if (epoch_ == nullptr || epoch_->verdict().empty()) return;
-  EndEpoch(std::string(epoch_->verdict()));
-}
-
 absl::Status Job::OnGone(SessionId session, uint64_t epoch,
                          const proto::RankGone& gone) {
   absl::Status status = CheckEpoch(epoch);
   if (!status.ok()) return status;
   elastic_.OnLeft(session, epoch, gone);
-  const NodeMember* waiting = gathering_.Find(session);
+  const NodeMember* waiting = start_.gathering().Find(session);
   // Epoch 0: the executor knew of no epoch when it sent this message.
   if (epoch == 0 && waiting != nullptr) {
     if (!waiting->HasRank(gone.rank())) {
       return InvalidArgument("rank ", gone.rank(),
                              " is gone, but is not a rank of the node");
     }
-    out_->Count(ErrorKind::kRankLost);
-    FailStart(
+    nodes_.out.Count(ErrorKind::kRankLost);
+    start_.Fail(
         absl::StrCat("the job cannot start: ", waiting->RankText(gone.rank()),
                      " ended: ", Cut(gone.how(), kMaxForeignText)),
         session);
@@ -126,19 +216,18 @@ absl::Status Job::OnGoneFromEpoch(size_t node, const proto::RankGone& gone) {
   if (epoch_->departures().Has(gone.rank())) return absl::OkStatus();
   const std::string how = Cut(gone.how(), kMaxForeignText);
   if (!gone.clean()) {
-    out_->Count(ErrorKind::kRankLost);
-    out_->Warn(LogPrefix("rank_lost"), " node=", member.node,
-               " rank=", gone.rank(), " reason=", LogValue(how));
+    nodes_.out.Count(ErrorKind::kRankLost);
+    nodes_.Warn("rank_lost", " node=", member.node, " rank=", gone.rank(),
+                " reason=", LogValue(how));
     EndEpoch(absl::StrCat(member.RankText(gone.rank()), " was lost: ", how));
     return absl::OkStatus();
   }
-  out_->Info(LogPrefix("rank_left"), " node=", member.node,
-             " rank=", gone.rank());
-  if (epoch_->pending() > 0) out_->Count(ErrorKind::kRankLeft);
+  nodes_.Info("rank_left", " node=", member.node, " rank=", gone.rank());
+  if (epoch_->pending() > 0) nodes_.out.Count(ErrorKind::kRankLeft);
   epoch_->OnRankLeft(gone.rank());
   SendWanted();
   if (epoch_->departures().AllLeft()) {
-    out_->Info(LogPrefix("epoch_end"), " reason=\"all ranks have left\"");
+    nodes_.Info("epoch_end", " reason=\"all ranks have left\"");
     DropEpoch();
     StartIfComplete();
   }
@@ -149,15 +238,14 @@ absl::Status Job::OnFailed(SessionId session, uint64_t epoch,
                            const proto::ExecutorFailed& failed) {
   absl::Status status = CheckEpoch(epoch);
   if (!status.ok()) return status;
-  const Node& node = nodes_.at(session);
   const std::string message = Cut(failed.message(), kMaxForeignText);
-  if (const NodeMember* waiting = gathering_.Find(session);
+  if (const NodeMember* waiting = start_.gathering().Find(session);
       epoch == 0 && waiting != nullptr) {
-    out_->Count(ErrorKind::kExecutorLost);
-    FailStart(absl::StrCat(
-                  "the job cannot start: ", ExecutorText(node, waiting->ranks),
-                  " failed: ", message),
-              session);
+    nodes_.out.Count(ErrorKind::kExecutorLost);
+    start_.Fail(absl::StrCat("the job cannot start: ",
+                             ExecutorText(nodes_[session], waiting->ranks),
+                             " failed: ", message),
+                session);
     return absl::OkStatus();
   }
   if (epoch_ == nullptr) return absl::OkStatus();
@@ -166,15 +254,255 @@ absl::Status Job::OnFailed(SessionId session, uint64_t epoch,
   if (!index) return absl::OkStatus();
   // Epoch 0 refers to ranks that wait; here these are ranks whose epoch has
   // started meanwhile.
-  if (epoch == 0 && epoch_->departures().LiveRanks(*index).empty()) {
-    return absl::OkStatus();
-  }
-  out_->Count(ErrorKind::kExecutorLost);
-  EndEpoch(
-      absl::StrCat(ExecutorText(node, epoch_->nodes().members()[*index].ranks),
-                   " failed: ", message));
+  if (epoch == 0 && LiveRanks(session).empty()) return absl::OkStatus();
+  nodes_.out.Count(ErrorKind::kExecutorLost);
+  EndEpoch(absl::StrCat(
+      ExecutorText(nodes_[session], epoch_->nodes().members()[*index].ranks),
+      " failed: ", message));
   return absl::OkStatus();
 }
+
+absl::Status Job::CheckEpoch(uint64_t epoch) const {
+  if (epoch <= std::max(nodes_.epoch(), said_epoch_)) return absl::OkStatus();
+  return InvalidArgument("a message of epoch ", epoch,
+                         ", the job's last epoch is ", nodes_.epoch());
+}
+
+bool Job::IsElasticEpoch() const {
+  return epoch_ != nullptr &&
+         !epoch_->nodes().members().front().clients.empty();
+}
+
+std::vector<uint32_t> Job::LiveRanks(SessionId session) const {
+  if (epoch_ == nullptr) return {};
+  const std::optional<size_t> node = epoch_->nodes().IndexOf(session);
+  if (!node) return {};
+  return epoch_->departures().LiveRanks(*node);
+}
+
+std::vector<uint32_t> Job::LiveRanks() const {
+  std::vector<uint32_t> ranks;
+  if (epoch_ == nullptr) return ranks;
+  for (size_t i = 0; i < epoch_->nodes().members().size(); ++i) {
+    const std::vector<uint32_t> live = epoch_->departures().LiveRanks(i);
+    ranks.insert(ranks.end(), live.begin(), live.end());
+  }
+  return ranks;
+}
+
+// --- Starts ------------------------------------------------------------------
+
+bool Job::Refuses(SessionId session, bool elastic) {
+  if (aborted_) {
+    nodes_.Refuse(session, {}, absl::StatusCode::kAborted, *aborted_);
+    return true;
+  }
+  const bool others_are = elastic ? !start_.gathering().empty() ||
+                                        (epoch_ != nullptr && !IsElasticEpoch())
+                                  : elastic_.active() || IsElasticEpoch();
+  if (!others_are) return false;
+  const Node& node = nodes_[session];
+  nodes_.Refuse(session, {}, absl::StatusCode::kInvalidArgument,
+                absl::StrCat("the job cannot take the ranks of ",
+                             NodeText(node.node, node.host), ": they are ",
+                             elastic ? "elastic, the others are not"
+                                     : "not elastic, the others are",
+                             "; start all ranks of a job alike"));
+  return true;
+}
+
+void Job::StartIfComplete() {
+  if (epoch_ != nullptr || recovery_ || !start_.gathering().Complete()) return;
+  const uint32_t size = start_.gathering().size();
+  Begin(start_.Take(), size);
+}
+
+void Job::Begin(std::vector<NodeMember> members, uint32_t size) {
+  nodes_.SetEpoch(std::max(nodes_.epoch(), said_epoch_) + 1);
+  const Config config = StartConfig(config_, members, &nodes_);
+  const EpochSize sizes = {size, elastic_.min_size(), elastic_.max_size()};
+  epoch_ = std::make_unique<CoordinatorEpoch>(
+      nodes_.epoch(), sizes, std::move(members), config, id(), &nodes_.out);
+  nodes_.Info("epoch_start", " size=", size,
+              " nodes=", epoch_->nodes().members().size());
+  for (const NodeMember& m : epoch_->nodes().members()) {
+    nodes_.CountStart(m.session);
+  }
+  epoch_->Start(decisions_);
+}
+
+void Job::StartElastic() {
+  // The new epoch gets a number that none of its processes has seen before.
+  nodes_.SetEpoch(
+      std::max({nodes_.epoch(), said_epoch_, elastic_.LastEpochSaid()}));
+  std::vector<NodeMember> members = elastic_.Begin(nodes_.epoch() + 1);
+  SortByRank(&members);
+  wanted_ = {};
+  uint32_t size = 0;
+  for (const NodeMember& m : members) {
+    size += static_cast<uint32_t>(m.ranks.size());
+  }
+  Begin(std::move(members), size);
+}
+
+void Job::OnElasticTime(Time now) {
+  if (!elastic_.active() || recovery_) return;
+  const Elastic::Verdict verdict =
+      elastic_.OnTime(now, epoch_ != nullptr, RunningText());
+  if (!verdict.left_behind.empty()) {
+    nodes_.out.Count(ErrorKind::kStartTimeout);
+    nodes_.Warn(
+        "ranks_left_behind", " reason=",
+        LogValue(Cut(absl::StrCat(absl::StrJoin(verdict.left_behind, ", "),
+                                  " did not call init() again within ",
+                                  SecondsText(verdict.waited)),
+                     kMaxErrorBytes)));
+  }
+  for (const Elastic::Refused& refused : verdict.refused) {
+    if (refused.code == absl::StatusCode::kDeadlineExceeded) {
+      nodes_.out.Count(ErrorKind::kStartTimeout);
+    }
+    nodes_.Refuse(refused.session, refused.clients, refused.code, refused.why);
+  }
+  if (verdict.start) StartElastic();
+  SendWanted();
+}
+
+void Job::SendWanted() {
+  if (!IsElasticEpoch()) return;
+  const std::pair<uint32_t, uint32_t> wanted(elastic_.NewRanksWanted(),
+                                             elastic_.Leaving());
+  if (wanted == wanted_ || epoch_->departures().AllLeft()) return;
+  wanted_ = wanted;
+  proto::CoordinatorMessage m;
+  m.set_epoch(nodes_.epoch());
+  m.mutable_membership_wanted()->set_new_ranks(wanted.first);
+  m.mutable_membership_wanted()->set_leaving(wanted.second);
+  for (const NodeMember& member : epoch_->nodes().members()) {
+    if (!nodes_.Has(member.session) || LiveRanks(member.session).empty()) {
+      continue;
+    }
+    nodes_.out.messages.emplace_back(member.session, m);
+  }
+}
+
+std::string Job::RunningText() const {
+  if (epoch_ == nullptr) return "";
+  const std::vector<uint32_t> ranks = LiveRanks();
+  return absl::StrCat("epoch ", nodes_.epoch(), " is running with ",
+                      RanksText(ranks),
+                      ranks.size() >= elastic_.max_size()
+                          ? ", as many as the job may have"
+                          : ", which have not left it for another one");
+}
+
+// --- A coordinator before this one (recovery.h) ------------------------------
+
+void Job::Await(Time now, SessionId session, const std::string& node) {
+  if (!recovery_) {
+    // A job that has gone on without this node does not stop for it.
+    if (nodes_.epoch() > 0 || recovered_) return;
+    recovery_.emplace(now + config_.resume_timeout);
+  }
+  recovery_->Await(session, node);
+}
+
+absl::Status Job::OnNodeState(SessionId session,
+                              const proto::NodeState& state) {
+  if (!recovery_ || !recovery_->Has(session)) {
+    if (absl::Status s = CheckNodeState(state); !s.ok()) return s;
+    TellTooLate(session, state);
+    return absl::OkStatus();
+  }
+  absl::Status status = recovery_->Take(session, state);
+  if (status.ok()) FinishRecoveryIfComplete();
+  return status;
+}
+
+void Job::FinishRecoveryIfComplete() {
+  if (recovery_ && recovery_->Complete()) FinishRecovery();
+}
+
+void Job::FinishRecovery() {
+  const Recovery recovery = *std::exchange(recovery_, std::nullopt);
+  recovered_ = true;
+  decisions_ = std::max(decisions_, recovery.LastDecision());
+  const auto last = recovery.LastEpoch(SecondsText(config_.resume_timeout));
+  if (last) nodes_.SetEpoch(std::max(nodes_.epoch(), last->start.epoch()));
+  if (last && !last->members.front().clients.empty()) {
+    elastic_.Restore(last->start, last->members);
+    wanted_ = {UINT32_MAX, UINT32_MAX};  // the nodes may have been told any
+  }
+  const bool all_left = last && last->left.size() == last->start.size();
+  const bool runs = last && last->over.empty() && !all_left;
+  std::string over = "all ranks have left";
+  if (runs) {
+    over = absl::StrCat("the job has gone on without this node, in epoch ",
+                        last->start.epoch());
+  } else if (last && !last->over.empty()) {
+    over = last->over;
+  }
+  std::vector<SessionId> told;
+  if (runs) told = ContinueEpoch(*last);
+  for (const SessionId session : recovery.Sessions()) {
+    const proto::NodeState* state = recovery.StateOf(session);
+    // Without a state, the node is told when it sends it.
+    if (state == nullptr ||
+        std::find(told.begin(), told.end(), session) != told.end()) {
+      continue;
+    }
+    if (state->has_start() && !state->has_end()) {
+      nodes_.SendEpochOver(session, state->start().epoch(), over);
+    }
+    nodes_.SendRecovered(session);
+  }
+  nodes_.Info("job_recovered", " nodes=", recovery.Sessions().size(),
+              " running=", runs ? 1 : 0);
+  if (!last || last->over.empty()) return;
+  nodes_.Warn("epoch_end", " reason=", LogValue(last->over));
+}
+
+std::vector<SessionId> Job::ContinueEpoch(const Recovery::Epoch& last) {
+  std::vector<SessionId> told;
+  std::vector<const proto::NodeState*> states(last.members.size(), nullptr);
+  static const proto::NodeState kHasNotStarted;
+  for (size_t i = 0; i < last.members.size(); ++i) {
+    const SessionId session = last.members[i].session;
+    // A node that has dropped the epoch has no part in it any more.
+    if (session == 0 ||
+        (last.states[i] != nullptr && last.states[i]->has_end())) {
+      continue;
+    }
+    states[i] = last.states[i] != nullptr ? last.states[i] : &kHasNotStarted;
+    if (last.states[i] == nullptr) nodes_.CountStart(session);
+    told.push_back(session);
+  }
+  std::vector<NodeMember> members = last.members;
+  for (NodeMember& m : members) {
+    if (m.session != 0) m.versions = nodes_[m.session].versions;
+  }
+  const proto::EpochStart& start = last.start;
+  epoch_ = std::make_unique<CoordinatorEpoch>(
+      start.epoch(),
+      EpochSize{start.size(), start.min_size(), start.max_size()},
+      std::move(members), ConfigOf(config_, start), id(), &nodes_.out);
+  epoch_->Restore(states, last.left, decisions_);
+  return told;
+}
+
+void Job::TellTooLate(SessionId session, const proto::NodeState& state) {
+  said_epoch_ = std::max(said_epoch_, state.start().epoch());
+  if (state.has_start() && !state.has_end()) {
+    nodes_.SendEpochOver(
+        session, state.start().epoch(),
+        absl::StrCat("node ", nodes_[session].node,
+                     " came back too late after the coordinator had been "
+                     "replaced"));
+  }
+  nodes_.SendRecovered(session);
+}
+
+// --- Ends --------------------------------------------------------------------
 
 void Job::Lost(Time now, SessionId session, const std::string& how) {
   LoseMember(session, how);
@@ -182,20 +510,13 @@ void Job::Lost(Time now, SessionId session, const std::string& how) {
 }
 
 void Job::LoseMember(SessionId session, const std::string& how) {
-  const Node node = nodes_.at(session);
-  nodes_.erase(session);
-  if (failed_start_) {
-    failed_start_->told.erase(session);
-    if (failed_start_->told.empty()) failed_start_.reset();
-  }
-  if (const NodeMember* waiting = gathering_.Find(session)) {
-    const std::string who = ExecutorText(node, waiting->ranks);
-    gathering_.Remove(session);
-    out_->Count(ErrorKind::kExecutorLost);
-    FailStart(absl::StrCat("the job cannot start: ", who, " ", how), 0);
-  }
-  gathering_.Lose(session, how);
-  if (gathering_.empty()) start_since_.reset();
+  const Node node = nodes_[session];
+  nodes_.Remove(session);
+  const NodeMember* waiting = start_.gathering().Find(session);
+  start_.Lose(
+      session,
+      waiting == nullptr ? std::string() : ExecutorText(node, waiting->ranks),
+      how);
   elastic_.OnLost(session);
   if (recovery_) {
     recovery_->Forget(session, how);
@@ -206,13 +527,18 @@ void Job::LoseMember(SessionId session, const std::string& how) {
   if (!index) return;
   epoch_->nodes().Disconnect(*index);
   if (epoch_->departures().LiveRanks(*index).empty()) return;
-  out_->Count(ErrorKind::kExecutorLost);
+  nodes_.out.Count(ErrorKind::kExecutorLost);
   EndEpoch(absl::StrCat(
       ExecutorText(node, epoch_->nodes().members()[*index].ranks), " ", how));
 }
 
+void Job::EndIfDecided() {
+  if (epoch_ == nullptr || epoch_->verdict().empty()) return;
+  EndEpoch(std::string(epoch_->verdict()));
+}
+
 void Job::EndEpoch(const std::string& message) {
-  out_->Warn(LogPrefix("epoch_end"), " reason=", LogValue(message));
+  nodes_.Warn("epoch_end", " reason=", LogValue(message));
   epoch_->End(message);
   DropEpoch();
   StartIfComplete();
@@ -225,17 +551,21 @@ void Job::DropEpoch() {
 
 void Job::Stop(const std::string& message) {
   if (epoch_ != nullptr) {
-    out_->Warn(LogPrefix("epoch_end"), " reason=", LogValue(message));
+    nodes_.Warn("epoch_end", " reason=", LogValue(message));
     epoch_->End(message);
     DropEpoch();
   }
-  StopElastic(message);
-  gathering_.TakeWaitingIn();
-  if (!gathering_.empty()) FailStart(message, 0);
+  for (const SessionId session : elastic_.WaitingSessions()) {
+    nodes_.Refuse(session, {}, absl::StatusCode::kAborted, message);
+  }
+  elastic_.Clear();
+  start_.Stop(message);
 }
 
+// --- Time --------------------------------------------------------------------
+
 std::optional<Time> Job::Deadline() const {
-  std::optional<Time> next = StartDeadline();
+  std::optional<Time> next = start_.Deadline();
   const auto consider = [&next](const std::optional<Time>& time) {
     if (time && (!next || *time < *next)) next = time;
   };
@@ -252,28 +582,79 @@ void Job::OnTime(Time now) {
   if (epoch_ != nullptr) epoch_->OnTime(now);
   EndIfDecided();
   OnElasticTime(now);
-  const std::optional<Time> deadline = StartDeadline();
-  if (deadline && *deadline <= now) StartTimedOut();
+  if (const auto deadline = start_.Deadline(); deadline && *deadline <= now) {
+    start_.TimeOut(
+        epoch_ == nullptr
+            ? ""
+            : absl::StrCat("epoch ", nodes_.epoch(),
+                           " is still running; end it before you start "
+                           "another"));
+  }
   NoteState(now);
 }
 
-size_t Job::live_ranks() const {
-  size_t n = 0;
-  if (epoch_ == nullptr) return n;
-  for (size_t i = 0; i < epoch_->nodes().members().size(); ++i) {
-    n += epoch_->departures().LiveRanks(i).size();
+void Job::NoteState(Time now) {
+  const std::pair<State, uint64_t> seen(state(), nodes_.epoch());
+  if (seen_ == seen) return;
+  seen_ = seen;
+  seen_since_ = now;
+}
+
+// --- The operator ------------------------------------------------------------
+
+Job::State Job::state() const {
+  if (epoch_ != nullptr) return State::kRunning;
+  if (!start_.gathering().empty() || elastic_.waiting() > 0) {
+    return State::kStarting;
   }
-  return n;
+  return nodes_.epoch() == 0 && !aborted_ ? State::kStarting : State::kEnded;
 }
 
-std::string Job::ExecutorText(const Node& node,
-                              const std::vector<uint32_t>& ranks) const {
-  return absl::StrCat("the executor of ", NodeText(node.node, node.host),
-                      " with ", RanksText(ranks));
+void Job::FillStatus(Time now, proto::JobStatus* status) const {
+  const Gathering& gathering = start_.gathering();
+  status->set_job(id());
+  status->set_epoch(nodes_.epoch());
+  status->set_state(Name(state()));
+  status->set_state_seconds(
+      std::chrono::duration<double>(now - seen_since_).count());
+  status->set_elastic(elastic_.active() || IsElasticEpoch());
+  status->set_size(gathering.empty() ? elastic_.waiting() : gathering.size());
+  if (epoch_ != nullptr) epoch_->FillStatus(status);
+  for (const auto& [session, node] : nodes_.all()) {
+    FillNodeStatus(now, session, node, epoch(), gathering, elastic_,
+                   status->add_nodes());
+  }
+  if (epoch_ != nullptr) epoch_->FillStats(now, status);
 }
 
-std::string Job::LogPrefix(absl::string_view event) const {
-  return absl::StrCat("event=", event, " job=", id_, " epoch=", epoch_number_);
+absl::StatusOr<proto::TimelineStatus> Job::RecordTimeline(
+    bool stop, absl::string_view who) {
+  if (epoch_ == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the job does not run: it is ", Name(state())));
+  }
+  if (absl::Status s = epoch_->timeline().Record(stop); !s.ok()) {
+    return s;
+  }
+  proto::JobStatus status;
+  epoch_->timeline().FillStatus(&status);
+  const proto::TimelineStatus& timeline = status.timeline();
+  nodes_.Info(stop ? "timeline_stopped" : "timeline_started",
+              " rank=", timeline.rank(), " host=", timeline.host(),
+              " path=", LogValue(timeline.path()), " who=", LogValue(who));
+  return timeline;
+}
+
+uint32_t Job::Abort(Time now, const std::string& message) {
+  const size_t told =
+      LiveRanks().size() + elastic_.waiting() + start_.gathering().ranks();
+  aborted_ = Cut(message, kMaxErrorBytes);
+  nodes_.Warn("job_aborted", " ranks=", told, " reason=", LogValue(message));
+  Stop(message);
+  // Ranks that come later are refused, without another failed start.
+  start_.ForgetFailure();
+  NoteState(now);
+  return static_cast<uint32_t>(told);
 }
 
 }  // namespace maypole::coordinator

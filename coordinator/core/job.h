@@ -10,27 +10,20 @@
 //                               was lost -> ended
 //   ended      none             RanksReady -> starting
 //
-// Ranks that have left a running epoch may already gather for the next one.
-//
-// When a start fails, the job tells all nodes that wait, and nodes that become
-// ready later (they belonged to that start), until a node that was told becomes
-// ready again: that begins a new start.
-//
-// An elastic job (its ranks say that it is one) uses elastic_ instead of the
-// gathering, which then only holds the members of an epoch while it starts.
+// Ranks that have left a running epoch may already gather for the next one: in
+// FixedStart or, if they say that they are elastic, in Elastic. Only one of the
+// two has ranks at a time.
 //
 // Thread contract: not synchronized; pure.
 //
-// Invariants: every session of the job has one entry in nodes_, among them the
-// members of the gathering and the connected members of the epoch.
+// Invariants: every session of the job is in nodes_, among them those that wait
+// and the connected members of the epoch.
 #ifndef MAYPOLE_COORDINATOR_CORE_JOB_H_
 #define MAYPOLE_COORDINATOR_CORE_JOB_H_
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -39,7 +32,8 @@
 #include "coordinator/core/actions.h"
 #include "coordinator/core/coordinator_epoch.h"
 #include "coordinator/core/membership/elastic.h"
-#include "coordinator/core/membership/gathering.h"
+#include "coordinator/core/membership/fixed_start.h"
+#include "coordinator/core/membership/job_nodes.h"
 #include "coordinator/core/recovery/recovery.h"
 #include "proto/admin.pb.h"
 #include "proto/coordinator.pb.h"
@@ -49,19 +43,12 @@ namespace maypole::coordinator {
 class Job {
  public:
   enum class State { kStarting, kRunning, kEnded };
-  struct Node {
-    std::string node;
-    std::string host;
-    std::string address;         // where the coordinator sees it; may be empty
-    VersionRange versions = {};  // that its executor speaks
-    // How many EpochStarts, and EpochEnds of epoch 0, were sent to it.
-    uint64_t round = 0;
-  };
+  using Node = JobNodes::Node;
 
   // `output` must outlive this object.
   Job(std::string id, const Config& config, JobOutput* output);
 
-  const std::string& id() const { return id_; }
+  const std::string& id() const { return nodes_.job(); }
 
   // Adds a new executor. The caller has checked that no other executor uses the
   // node's name.
@@ -74,9 +61,11 @@ class Job {
   void PostponeRecovery(Time deadline) {
     if (recovery_) recovery_->Postpone(deadline);
   }
-  std::optional<SessionId> SessionOf(const std::string& node) const;
-  bool empty() const { return nodes_.empty(); }
-  size_t nodes() const { return nodes_.size(); }
+  std::optional<SessionId> SessionOf(const std::string& node) const {
+    return nodes_.SessionOf(node);
+  }
+  bool empty() const { return nodes_.all().empty(); }
+  size_t nodes() const { return nodes_.all().size(); }
 
   // True if the session has ranks that wait for an epoch or take part in one.
   bool Needs(SessionId session) const;
@@ -100,7 +89,7 @@ class Job {
   void OnTime(Time now);
 
   // Of the running epoch, without those that have left.
-  size_t live_ranks() const;
+  size_t live_ranks() const { return LiveRanks().size(); }
   // Null if none runs.
   const CoordinatorEpoch* epoch() const { return epoch_.get(); }
   CoordinatorEpoch* epoch() { return epoch_.get(); }
@@ -113,28 +102,20 @@ class Job {
                                                        absl::string_view who);
 
  private:
-  struct FailedStart {
-    absl::StatusCode code = absl::StatusCode::kAborted;
-    std::string message;
-    std::set<SessionId> told;
-  };
-
   absl::Status Dispatch(Time now, SessionId session,
                         const proto::ExecutorMessage& message);
-  // The session's node, without ranks.
-  NodeMember MemberOf(SessionId session) const;
-  // True if ranks that are not elastic cannot wait in this job; they have been
-  // told why.
-  bool RefusesFixed(SessionId session);
   absl::Status OnReady(Time now, SessionId session,
                        const proto::RanksReady& ready);
   absl::Status OnWaiting(Time now, SessionId session,
                          const proto::RanksWaiting& waiting);
+  absl::Status OnElasticReady(Time now, SessionId session,
+                              const proto::RanksReady& ready);
   absl::Status OnGone(SessionId session, uint64_t epoch,
                       const proto::RankGone& gone);
   absl::Status OnGoneFromEpoch(size_t node, const proto::RankGone& gone);
   absl::Status OnFailed(SessionId session, uint64_t epoch,
                         const proto::ExecutorFailed& failed);
+  absl::Status OnNodeState(SessionId session, const proto::NodeState& state);
   // Handles a message that only the epoch needs.
   absl::Status OnEpochMessage(Time now, SessionId session,
                               const proto::ExecutorMessage& message);
@@ -145,77 +126,45 @@ class Job {
   bool IsCurrent(uint64_t epoch) const {
     return epoch_ != nullptr && epoch == epoch_->number();
   }
+  bool IsElasticEpoch() const;
+  // The ranks of the node that have not left the epoch.
+  std::vector<uint32_t> LiveRanks(SessionId session) const;
+  std::vector<uint32_t> LiveRanks() const;
 
+  // True if ranks of this kind cannot wait in this job; they have been told
+  // why: it was aborted, or its other ranks are of the other kind.
+  bool Refuses(SessionId session, bool elastic);
   void StartIfComplete();
-  // The config, with the values that the ranks' environment sets.
-  Config ConfigOfStart() const;
-  void ReadStallTimes(Config* config) const;
-  // Ends the epoch if it has found a reason to end.
-  void EndIfDecided();
-  std::optional<Time> StartDeadline() const;
-  void StartTimedOut();
-  // Ends the start and tells all nodes that wait, except the reporter (0:
-  // none), which knows: it may be ready for another start before the message
-  // could reach it.
-  void FailStart(const std::string& message, SessionId reporter,
-                 absl::StatusCode code = absl::StatusCode::kAborted);
-  void TellFailedStart(SessionId session);
-  // --- A coordinator before this one (job_recovery.cc) -----------------------
-  absl::Status OnNodeState(SessionId session, const proto::NodeState& state);
+  // Begins the epoch after nodes_.epoch().
+  void Begin(std::vector<NodeMember> members, uint32_t size);
+  void StartElastic();
+  void OnElasticTime(Time now);
+  // Tells the nodes of the running epoch how many ranks want to enter or leave,
+  // if that has changed.
+  void SendWanted();
+  std::string RunningText() const;
+
+  // --- A coordinator before this one -----------------------------------------
   void FinishRecoveryIfComplete();
   void FinishRecovery();
   // Returns the sessions that were told.
   std::vector<SessionId> ContinueEpoch(const Recovery::Epoch& last);
   void TellTooLate(SessionId session, const proto::NodeState& state);
-  void TellEpochOver(SessionId session, uint64_t epoch, const std::string& why);
+
   void LoseMember(SessionId session, const std::string& how);
+  // Ends the epoch if it has found a reason to end.
+  void EndIfDecided();
   void EndEpoch(const std::string& message);
   void DropEpoch();
-
-  // --- The operator (job_admin.cc) -------------------------------------------
   // Called after every event: notes since when the job has been in its state.
   void NoteState(Time now);
-  void FillStatus(Time now, SessionId session, const Node& node,
-                  proto::NodeStatus* status) const;
-  // Refuses the ranks that wait on the node, after an abort.
-  void RefuseAborted(SessionId session);
 
-  // --- Elastic jobs (job_elastic.cc) -----------------------------------------
-  absl::Status OnElasticReady(Time now, SessionId session,
-                              const proto::RanksReady& ready);
-  void OnElasticTime(Time now);
-  bool IsElasticEpoch() const;
-  bool TakesElastic() const;
-  bool TakesFixed() const;
-  // Refuses ranks of the node because they are elastic and the job is not, or
-  // the reverse.
-  void RefuseMixed(SessionId session, bool elastic);
-  // Refuses these clients of the node or, if `clients` is empty, all that wait
-  // there.
-  void RefuseWaiting(SessionId session, const std::vector<uint64_t>& clients,
-                     absl::StatusCode code, const std::string& message);
-  // Tells the nodes of the running epoch how many ranks want to enter or leave,
-  // if that has changed.
-  void SendWanted();
-  std::string RunningText() const;
-  void StartElastic();
-  void StopElastic(const std::string& message);
-
-  std::string ExecutorText(const Node& node,
-                           const std::vector<uint32_t>& ranks) const;
-  std::string LogPrefix(absl::string_view event) const;
-
-  const std::string id_;
   const Config config_;
-  JobOutput* const out_;
-  std::map<SessionId, Node> nodes_;
-  Gathering gathering_;
+  JobNodes nodes_;
+  FixedStart start_;
   Elastic elastic_;
   std::pair<uint32_t, uint32_t> wanted_;  // as sent: new ranks, leaving
-  std::optional<Time> start_since_;       // since when ranks wait for a start
-  std::optional<FailedStart> failed_start_;
   std::unique_ptr<CoordinatorEpoch> epoch_;
-  uint64_t epoch_number_ = 0;  // of the current epoch or the last one
   uint64_t said_epoch_ = 0;  // a greater one of a node that came back too late
   uint64_t decisions_ = 0;   // number of the last one, of all epochs before
   std::optional<Recovery> recovery_;

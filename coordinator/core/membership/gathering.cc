@@ -63,6 +63,10 @@ bool NodeMember::HasRank(uint32_t rank) const {
   return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
 
+uint32_t NodeMember::SmallestRank() const {
+  return *std::min_element(ranks.begin(), ranks.end());
+}
+
 std::string NodeMember::RankText(uint32_t rank) const {
   std::string out = absl::StrCat("rank ", rank, " (node ", node);
   if (host != node && !host.empty()) absl::StrAppend(&out, ", host ", host);
@@ -72,6 +76,13 @@ std::string NodeMember::RankText(uint32_t rank) const {
     absl::StrAppend(&out, ", pid ", pids[local]);
   }
   return out + ")";
+}
+
+void SortByRank(std::vector<NodeMember>* members) {
+  std::sort(members->begin(), members->end(),
+            [](const NodeMember& a, const NodeMember& b) {
+              return a.SmallestRank() < b.SmallestRank();
+            });
 }
 
 absl::Status CheckRanksReady(const proto::RanksReady& ready) {
@@ -246,6 +257,12 @@ const NodeMember* Gathering::FindWaiting(SessionId session) const {
   return nullptr;
 }
 
+size_t Gathering::ranks() const {
+  size_t n = ranks_;
+  for (const NodeMember& m : waiting_) n += m.ranks.size();
+  return n;
+}
+
 Time Gathering::StartTimeout(Time otherwise) const {
   int64_t least = 0;
   for (const std::vector<NodeMember>* all : {&members_, &waiting_}) {
@@ -255,21 +272,6 @@ Time Gathering::StartTimeout(Time otherwise) const {
     }
   }
   return least == 0 ? otherwise : Time(std::chrono::milliseconds(least));
-}
-
-std::vector<RankThreshold> Gathering::FusionThresholds() const {
-  std::vector<RankThreshold> said;
-  for (const NodeMember& m : members_) {
-    for (size_t i = 0; i < m.fusion_thresholds.size(); ++i) {
-      if (m.fusion_thresholds[i] < 0) continue;
-      said.push_back({m.ranks[i], m.fusion_thresholds[i]});
-    }
-  }
-  std::sort(said.begin(), said.end(),
-            [](const RankThreshold& a, const RankThreshold& b) {
-              return a.rank < b.rank;
-            });
-  return said;
 }
 
 std::string Gathering::MissingText() const {
@@ -303,13 +305,7 @@ std::string Gathering::MissingText() const {
 std::vector<NodeMember> Gathering::Take() {
   std::vector<NodeMember> out = std::move(members_);
   Clear();
-  auto smallest = [](const NodeMember& m) {
-    return *std::min_element(m.ranks.begin(), m.ranks.end());
-  };
-  std::sort(out.begin(), out.end(),
-            [&](const NodeMember& a, const NodeMember& b) {
-              return smallest(a) < smallest(b);
-            });
+  SortByRank(&out);
   return out;
 }
 

@@ -47,15 +47,13 @@ struct NodeMember {
   std::vector<uint64_t> clients = {};
 
   bool HasRank(uint32_t rank) const;
+  uint32_t SmallestRank() const;
   // "rank 3 (node n1, host h, pid 77)"
   std::string RankText(uint32_t rank) const;
 };
 
-// The fusion threshold that a rank's environment sets.
-struct RankThreshold {
-  uint32_t rank = 0;
-  int64_t bytes = 0;
-};
+// In the order of an epoch's nodes: by smallest rank.
+void SortByRank(std::vector<NodeMember>* members);
 
 // Refuses messages that no correct executor sends: no ranks, too many ranks,
 // sizes out of range.
@@ -93,10 +91,9 @@ class Gathering {
   // Searches the nodes that wait for local ranks.
   const NodeMember* FindWaiting(SessionId session) const;
   const std::vector<NodeMember>& members() const { return members_; }
+  // How many ranks are there, those of nodes that wait for others included.
+  size_t ranks() const;
   uint32_t size() const { return members_.empty() ? waiting_size_ : size_; }
-
-  // The thresholds of the members' ranks that set one, by rank.
-  std::vector<RankThreshold> FusionThresholds() const;
 
   // How long they wait for a start: the shortest of all ranks' timeouts, or
   // `otherwise` if none sets one.
@@ -106,8 +103,7 @@ class Gathering {
   // 2 ranks), node b with ranks 2,3"
   std::string MissingText() const;
 
-  // Removes and returns the members of a complete gathering, ordered by their
-  // smallest rank.
+  // Removes and returns the members of a complete gathering, SortByRank().
   std::vector<NodeMember> Take();
 
  private:

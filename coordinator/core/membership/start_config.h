@@ -1,0 +1,23 @@
+// The config of an epoch: the coordinator's, with what the ranks' environment
+// sets.
+//
+// Thread contract: pure.
+#ifndef MAYPOLE_COORDINATOR_CORE_MEMBERSHIP_START_CONFIG_H_
+#define MAYPOLE_COORDINATOR_CORE_MEMBERSHIP_START_CONFIG_H_
+
+#include <vector>
+
+#include "coordinator/core/actions.h"
+#include "coordinator/core/membership/gathering.h"
+#include "coordinator/core/membership/job_nodes.h"
+
+namespace maypole::coordinator {
+
+// The members' ranks may set checksums, the fusion threshold and the stall
+// times. `log` gets a warning where they do not fit one another.
+Config StartConfig(Config config, const std::vector<NodeMember>& members,
+                   JobNodes* log);
+
+}  // namespace maypole::coordinator
+
+#endif  // MAYPOLE_COORDINATOR_CORE_MEMBERSHIP_START_CONFIG_H_
