@@ -339,6 +339,7 @@ class Script {
         return m;
       case 5:
         m.set_epoch(Epoch());
+        m.mutable_names_retired();
         for (uint32_t i = feed_.Below(3); i > 0; --i) {
           m.mutable_names_retired()->add_ids(feed_.Below(6));
         }

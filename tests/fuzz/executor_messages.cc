@@ -283,6 +283,7 @@ proto::ExecutorMessage Coordinated::NodeStats(Player* p) {
 proto::ExecutorMessage Coordinated::Retire(Player* p) {
   proto::ExecutorMessage m;
   m.set_epoch(Epoch(*p));
+  m.mutable_retire_names();
   for (const auto& [key, id] : p->ids) {
     if (id != 0 && feed_.OnceIn(2)) m.mutable_retire_names()->add_ids(id);
   }

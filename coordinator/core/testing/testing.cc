@@ -330,6 +330,7 @@ proto::ExecutorMessage Present(
     uint64_t epoch, const std::vector<proto::PresentOperation>& operations) {
   proto::ExecutorMessage m;
   m.set_epoch(epoch);
+  m.mutable_presence();
   for (const auto& op : operations)
     *m.mutable_presence()->add_operations() = op;
   return m;

@@ -79,6 +79,7 @@ TEST_F(CommunicatorsTest, TwoNodesRunInTheCoordinatorsOrder) {
   EXPECT_EQ(ids[0].communicator_id().number(), 1u);
   EXPECT_EQ(ids[0].communicator_id().id(), "id");
   proto::CoordinatorMessage id;
+  id.set_epoch(1);
   *id.mutable_communicator_id() = ids[0].communicator_id();
   core_.OnCoordinator(id);
   EXPECT_EQ(Take<ConnectGpus>().at(0).communicator.size, 4u);
