@@ -14,7 +14,9 @@ import unittest
 
 import harness
 import installed
+import machines
 import pypi_torch
+import ssh_fixture
 
 DIRECTORY = tempfile.mkdtemp(prefix="mpd", dir="/tmp")
 PROGRAMS = os.path.join(harness.ROOT, "tests", "programs", "torch_distributed")
@@ -54,6 +56,15 @@ class TorchDistributedTest(unittest.TestCase):
     @unittest.skipUnless(LONG, "with --all")
     def test_the_same_over_nodes(self):
         self.assertIn("right: maypole.torch; any source", self.run_program(4, 2, "groups.py"))
+
+    @unittest.skipUnless(LONG, "with --all")
+    @unittest.skipIf(ssh_fixture.available(), ssh_fixture.available())
+    def test_machines_with_ipv6_alone(self):
+        """The store's address, and the ports for receives from any rank."""
+        with ssh_fixture.SshMachines(addresses=[[a] for a in machines.V6]) as net:
+            job = net.start(["-H", "a:2,b:2", harness.PYTHON, os.path.join(PROGRAMS, "groups.py")])
+            self.assertEqual(job.wait(300), 0, job.stderr())
+            self.assertIn("right: maypole.torch; any source", job.stdout())
 
     def torchrun(self, program, *args, options=()):
         env = harness.environment({"MAYPOLE_RUNTIME_DIR": DIRECTORY, "TMPDIR": DIRECTORY})

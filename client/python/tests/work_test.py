@@ -63,7 +63,7 @@ class WorkTest(unittest.TestCase):
         patch.start()
         self.addCleanup(patch.stop)
         self.used_on = []
-        self.tensor = types.SimpleNamespace(device=DEVICE, layout=torch.strided, record_stream=self.used_on.append)
+        self.tensor = types.SimpleNamespace(device=DEVICE, is_cuda=True, layout=torch.strided, record_stream=self.used_on.append)
         self.thread.stream = self.mine = Stream()
         self.others = Stream()
 
@@ -95,7 +95,7 @@ class WorkTest(unittest.TestCase):
         self.assertEqual(self.mine.awaited, [])
 
     def test_a_sparse_tensor_which_has_no_streams_ends_well(self):
-        self.tensor = types.SimpleNamespace(device=DEVICE, layout=torch.sparse_coo)
+        self.tensor = types.SimpleNamespace(device=DEVICE, is_cuda=True, layout=torch.sparse_coo)
         work = self.work()
         self.assertTrue(work.wait())
         self.assertEqual(len(self.mine.recorded), 1)

@@ -4,12 +4,17 @@ Started by a launcher, on $PROGRAMS_DEVICE (training.py). Rank 0 prints 'equal: 
 names the operation.
 """
 
+import inspect
+from unittest import mock
+
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import _make_nccl_premul_sum
 from training import DEVICE
 
 import maypole.torch.distributed  # noqa: F401 - torch before 2.15 does not find the backend itself
+from maypole import _native
+from maypole.common import operations
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8, torch.int8)
 BYTES = (torch.bool, torch.complex64)  # of operations that only move data
@@ -234,6 +239,26 @@ def subgroups(rank, size):
     dist.barrier()
 
 
+def hints(ours):
+    """Who waits at once says so to the library, which then wakes no other thread, and asks other nodes at once."""
+    if not hasattr(dist.AllreduceOptions(), "asyncOp"):
+        return
+    awaited = []
+    start = operations.start
+
+    def noted(pending):
+        awaited.append(dict(zip(inspect.signature(_native.Library.packed).parameters, (None, *pending.arguments)))["awaited"])
+        return start(pending)
+
+    with mock.patch.object(operations, "start", noted):
+        tensor = torch.ones(3)
+        dist.all_reduce(tensor, group=ours)
+        dist.all_reduce(tensor, group=ours, async_op=True).wait()
+        dist.broadcast(tensor, 0, ours)
+        dist.all_gather([torch.ones(3) for _ in range(dist.get_world_size())], tensor, ours, async_op=True).wait()
+    same("who waits at once", [torch.tensor(awaited)], [torch.tensor([True, False, True, False])])
+
+
 def main():
     if DEVICE.type == "cuda":  # also of tensors that name none
         torch.set_default_device(DEVICE)
@@ -246,6 +271,7 @@ def main():
     reductions(groups, rank, size)
     moves(dist.group.WORLD, rank, size)
     only_ours(dist.group.WORLD, rank, size)
+    hints(dist.group.WORLD)
     objects(None, rank, size)
     point_to_point(rank, size)
     subgroups(rank, size)

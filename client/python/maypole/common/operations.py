@@ -48,7 +48,7 @@ class Pending:
     """
 
     __slots__ = ("arguments", "native", "input", "output", "finish",
-                 "finish_releases", "error")
+                 "finish_releases", "error", "status")
 
     def __init__(self, arguments: Optional[_native.Arguments],
                  input_owner: Any, output_owner: Any,
@@ -56,6 +56,7 @@ class Pending:
                  finish_releases: bool):
         self.arguments = arguments
         self.native: Optional[int] = None
+        self.status: Optional[int] = None  # of the end, if wait_until() has seen it
         self.input = input_owner
         self.output = output_owner
         self.finish = finish
@@ -100,6 +101,7 @@ class Pending:
             if left <= 0:
                 return library.last_error()
             status = library.wait(native, _native.wait_or_give_up(left))
+        self.status = status
         return None
 
     def call_when_done(self, function: Callable[[], None]) -> None:
@@ -111,7 +113,8 @@ class Pending:
             _native.library().call_when_done(native, function)
 
     def _await_end(self, native: int) -> None:
-        status = await_end(native)
+        # An error is taken from the library again, with its text.
+        status = self.status if self.status == _native.OK else await_end(native)
         if status != _native.OK:
             self._end(native, None, from_status(status, _native.library().last_error()))
         elif self.finish is None:

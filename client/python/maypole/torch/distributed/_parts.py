@@ -24,6 +24,7 @@ _REDUCTIONS = {
     ReduceOp.PRODUCT: Product,
     ReduceOp.PREMUL_SUM: Sum,
 }
+_WITHOUT_FACTOR = {kind: op for kind, op in _REDUCTIONS.items() if kind != ReduceOp.PREMUL_SUM}
 # Not Maypole's: from all ranks' inputs, on each rank.
 _BITWISE = {
     ReduceOp.BAND: torch.bitwise_and,
@@ -128,11 +129,15 @@ def _reduced(tensor: torch.Tensor, op: Any, into: Optional[torch.Tensor] = None)
     """The reduction of `tensor`, into itself or into another one of its shape and strides."""
     kind = _red_op(op)
     target = tensor if into is None else into
-    if kind in _BITWISE:
-        return Part(partial(_submissions.allgather, _rows(tensor)), partial(_copy_bitwise, target, kind))
+    reduction = _WITHOUT_FACTOR.get(kind)  # one look-up: it takes longer than one in a dict of strings, in each call
+    factor = 1.0
+    if reduction is None:
+        if kind in _BITWISE:
+            return Part(partial(_submissions.allgather, _rows(tensor)), partial(_copy_bitwise, target, kind))
+        reduction, factor = _reduction(kind), _factor(op)
     if into is not None:
         into.copy_(tensor)
-    return _allreduce(target, _reduction(kind), _factor(op))
+    return _allreduce(target, reduction, factor)
 
 
 def _scattered(ranks: GroupRanks, output: torch.Tensor, rows: torch.Tensor, op: Any) -> Part:

@@ -408,8 +408,10 @@ class ProcessGroup(dist.ProcessGroup):
         process_set = id_of(self._process_set)
         place = self._names.next((what, *((t.dtype, t.shape) for t in equal)))
         name = f"{self._shown}#{place}"
+        # Then the function that torch has called waits next.
+        awaited = len(parts) == 1 and not getattr(opts, "asyncOp", True)
         pendings = [
-            part.describe(name=name if index == 0 else f"{name}.{index}", process_set=process_set)
+            part.describe(name=name if index == 0 else f"{name}.{index}", process_set=process_set, awaited=awaited)
             for index, part in enumerate(parts)
         ]
         try:
@@ -425,16 +427,14 @@ class ProcessGroup(dist.ProcessGroup):
         except HorovodInternalError as error:
             raise dist.DistBackendError(f"{called}: {error}{failed(error)}") from None
         self._latest[place] = [pending.native for pending in pendings]
-        finishes = [part.finish for part in parts]
         finish: Optional[Finish] = None
-        if any(f is not None for f in finishes):
+        finishes = [(index, part.finish) for index, part in enumerate(parts) if part.finish is not None]
+        if finishes:
 
-            def finish_all(results: list[Any]) -> None:
-                for each, result in zip(finishes, results):
-                    if each is not None:
-                        each(result)
+            def finish(results: list[Any]) -> None:
+                for index, each in finishes:
+                    each(results[index])
 
-            finish = finish_all
         timeout = getattr(opts, "timeout", None)
         if timeout is None or timeout.total_seconds() <= 0:
             timeout = self._timeout

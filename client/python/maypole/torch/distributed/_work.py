@@ -77,23 +77,24 @@ class Work(dist._Work):
     Thread contract: any thread.
     """
 
+    _keeps_tensors = True
+    _ended = False
+    _error: Optional[Exception] = None
+    _future: Optional[_Future] = None
+    _received: Optional[Matched] = None
+    # Of each CUDA device: the stream on which results were written, and when.
+    _written: Sequence[tuple[torch.cuda.Stream, torch.cuda.Event]] = ()
+
     def __init__(self, what: str, pendings: Sequence[Any], tensors: list[torch.Tensor],
                  finish: Optional[Finish], timeout: datetime.timedelta, failed: Failed = lambda error: ""):
         super().__init__()
         self._what = what
         self._failed = failed
-        self._keeps_tensors = True
-        self._received = next((p for p in pendings if isinstance(p, Matched)), None)
         self._pendings = list(pendings)
         self._tensors = tensors
         self._finish = finish
         self._timeout = timeout
         self._lock = threading.RLock()
-        self._ended = False
-        self._error: Optional[Exception] = None
-        self._future: Optional[_Future] = None
-        # Of each CUDA device: the stream on which results were written, and when.
-        self._written: list[tuple[torch.cuda.Stream, torch.cuda.Event]] = []
 
     @classmethod
     def together(cls, what: str, works: Sequence["Work"], timeout: datetime.timedelta) -> "Work":
@@ -202,18 +203,21 @@ class Work(dist._Work):
                 self._error = dist.DistBackendError(f"{self._what}: {error}{self._failed(error)}")
             except Exception as error:
                 self._error = error
+            self._received = next((p for p in self._pendings if isinstance(p, Matched)), None)
             self._pendings, self._finish = [], None
             self._ended = True
 
     def _note_streams(self) -> None:
         """Notes that results have been written on the current streams."""
+        written = []
         for device in self._devices():
             stream = torch.cuda.current_stream(device)
             for tensor in self._tensors:
                 # Without effect if the tensor is from there; a sparse one's parts are new.
                 if tensor.device == device and tensor.layout == torch.strided:
                     tensor.record_stream(stream)
-            self._written.append((stream, stream.record_event()))
+            written.append((stream, stream.record_event()))
+        self._written = written
 
     def _bring_results(self) -> None:
         """Makes the current streams wait for results that were written on others."""
@@ -224,7 +228,7 @@ class Work(dist._Work):
 
     def _devices(self) -> list[torch.device]:
         """The CUDA devices of the tensors."""
-        return sorted({t.device for t in self._tensors if t.device.type == "cuda"}, key=str)
+        return sorted({t.device for t in self._tensors if t.is_cuda}, key=str)
 
     def _forget_tensors(self) -> None:
         if not self._keeps_tensors:
