@@ -389,11 +389,14 @@ void Job::SendWanted() {
 std::string Job::RunningText() const {
   if (epoch_ == nullptr) return "";
   const std::vector<uint32_t> ranks = LiveRanks();
-  return absl::StrCat("epoch ", nodes_.epoch(), " is running with ",
-                      RanksText(ranks),
-                      ranks.size() >= elastic_.max_size()
-                          ? ", as many as the job may have"
-                          : ", which have not left it for another one");
+  std::string out = absl::StrCat("epoch ", nodes_.epoch(), " is running with ",
+                                 RanksText(ranks));
+  if (ranks.size() >= elastic_.max_size()) {
+    absl::StrAppend(&out, ", as many as the job may have");
+  } else {
+    absl::StrAppend(&out, ", which have not left it for another one");
+  }
+  return out;
 }
 
 // --- A coordinator before this one (recovery.h) ------------------------------

@@ -133,8 +133,7 @@ void ExecutorCore::OnEpochEnd(uint64_t epoch, const proto::EpochEnd& end) {
     if (gathering_.empty()) SayWaiting();  // tells the new round_, see above
     return;
   }
-  if (phase_ == Phase::kReady && epoch_ &&
-      epoch == epoch_->info().epoch) {
+  if (phase_ == Phase::kReady && epoch_ && epoch == epoch_->info().epoch) {
     return ForgetEpoch();  // the previous epoch, which was draining
   }
   if (epoch == 0 && phase_ == Phase::kIdle) {
@@ -151,8 +150,7 @@ void ExecutorCore::OnEpochEnd(uint64_t epoch, const proto::EpochEnd& end) {
     }
   } else if (epoch == epoch_number() && phase_ == Phase::kRunning) {
     FailEpoch(CodeOf(end.code()), TextOf(end));
-  } else if (epoch == epoch_number() && phase_ == Phase::kIdle &&
-             epoch_) {
+  } else if (epoch == epoch_number() && phase_ == Phase::kIdle && epoch_) {
     epoch_.reset();
     actions_.push_back(DropEpoch{});
   }

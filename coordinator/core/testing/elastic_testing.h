@@ -64,8 +64,7 @@ struct ElasticNode {
   uint64_t Round() const {
     uint64_t n = 0;
     for (const proto::CoordinatorMessage& m : executor->inbox) {
-      n += m.has_epoch_start() ||
-           (m.has_epoch_end() && m.epoch() == 0);
+      n += m.has_epoch_start() || (m.has_epoch_end() && m.epoch() == 0);
     }
     return n;
   }

@@ -32,9 +32,7 @@ class ReceivedEnd {
       : received_(std::move(message)) {}
   uint64_t epoch() const { return received_.epoch(); }
   int code() const { return received_.epoch_end().code(); }
-  const std::string& message() const {
-    return received_.epoch_end().message();
-  }
+  const std::string& message() const { return received_.epoch_end().message(); }
   const auto& clients() const { return received_.epoch_end().clients(); }
 
  private:

@@ -23,7 +23,6 @@ namespace maypole::worker {
 
 class PresenceBatch {
  public:
-
   // Adds the entry's `reported` generation with its signatures.
   void Add(const SlotEntry& entry);
   // The `reported` generation, which was added before, has become urgent.

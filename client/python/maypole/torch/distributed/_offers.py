@@ -296,7 +296,7 @@ def own_address() -> str:
 
 
 def _listen() -> socket.socket:
-    """A socket at a port of its own: on loopback if the job is on this host only, else on all IPv4 and IPv6 addresses."""
+    """A socket at a port of its own: on loopback if the job is on this host only, else on all addresses."""
     if basics.cross_size() == 1:
         return socket.create_server(("127.0.0.1", 0))
     if socket.has_dualstack_ipv6():
