@@ -9,7 +9,7 @@ _SIOCGIFADDR = 0x8915  # netdevice(7)
 
 
 def address_of(interface: str) -> Optional[str]:
-    """The first IPv4 address of this host's network interface, else its first global IPv6 address; None if it has none."""
+    """The first IPv4 address of this host's network interface, else its first global IPv6 address, else None."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         try:
             answer = fcntl.ioctl(asking.fileno(), _SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
