@@ -407,7 +407,7 @@ void Job::Await(Time now, SessionId session, const std::string& node) {
     if (nodes_.epoch() > 0 || recovered_) return;
     recovery_.emplace(now + config_.resume_timeout);
   }
-  recovery_->Await(session, node);
+  recovery_->Await(now, session, node);
 }
 
 absl::Status Job::OnNodeState(SessionId session,

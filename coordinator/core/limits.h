@@ -52,6 +52,10 @@ inline constexpr std::chrono::milliseconds kLeavePause(20);
 // coordinator before this one knew.
 inline constexpr size_t kMaxHeldBytes = size_t{64} << 20;
 
+// What a node that has come back to another coordinator has at least for its
+// state, which follows its hello.
+inline constexpr std::chrono::milliseconds kStateTime{1000};
+
 // A job's stall check and stall shutdown: a year.
 inline constexpr int64_t kMaxStallMs = int64_t{1000} * 3600 * 24 * 365;
 

@@ -265,9 +265,19 @@ absl::Status CheckNodeState(const proto::NodeState& state) {
   return status.ok() ? CheckCommunicators(state) : status;
 }
 
-void Recovery::Await(SessionId session, const std::string& node) {
-  reports_[session].node = node;
+void Recovery::Await(Time now, SessionId session, const std::string& node) {
+  Report& report = reports_[session];
+  report.node = node;
+  report.awaited_until = std::min(now, deadline_) + kStateTime;
   lost_.erase(node);
+}
+
+Time Recovery::deadline() const {
+  Time last = deadline_;
+  for (const auto& [session, report] : reports_) {
+    if (!report.state) last = std::max(last, report.awaited_until);
+  }
+  return last;
 }
 
 absl::Status Recovery::Take(SessionId session, const proto::NodeState& state) {

@@ -9,7 +9,7 @@
 // another node may have been told of a new one.
 //
 //   Recovery recovery(now + resume_timeout);
-//   recovery.Await(session, "n0");               // its NodeState follows
+//   recovery.Await(now, session, "n0");          // its NodeState follows
 //   absl::Status s = recovery.Take(session, message.node_state());
 //   if (recovery.Complete()) ...recovery.LastEpoch()...
 //
@@ -43,14 +43,16 @@ class Recovery {
  public:
   explicit Recovery(Time deadline) : deadline_(deadline) {}
 
-  void Await(SessionId session, const std::string& node);
+  void Await(Time now, SessionId session, const std::string& node);
   // An error means that the executor violates the protocol.
   absl::Status Take(SessionId session, const proto::NodeState& state);
   // The session has ended; `how` completes "the executor of node n1 ".
   void Forget(SessionId session, const std::string& how);
 
   bool Complete() const;
-  Time deadline() const { return deadline_; }
+  // Later for a node that came back in time, but only just: its state is on its
+  // way.
+  Time deadline() const;
   void Postpone(Time deadline) { deadline_ = deadline; }
   bool Has(SessionId session) const { return reports_.contains(session); }
   std::vector<SessionId> Sessions() const;
@@ -76,6 +78,7 @@ class Recovery {
  private:
   struct Report {
     std::string node;
+    Time awaited_until{};
     std::optional<proto::NodeState> state;
   };
 

@@ -183,6 +183,30 @@ TEST_F(RecoveryTest, ANodeThatDoesNotComeBackEndsTheEpochByName) {
   EXPECT_NE(b.ends[0].message().find("came back too late"), std::string::npos);
 }
 
+TEST_F(RecoveryTest, AStateThatIsOnItsWayAtTheDeadlineIsAwaited) {
+  Executor& a = TakeOver(0);
+  after_.Pass(seconds(3) - std::chrono::milliseconds(1));
+  Executor& b = TakeOver(1, /*say_state=*/false);
+  after_.Pass(std::chrono::milliseconds(500));
+  EXPECT_TRUE(a.ends.empty());
+  Say(b, 1);
+  EXPECT_TRUE(a.Last().has_recovered());
+  EXPECT_EQ(a.Last().epoch(), 1u);
+  after_.Pass(seconds(5));
+  EXPECT_TRUE(a.ends.empty());
+}
+
+TEST_F(RecoveryTest, AStateThatDoesNotFollowIsAwaitedForASecond) {
+  Executor& a = TakeOver(0);
+  after_.Pass(seconds(3) - std::chrono::milliseconds(1));
+  TakeOver(1, /*say_state=*/false);
+  after_.Pass(std::chrono::milliseconds(999));
+  EXPECT_TRUE(a.ends.empty());
+  after_.Pass(std::chrono::milliseconds(1));
+  ASSERT_EQ(a.ends.size(), 1u);
+  EXPECT_NE(a.ends[0].message().find("node n1"), std::string::npos);
+}
+
 TEST_F(RecoveryTest, WhatHasEndedOnOneNodeEndsOnAll) {
   state_[1].mutable_end()->set_code(10);
   state_[1].mutable_end()->set_message("rank 1 died");
