@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "common/encryption_mode.h"
+
 namespace maypole::session {
 namespace {
 
@@ -25,7 +27,7 @@ Status Bad(const std::string& what) {
 }  // namespace
 
 bool IsJobVariable(std::string_view name) {
-  if (name == kNcclLibraryVariable) return true;
+  if (name == kNcclLibraryVariable || name == kEncryptionVariable) return true;
   for (const char* const blocking : kBlockingVariables) {
     if (name == blocking) return false;
   }

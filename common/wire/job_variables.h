@@ -8,7 +8,8 @@
 // those of the job's first rank. CUDA_VISIBLE_DEVICES is not among them: it
 // differs between ranks, and an executor must see the GPUs of all.
 // MAYPOLE_NCCL_LIBRARY is among them, too: the file of the NCCL that the rank
-// has loaded (torch's wheel brings one).
+// has loaded (torch's wheel brings one); and MAYPOLE_NETWORK_ENCRYPTION, since
+// executors are what encrypts (common/encryption_mode.h).
 //
 //   [ Hello ] NAME=value \0 NAME=value \0 ...     header.size: of all of it
 //

@@ -63,6 +63,14 @@ TEST(JobVariablesTest, TheRanksNcclTravelsUnlessTheUserNamesOne) {
   EXPECT_EQ(Packed({}, "/a\nb/libnccl.so.2").size(), sizeof(Hello));
 }
 
+TEST(JobVariablesTest, WhatTheJobWantsOfTheNetworkTravels) {
+  std::vector<std::string> variables;
+  const char* const given = "MAYPOLE_NETWORK_ENCRYPTION=require";
+  ASSERT_TRUE(
+      Parse(Packed({given, "MAYPOLE_NETWORK_ENCRYPTIONS=1"}), &variables).ok());
+  EXPECT_EQ(variables, (std::vector<std::string>{given}));
+}
+
 TEST(JobVariablesTest, AHelloWithoutVariablesIsAHello) {
   EXPECT_EQ(Packed({"PATH=/bin"}).size(), sizeof(Hello));
   std::vector<std::string> variables = {"old"};
