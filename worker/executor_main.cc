@@ -72,9 +72,7 @@ void Refuse(int client, uint32_t version, const absl::Status& why) {
 
 // Ends a process that cannot serve its job. Clients that were handed over get a
 // Refused with the reason.
-[[noreturn]] void RefuseAllAndEnd(int control, const char* event,
-                                  const absl::Status& why) {
-  spdlog::error("event={} reason={}", event, LogValue(why.message()));
+[[noreturn]] void RefuseAllAndEnd(int control, const absl::Status& why) {
   // From now on the agent itself refuses new clients of this job.
   shutdown(control, SHUT_RD);
   Received message;
@@ -158,13 +156,14 @@ std::unique_ptr<Backend> MakeBackend(const WorkerFlags& f,
   o.encryption = encryption;
   o.on_encrypted = [job = setup.job, epoch = prepare.epoch,
                     encryption](const EncryptedNodes& nodes) {
-    // Who wants encryption is to see that some of it is missing.
-    const bool partly = encryption == EncryptionMode::kOn && nodes.clear > 0;
-    spdlog::log(partly ? spdlog::level::warn : spdlog::level::info,
-                "event=network_encryption job={} epoch={} mode={} "
-                "encrypted_nodes={} clear_nodes={} suite={}",
-                job, epoch, Name(encryption), nodes.encrypted, nodes.clear,
-                nodes.suite.empty() ? "none" : nodes.suite);
+    spdlog::info(
+        "event=network_encryption job={} epoch={} mode={} encrypted_nodes={} "
+        "clear_nodes={} suite={}",
+        job, epoch, Name(encryption), nodes.encrypted, nodes.clear,
+        nodes.suite.empty() ? "none" : nodes.suite);
+    if (encryption == EncryptionMode::kOff || nodes.clear == 0) return;
+    spdlog::warn("event=nodes_in_the_clear job={} epoch={} nodes={}", job,
+                 epoch, nodes.clear);
   };
   o.max_levels = f.network_levels;
   o.on_measured = [job = setup.job,
@@ -223,7 +222,10 @@ absl::Status ExecutorMain(const WorkerFlags& flags, Fd stop_signals) {
   if (setup->change_user) {
     const absl::Status s = BecomeUser(
         setup->uid, setup->gid, std::chrono::milliseconds(kGroupLookupMs));
-    if (!s.ok()) RefuseAllAndEnd(control.get(), "user_refused", s);
+    if (!s.ok()) {
+      spdlog::error("event=user_refused reason={}", LogValue(s.message()));
+      RefuseAllAndEnd(control.get(), s);
+    }
     Protect();  // the kernel reset it when the uid changed
   }
   absl::StatusOr<TlsOptions> tls = ReadSealedTls(std::move(tls_fd));
@@ -231,12 +233,16 @@ absl::Status ExecutorMain(const WorkerFlags& flags, Fd stop_signals) {
   const absl::StatusOr<EncryptionMode> encryption =
       JobEncryption(flags, tls->enabled());
   if (!encryption.ok()) {
-    RefuseAllAndEnd(control.get(), "job_refused", encryption.status());
+    const absl::Status& s = encryption.status();
+    spdlog::error("event=encryption_refused job={} reason={}", setup->job,
+                  LogValue(s.message()));
+    RefuseAllAndEnd(control.get(), s);
   }
   absl::StatusOr<SharedStats> stats = SharedStats::Attach(std::move(stats_fd));
   if (!stats.ok()) return stats.status();
   ExecutorOptions options;
   options.core = MakeCoreOptions(flags, *setup);
+  options.core.nccl_between_nodes = *encryption != EncryptionMode::kRequire;
   const nccl::Nccl* const nccl = FindNccl(options.core.job);
   if (nccl != nullptr) {
     options.core.nccl_version = static_cast<uint32_t>(nccl->version);

@@ -73,7 +73,7 @@ void Store(DType dtype, std::byte* p, int value) {
   }
 }
 
-// With so many nodes, in the clear and encrypted.
+// With this number of nodes, in the clear and encrypted.
 class TcpBackendTest
     : public testing::TestWithParam<std::tuple<uint32_t, EncryptionMode>> {
  protected:
@@ -506,7 +506,8 @@ constexpr EncryptionMode kRequire = EncryptionMode::kRequire;
 // Nodes with a mode each.
 class Mixed {
  public:
-  explicit Mixed(const std::vector<EncryptionMode>& modes)
+  explicit Mixed(const std::vector<EncryptionMode>& modes,
+                 std::chrono::milliseconds timeout = std::chrono::seconds(10))
       : reports(modes.size()), results(modes.size()) {
     const auto n = static_cast<uint32_t>(modes.size());
     for (uint32_t i = 0; i < n; ++i) {
@@ -515,7 +516,7 @@ class Mixed {
           .nonce = 1,
           .node_names = {"node n0 (host a)", "node n1 (host b)",
                          "node n2 (host c)"},
-          .connect_timeout = std::chrono::seconds(10)};
+          .connect_timeout = timeout};
       options.encryption = modes[i];
       options.on_encrypted = [this, i](const EncryptedNodes& nodes) {
         reports[i] = nodes;
@@ -623,7 +624,7 @@ TEST(TcpBackendEncryption, ChangedOffersAreRefusedAndNamed) {
 // Two nodes, of which one is aborted while the other one makes handshakes.
 TEST(TcpBackendEncryption, AbortEndsAHandshake) {
   for (int round = 0; round < 20; ++round) {
-    Mixed nodes({kOn, kOn});
+    Mixed nodes({kOn, kOn}, std::chrono::milliseconds(300));
     std::thread stop([&] {
       std::this_thread::sleep_for(std::chrono::microseconds(200 * round));
       nodes.backends[0]->Abort();

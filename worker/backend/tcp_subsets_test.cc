@@ -105,7 +105,7 @@ std::vector<Step> MakeProgram(uint32_t nodes, size_t chunks, uint32_t seed) {
   return program;
 }
 
-// With so many nodes, in the clear and encrypted.
+// With this number of nodes, in the clear and encrypted.
 class TcpSubsetsTest
     : public testing::TestWithParam<std::tuple<uint32_t, EncryptionMode>> {
  protected:
