@@ -20,8 +20,8 @@ Status ParseEncryptionMode(std::string_view name, std::string_view text,
                            EncryptionMode* mode) {
   *mode = EncryptionMode::kOff;
   if (text.empty()) return Status();
-  for (const auto known : {EncryptionMode::kOff, EncryptionMode::kOn,
-                           EncryptionMode::kRequire}) {
+  for (const auto known :
+       {EncryptionMode::kOff, EncryptionMode::kOn, EncryptionMode::kRequire}) {
     if (text != Name(known)) continue;
     *mode = known;
     return Status();

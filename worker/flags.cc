@@ -282,14 +282,13 @@ absl::StatusOr<WorkerFlags> ReadFlags(const std::vector<std::string>& args) {
   if (f.node.empty()) f.node = HostName();
   if (f.host.empty()) f.host = HostName();
   if (absl::Status s = Check(f); !s.ok()) return s;
-  const Status encryption =
-      ParseEncryptionMode("--network_encryption", texts.network_encryption,
-                          &f.network_encryption);
+  const Status encryption = ParseEncryptionMode(
+      "--network_encryption", texts.network_encryption, &f.network_encryption);
   if (!encryption.ok()) return ToAbsl(encryption);
   if (f.executor) return f;
   if (absl::Status s = ReadSecrets(texts, &f); !s.ok()) return s;
-  if (absl::Status s = CheckEncryption(f.network_encryption, f.coordinator,
-                                       f.tls.enabled());
+  if (absl::Status s =
+          CheckEncryption(f.network_encryption, f.coordinator, f.tls.enabled());
       !s.ok()) {
     return s;
   }

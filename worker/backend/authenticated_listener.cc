@@ -79,9 +79,8 @@ AuthenticatedListener::Open(AuthenticatedListenerOptions options) {
 }
 
 std::string AuthenticatedListener::AddressFor(uint32_t node) const {
-  return handshake::WriteOffer(
-      {options_.connections, options_.encryption, peers_[node].ours, host_,
-       port_});
+  return handshake::WriteOffer({options_.connections, options_.encryption,
+                                peers_[node].ours, host_, port_});
 }
 
 std::unique_ptr<AuthenticatedListener::BadOffer>
@@ -168,8 +167,7 @@ bool AuthenticatedListener::Pause(std::chrono::milliseconds time) {
 absl::StatusOr<Authenticated> AuthenticatedListener::Call(
     uint32_t node, uint32_t connection, Clock::time_point deadline) {
   for (;;) {
-    absl::StatusOr<Authenticated> called =
-        CallOnce(node, connection, deadline);
+    absl::StatusOr<Authenticated> called = CallOnce(node, connection, deadline);
     // The peer closed the connection: its listener had too many pending ones.
     if (called.ok() || !absl::IsResourceExhausted(called.status())) {
       return called;
@@ -212,10 +210,10 @@ absl::StatusOr<Authenticated> AuthenticatedListener::CallOnce(
     return handshake::Prove(peer.key, role, hello, answer.challenge);
   };
   if (s.ok()) {
-    other_offers = handshake::Same(answer.proof,
-                                   prove(Role::kListenerOfOtherOffers));
-    impostor = !other_offers &&
-               !handshake::Same(answer.proof, prove(Role::kListener));
+    other_offers =
+        handshake::Same(answer.proof, prove(Role::kListenerOfOtherOffers));
+    impostor =
+        !other_offers && !handshake::Same(answer.proof, prove(Role::kListener));
   }
   if (s.ok() && !impostor) {
     const handshake::Proof proof =
@@ -309,10 +307,10 @@ bool AuthenticatedListener::HearHello(PendingHandshake& v) {
                   v.hello.listener == options_.encryption;
   const handshake::Answer answer{
       v.challenge,
-      handshake::Prove(peer.key,
-                       v.same_offers ? Role::kListener
-                                     : Role::kListenerOfOtherOffers,
-                       v.hello, v.challenge)};
+      handshake::Prove(
+          peer.key,
+          v.same_offers ? Role::kListener : Role::kListenerOfOtherOffers,
+          v.hello, v.challenge)};
   v.read = 0;
   v.answered = true;
   // These are the first bytes on the connection, so the socket has room.
@@ -328,9 +326,9 @@ bool AuthenticatedListener::HearProof(PendingHandshake& v) {
     return handshake::Prove(peers_[v.hello.from].key, role, v.hello,
                             v.challenge);
   };
-  if (!handshake::Same(v.proof, prove(v.same_offers
-                                          ? Role::kCaller
-                                          : Role::kCallerOfOtherOffers))) {
+  if (!handshake::Same(
+          v.proof,
+          prove(v.same_offers ? Role::kCaller : Role::kCallerOfOtherOffers))) {
     return false;
   }
   if (!v.same_offers) {
@@ -344,8 +342,8 @@ bool AuthenticatedListener::HearProof(PendingHandshake& v) {
   if (send(v.socket.get(), &handshake::kWelcome, 1, MSG_NOSIGNAL) != 1)
     return false;
   std::lock_guard lock(mutex_);
-  authenticated_[{v.hello.from, v.hello.connection}] = {
-      std::move(v.socket), prove(Role::kTls)};
+  authenticated_[{v.hello.from, v.hello.connection}] = {std::move(v.socket),
+                                                        prove(Role::kTls)};
   changed_.notify_all();
   return true;
 }

@@ -65,7 +65,7 @@ struct AuthenticatedListenerOptions {
 
 // A connection on which both ends have proved themselves.
 struct Authenticated {
-  Fd socket;                    // blocking
+  Fd socket;                       // blocking
   handshake::Secret tls_key = {};  // for this connection only
 };
 

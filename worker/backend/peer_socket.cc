@@ -81,8 +81,9 @@ class PeerSocket::Tls {
   static const BIO_METHOD* Sink();
   static int AddToSink(BIO* bio, const char* data, size_t bytes,
                        size_t* written);
-  static int UseKey(SSL* ssl, const EVP_MD* hash, const unsigned char** identity,
-                    size_t* identity_bytes, SSL_SESSION** session);
+  static int UseKey(SSL* ssl, const EVP_MD* hash,
+                    const unsigned char** identity, size_t* identity_bytes,
+                    SSL_SESSION** session);
   static int FindKey(SSL* ssl, const unsigned char* identity,
                      size_t identity_bytes, SSL_SESSION** session);
   SSL_SESSION* NewSession() const;
@@ -145,8 +146,8 @@ SSL_CTX* PeerSocket::Tls::Context() {
     SSL_CTX_set_options(c, SSL_OP_NO_TICKET | SSL_OP_CIPHER_SERVER_PREFERENCE |
                                SSL_OP_PRIORITIZE_CHACHA |
                                SSL_OP_IGNORE_UNEXPECTED_EOF);
-    SSL_CTX_set_mode(c, SSL_MODE_ENABLE_PARTIAL_WRITE |
-                            SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    SSL_CTX_set_mode(
+        c, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
     SSL_CTX_set_session_cache_mode(c, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_psk_use_session_callback(c, UseKey);
     SSL_CTX_set_psk_find_session_callback(c, FindKey);
@@ -387,9 +388,8 @@ absl::StatusOr<PeerSocket> PeerSocket::Encrypted(Fd fd,
   PeerSocket socket(std::move(fd));
   socket.tls_ = std::make_unique<Tls>(socket.fd_.get(), key, side);
   if (socket.tls_->valid()) return socket;
-  return absl::InternalError(
-      absl::StrCat("OpenSSL refuses TLS 1.3 with a pre-shared key: ",
-                   TakeOpensslReason()));
+  return absl::InternalError(absl::StrCat(
+      "OpenSSL refuses TLS 1.3 with a pre-shared key: ", TakeOpensslReason()));
 }
 
 absl::StatusOr<short> PeerSocket::Handshake() { return tls_->Handshake(); }

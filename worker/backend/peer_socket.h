@@ -17,10 +17,10 @@
 //
 // An OpenSSL object is not for two threads at once, and a TLS record may lie
 // half in the socket. So a mutex guards it, and Write() encrypts into a buffer,
-// which is then sent: it returns the number of plain bytes taken, and has_unsent()
-// says whether encrypted ones have stayed. They go first in the next Write(),
-// which may have no parts. Memory of what was written may be reused at once;
-// but it counts as sent only when nothing is unsent.
+// which is then sent: it returns the number of plain bytes taken, and
+// has_unsent() says whether encrypted ones have stayed. They go first in the
+// next Write(), which may have no parts. Memory of what was written may be
+// reused at once; but it counts as sent only when nothing is unsent.
 //
 // Read() returns fewer bytes than asked only if there are no more now. If it
 // returns all that were asked for, more may lie here already, decrypted or not,

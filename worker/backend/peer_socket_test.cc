@@ -343,8 +343,8 @@ TEST(PeerSocketTls, AHandshakeThatWasChangedIsRefused) {
       const size_t at = random() % bytes->size();
       (*bytes)[at] = static_cast<char>((*bytes)[at] ^ (1 << random() % 8));
     };
-    const absl::Status s = round % 2 == 0 ? middle.Shake(flip)
-                                          : middle.Shake({}, flip);
+    const absl::Status s =
+        round % 2 == 0 ? middle.Shake(flip) : middle.Shake({}, flip);
     if (absl::IsDeadlineExceeded(s)) {
       ++waiting;  // for the rest of a longer record
     } else if (!s.ok()) {

@@ -140,9 +140,9 @@ absl::Status TcpBackend::MeasureCosts() {
 
 absl::Status TcpBackend::CannotConnect(uint32_t node, const absl::Status& why,
                                        const char* advice) const {
-  return absl::Status(
-      why.code(), absl::StrCat("cannot connect to ", NodeName(node), ": ",
-                               std::string(why.message()), advice));
+  return absl::Status(why.code(),
+                      absl::StrCat("cannot connect to ", NodeName(node), ": ",
+                                   std::string(why.message()), advice));
 }
 
 absl::Status TcpBackend::ConnectNodes(
@@ -229,12 +229,12 @@ absl::Status TcpBackend::Encrypt(Sockets* sockets) {
     open.swap(still_open);
     if (broken_) return absl::AbortedError("stopped");
     if (!open.empty() && AuthenticatedListener::Clock::now() > deadline) {
-      return CannotConnect(
-          open[0].node,
-          absl::UnavailableError(absl::StrCat(
-              "it has not finished the TLS handshake within ",
-              options_.connect_timeout.count(), " ms; is its executor stopped?")),
-          "");
+      return CannotConnect(open[0].node,
+                           absl::UnavailableError(absl::StrCat(
+                               "it has not finished the TLS handshake within ",
+                               options_.connect_timeout.count(),
+                               " ms; is its executor stopped?")),
+                           "");
     }
     if (!open.empty()) poll(waits.data(), waits.size(), kPollMs);
   }

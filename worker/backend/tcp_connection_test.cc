@@ -414,8 +414,8 @@ TEST(TcpConnectionTlsTest, WhatIsEncryptedAndNotSentHasNotEnded) {
   node[0].Adopt(std::move(mine));
   std::vector<std::unique_ptr<Message>> sends;
   std::string text(50000, 'x');
-  while (sends.empty() || sends.back()->Await(std::chrono::milliseconds(50)) ==
-                              std::string()) {
+  while (sends.empty() ||
+         sends.back()->Await(std::chrono::milliseconds(50)) == std::string()) {
     sends.push_back(std::make_unique<Message>(node[0], text));
     sends.back()->Send(1);
   }

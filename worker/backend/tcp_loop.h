@@ -9,9 +9,9 @@
 //   connection.Close();
 //   loop.reset();                          // now it may be destroyed
 //
-// Thread contract: Add(), Change(), Remove() and Again() from any thread. The destructor
-// waits for the thread's end, so another thread must call it. Connections that
-// were added must outlive the loop.
+// Thread contract: Add(), Change(), Remove() and Again() from any thread. The
+// destructor waits for the thread's end, so another thread must call it.
+// Connections that were added must outlive the loop.
 #ifndef MAYPOLE_WORKER_BACKEND_TCP_LOOP_H_
 #define MAYPOLE_WORKER_BACKEND_TCP_LOOP_H_
 
@@ -48,7 +48,7 @@ class TcpLoop {
   void Wake();
 
   const Fd epoll_;
-  const Fd wake_;  // an eventfd
+  const Fd wake_;     // an eventfd
   std::mutex mutex_;  // guards what follows
   bool stop_ = false;
   std::vector<TcpConnection*> again_;

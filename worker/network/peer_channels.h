@@ -40,7 +40,8 @@ class PeerChannels {
  public:
   // A connected socket for each node, none (an invalid one) for this one.
   // `names`: "node n1 (host b)", for messages.
-  PeerChannels(std::vector<PeerSocket> connections, std::vector<std::string> names);
+  PeerChannels(std::vector<PeerSocket> connections,
+               std::vector<std::string> names);
 
   // Can be read when Receive() or Flush() has something to do.
   int fd() const { return poller_.fd(); }
