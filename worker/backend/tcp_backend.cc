@@ -208,27 +208,35 @@ absl::Status TcpBackend::Encrypt(Sockets* sockets) {
     PeerSocket* socket = nullptr;
   };
   std::vector<Open> open;
+  std::vector<pollfd> waits;  // of the same
   for (auto& to_nodes : *sockets) {
     for (uint32_t i = 0; i < nodes_; ++i) {
-      if (to_nodes[i].encrypted()) open.push_back({i, &to_nodes[i]});
+      if (!to_nodes[i].encrypted()) continue;
+      open.push_back({i, &to_nodes[i]});
+      waits.push_back({to_nodes[i].fd(), POLLIN, POLLIN});
     }
   }
   const auto deadline =
       AuthenticatedListener::Clock::now() + options_.connect_timeout;
-  std::vector<pollfd> waits;
   while (!open.empty()) {
-    std::vector<Open> still_open;
-    waits.clear();
-    for (const Open& o : open) {
-      const absl::StatusOr<short> events = o.socket->Handshake();
-      if (!events.ok()) return CannotConnect(o.node, events.status(), "");
-      if (*events == 0) continue;
-      still_open.push_back(o);
-      waits.push_back({o.socket->fd(), *events, 0});
+    size_t left = 0;
+    for (size_t k = 0; k < open.size(); ++k) {
+      if (waits[k].revents != 0) {
+        const absl::StatusOr<short> events = open[k].socket->Handshake();
+        if (!events.ok()) {
+          return CannotConnect(open[k].node, events.status(), "");
+        }
+        waits[k].events = *events;
+        if (*events == 0) continue;
+      }
+      open[left] = open[k];
+      waits[left++] = waits[k];
     }
-    open.swap(still_open);
+    open.resize(left);
+    waits.resize(left);
     if (broken_) return absl::AbortedError("stopped");
-    if (!open.empty() && AuthenticatedListener::Clock::now() > deadline) {
+    if (open.empty()) break;
+    if (AuthenticatedListener::Clock::now() > deadline) {
       return CannotConnect(open[0].node,
                            absl::UnavailableError(absl::StrCat(
                                "it has not finished the TLS handshake within ",
@@ -236,7 +244,7 @@ absl::Status TcpBackend::Encrypt(Sockets* sockets) {
                                " ms; is its executor stopped?")),
                            "");
     }
-    if (!open.empty()) poll(waits.data(), waits.size(), kPollMs);
+    poll(waits.data(), waits.size(), kPollMs);
   }
   return absl::OkStatus();
 }

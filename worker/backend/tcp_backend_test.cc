@@ -1,12 +1,14 @@
 #include "worker/backend/tcp_backend.h"
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <cstring>
 #include <thread>
 #include <tuple>
 
+#include "worker/backend/authenticated_listener.h"
 #include "worker/backend/link_probe.h"
 #include "worker/backend/testing/tcp_testing.h"
 
@@ -633,6 +635,45 @@ TEST(TcpBackendEncryption, AbortEndsAHandshake) {
     stop.join();
     EXPECT_TRUE(nodes.results[0].ok() || absl::IsAborted(nodes.results[0]))
         << nodes.results[0];
+  }
+}
+
+// The peer proves itself and then does not begin TLS, or talks without.
+TEST(TcpBackendEncryption, WhoDoesNotMakeTheHandshakeIsNamed) {
+  for (const bool talks : {false, true}) {
+    TcpBackend backend({.host = "127.0.0.1",
+                        .nonce = 1,
+                        .node_names = {"node n0 (host a)", "node n1 (host b)"},
+                        .connect_timeout = std::chrono::milliseconds(500),
+                        .encryption = kRequire});
+    auto peer = AuthenticatedListener::Open({.host = "127.0.0.1",
+                                             .self = 1,
+                                             .connections = 3,
+                                             .epoch = 1,
+                                             .encryption = kOn});
+    const auto offers = backend.Prepare(0, 2);
+    ASSERT_TRUE(peer.ok() && offers.ok());
+    ASSERT_EQ((*peer)->SetPeers({(*offers)[1], ""}), nullptr);
+    std::vector<Authenticated> met;
+    std::thread calls([&] {
+      for (uint32_t c = 0; c < 3; ++c) {
+        auto called = (*peer)->Connection(
+            0, c,
+            AuthenticatedListener::Clock::now() + std::chrono::seconds(9));
+        ASSERT_TRUE(called.ok()) << called.status();
+        if (talks) send(called->socket.get(), "in the clear", 12, 0);
+        met.push_back(*std::move(called));
+      }
+    });
+    const absl::Status s = backend.Connect({"", (*peer)->AddressFor(0)});
+    calls.join();
+    const std::string text(s.message());
+    EXPECT_EQ(text.find("cannot connect to node n1 (host b): "), 0u) << text;
+    EXPECT_NE(text.find(talks ? "the TLS handshake failed ("
+                              : "it has not finished the TLS handshake within "
+                                "500 ms; is its executor stopped?"),
+              std::string::npos)
+        << text;
   }
 }
 
