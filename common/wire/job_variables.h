@@ -8,8 +8,7 @@
 // those of the job's first rank. CUDA_VISIBLE_DEVICES is not among them: it
 // differs between ranks, and an executor must see the GPUs of all.
 // MAYPOLE_NCCL_LIBRARY is among them, too: the file of the NCCL that the rank
-// has loaded (torch's wheel brings one); and MAYPOLE_NETWORK_ENCRYPTION, since
-// executors are what encrypts (common/encryption_mode.h).
+// has loaded (torch's wheel brings one).
 //
 //   [ Hello ] NAME=value \0 NAME=value \0 ...     header.size: of all of it
 //

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "common/encryption_mode.h"
+
 namespace maypole::session {
 namespace {
 
@@ -69,6 +71,7 @@ TEST(JobVariablesTest, WhatTheJobWantsOfTheNetworkTravels) {
   ASSERT_TRUE(
       Parse(Packed({given, "MAYPOLE_NETWORK_ENCRYPTIONS=1"}), &variables).ok());
   EXPECT_EQ(variables, (std::vector<std::string>{given}));
+  EXPECT_TRUE(IsJobVariable(kEncryptionVariable));
 }
 
 TEST(JobVariablesTest, AHelloWithoutVariablesIsAHello) {

@@ -50,7 +50,7 @@ class ChangingProxy:
     def _copy(self, source, target):
         try:
             while True:
-                data, count = self.OFFER.subn(rb"\x03\1", source.recv(1 << 20))
+                data, count = self.OFFER.subn(lambda offer: b"\x03" + offer[1], source.recv(1 << 20))
                 self.changed += count
                 if not data:
                     target.shutdown(socket.SHUT_WR)

@@ -128,8 +128,7 @@ void ExecutorCore::OnBackendPrepared(
   for (const std::string& a : *addresses) {
     message.mutable_endpoint()->add_addresses(a);
   }
-  message.mutable_endpoint()->set_nccl_version(
-      options_.nccl_between_nodes ? options_.nccl_version : 0);
+  message.mutable_endpoint()->set_nccl_version(options_.nccl_version);
   endpoint_ = message;
   Send(std::move(message));
 }
