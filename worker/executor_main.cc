@@ -242,6 +242,7 @@ absl::Status ExecutorMain(const WorkerFlags& flags, Fd stop_signals) {
   if (!stats.ok()) return stats.status();
   ExecutorOptions options;
   options.core = MakeCoreOptions(flags, *setup);
+  options.core.nccl_between_nodes = *encryption != EncryptionMode::kRequire;
   const nccl::Nccl* const nccl = FindNccl(options.core.job);
   if (nccl != nullptr) {
     options.core.nccl_version = static_cast<uint32_t>(nccl->version);
