@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -18,6 +19,7 @@
 #include "absl/strings/str_split.h"
 #include "common/absl_status.h"
 #include "common/board/board.h"
+#include "common/encryption_mode.h"
 #include "common/gpu/nccl/nccl.h"
 #include "common/gpu/runner/gpu_runner.h"
 #include "common/log_value.h"
@@ -68,10 +70,9 @@ void Refuse(int client, uint32_t version, const absl::Status& why) {
   (void)SendMessage(client, &refused, sizeof(refused));
 }
 
-// Ends a process that cannot become its user. Clients that were handed over
-// get a Refused with the reason.
+// Ends a process that cannot serve its job. Clients that were handed over get a
+// Refused with the reason.
 [[noreturn]] void RefuseAllAndEnd(int control, const absl::Status& why) {
-  spdlog::error("event=user_refused reason={}", LogValue(why.message()));
   // From now on the agent itself refuses new clients of this job.
   shutdown(control, SHUT_RD);
   Received message;
@@ -121,8 +122,22 @@ GrpcTransportOptions MakeTransportOptions(const WorkerFlags& f,
   return o;
 }
 
+// The greatest of what the agent's flag and the job's first rank say.
+absl::StatusOr<EncryptionMode> JobEncryption(const WorkerFlags& f, bool tls) {
+  const char* const variable = std::getenv(kEncryptionVariable);
+  EncryptionMode mode;
+  const Status s = ParseEncryptionMode(
+      kEncryptionVariable, variable == nullptr ? "" : variable, &mode);
+  if (!s.ok()) return ToAbsl(s);
+  mode = std::max(mode, f.network_encryption);
+  const absl::Status possible = CheckEncryption(mode, f.coordinator, tls);
+  if (!possible.ok()) return possible;
+  return mode;
+}
+
 std::unique_ptr<Backend> MakeBackend(const WorkerFlags& f,
                                      const control::Setup& setup,
+                                     EncryptionMode encryption,
                                      const PrepareBackend& prepare) {
   TcpBackendOptions o;
   o.host = f.network;
@@ -138,6 +153,18 @@ std::unique_ptr<Backend> MakeBackend(const WorkerFlags& f,
   o.early_bytes = uint64_t{kMaxRingDepth} * f.chunk_bytes;
   o.congestion = f.network_congestion;
   o.connections = f.network_connections;
+  o.encryption = encryption;
+  o.on_encrypted = [job = setup.job, epoch = prepare.epoch,
+                    encryption](const EncryptedNodes& nodes) {
+    spdlog::info(
+        "event=network_encryption job={} epoch={} mode={} encrypted_nodes={} "
+        "clear_nodes={} suite={}",
+        job, epoch, Name(encryption), nodes.encrypted, nodes.clear,
+        nodes.suite.empty() ? "none" : nodes.suite);
+    if (encryption == EncryptionMode::kOff || nodes.clear == 0) return;
+    spdlog::warn("event=nodes_in_the_clear job={} epoch={} nodes={}", job,
+                 epoch, nodes.clear);
+  };
   o.max_levels = f.network_levels;
   o.on_measured = [job = setup.job,
                    epoch = prepare.epoch](const AgreedLinks& links) {
@@ -195,15 +222,27 @@ absl::Status ExecutorMain(const WorkerFlags& flags, Fd stop_signals) {
   if (setup->change_user) {
     const absl::Status s = BecomeUser(
         setup->uid, setup->gid, std::chrono::milliseconds(kGroupLookupMs));
-    if (!s.ok()) RefuseAllAndEnd(control.get(), s);
+    if (!s.ok()) {
+      spdlog::error("event=user_refused reason={}", LogValue(s.message()));
+      RefuseAllAndEnd(control.get(), s);
+    }
     Protect();  // the kernel reset it when the uid changed
   }
   absl::StatusOr<TlsOptions> tls = ReadSealedTls(std::move(tls_fd));
   if (!tls.ok()) return tls.status();
+  const absl::StatusOr<EncryptionMode> encryption =
+      JobEncryption(flags, tls->enabled());
+  if (!encryption.ok()) {
+    const absl::Status& s = encryption.status();
+    spdlog::error("event=encryption_refused job={} reason={}", setup->job,
+                  LogValue(s.message()));
+    RefuseAllAndEnd(control.get(), s);
+  }
   absl::StatusOr<SharedStats> stats = SharedStats::Attach(std::move(stats_fd));
   if (!stats.ok()) return stats.status();
   ExecutorOptions options;
   options.core = MakeCoreOptions(flags, *setup);
+  options.core.nccl_between_nodes = *encryption != EncryptionMode::kRequire;
   const nccl::Nccl* const nccl = FindNccl(options.core.job);
   if (nccl != nullptr) {
     options.core.nccl_version = static_cast<uint32_t>(nccl->version);
@@ -219,7 +258,7 @@ absl::Status ExecutorMain(const WorkerFlags& flags, Fd stop_signals) {
     return std::make_unique<GrpcTransport>(std::move(o), std::move(callbacks));
   };
   options.make_backend = [&](const PrepareBackend& prepare) {
-    return MakeBackend(flags, *setup, prepare);
+    return MakeBackend(flags, *setup, *encryption, prepare);
   };
   options.make_gpus = [nccl](EpochGpus::Callbacks callbacks) {
     return std::make_unique<GpuRunner>(std::move(callbacks),

@@ -47,13 +47,14 @@ Log lines (key=value) go to stderr.
 
 // Flag values that name files.
 struct Texts {
+  std::string network_encryption = "off";
   std::string secret_file;
   std::string tls_ca;
   std::string tls_cert;
   std::string tls_key;
 };
 
-void DefineAddresses(WorkerFlags* f, CommandLine* line) {
+void DefineAddresses(Texts* texts, WorkerFlags* f, CommandLine* line) {
   line->Add({"--socket"},
             FileValue(&f->socket)
                 .WithDefault("/run/maypole/agent.sock for root, else "
@@ -85,6 +86,14 @@ void DefineAddresses(WorkerFlags* f, CommandLine* line) {
             "TCP congestion control for data to other nodes: auto (the "
             "system's, but cubic instead of bbr, which is slow between near "
             "nodes), system, or a name that the kernel knows");
+  line->Add({"--network_encryption"},
+            TextValue(&texts->network_encryption, "MODE"),
+            "what goes from executor to executor: off (in the clear), on "
+            "(encrypted with nodes that encrypt, too; in the clear with "
+            "others), require (nodes that do not encrypt are refused, and so "
+            "is a coordinator on another machine without TLS). TLS 1.3, with "
+            "keys of the job; a job may ask for more "
+            "(MAYPOLE_NETWORK_ENCRYPTION, maypolerun --encrypt)");
   line->Add(
       {"--network_timeout"},
       DurationValue(&f->network_timeout, absl::ZeroDuration(), absl::Hours(1)),
@@ -263,7 +272,7 @@ absl::StatusOr<WorkerFlags> ReadFlags(const std::vector<std::string>& args) {
        .about = kAbout,
        .notes = absl::StrCat("Limits: ", kMaxExecutors, " executors, ",
                              kMaxLocalRanks, " ranks of a job on a node.")});
-  DefineAddresses(&f, &line);
+  DefineAddresses(&texts, &f, &line);
   DefineSecrets(&texts, &f, &line);
   DefineJobs(&f, &line);
   DefineRest(&f, &line);
@@ -273,13 +282,39 @@ absl::StatusOr<WorkerFlags> ReadFlags(const std::vector<std::string>& args) {
   if (f.node.empty()) f.node = HostName();
   if (f.host.empty()) f.host = HostName();
   if (absl::Status s = Check(f); !s.ok()) return s;
+  const Status encryption = ParseEncryptionMode(
+      "--network_encryption", texts.network_encryption, &f.network_encryption);
+  if (!encryption.ok()) return ToAbsl(encryption);
   if (f.executor) return f;
   if (absl::Status s = ReadSecrets(texts, &f); !s.ok()) return s;
+  if (absl::Status s =
+          CheckEncryption(f.network_encryption, f.coordinator, f.tls.enabled());
+      !s.ok()) {
+    return s;
+  }
   if (!f.socket.empty()) return f;
   absl::StatusOr<std::string> socket = DefaultSocket();
   if (!socket.ok()) return socket.status();
   f.socket = *std::move(socket);
   return f;
+}
+
+absl::Status CheckEncryption(EncryptionMode mode,
+                             const std::string& coordinator, bool tls) {
+  if (mode != EncryptionMode::kRequire || tls) return absl::OkStatus();
+  const auto addresses = ParseAddresses("--coordinator", coordinator);
+  if (!addresses.ok()) return addresses.status();
+  for (const Address& a : *addresses) {
+    if (IsLoopback(a)) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "required network encryption needs a coordinator with TLS, since names "
+        "of tensors and the secrets for the keys go to ",
+        a.Text(),
+        " in the clear: give --tls_ca, --tls_cert and --tls_key, or encrypt "
+        "only what goes from executor to executor (--network_encryption=on, "
+        "maypolerun --encrypt=on)"));
+  }
+  return absl::OkStatus();
 }
 
 std::vector<std::string> ExecutorArguments(const WorkerFlags& f) {
@@ -291,6 +326,8 @@ std::vector<std::string> ExecutorArguments(const WorkerFlags& f) {
       absl::StrCat("--network_connections=", f.network_connections),
       absl::StrCat("--network_levels=", f.network_levels),
       absl::StrCat("--network_congestion=", f.network_congestion),
+      absl::StrCat("--network_encryption=",
+                   std::string(Name(f.network_encryption))),
       absl::StrCat("--network_timeout=",
                    absl::FormatDuration(f.network_timeout)),
       absl::StrCat("--resume_timeout=", absl::FormatDuration(f.resume_timeout)),

@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/encryption_mode.h"
 #include "common/limits.h"
 #include "common/program/tls.h"
 #include "common/wire/versions.h"
@@ -31,6 +32,7 @@ struct WorkerFlags {
   uint32_t network_connections = 1;
   uint32_t network_levels = kMaxLevels;
   std::string network_congestion = "auto";
+  EncryptionMode network_encryption = EncryptionMode::kOff;
   absl::Duration network_timeout = absl::Seconds(10);
   std::string metrics = "127.0.0.1:0";
   std::string secret;
@@ -60,6 +62,12 @@ struct WorkerFlags {
 // `args` does not include the program's name. Reads the files that the flags
 // name. The error names the wrong flag.
 absl::StatusOr<WorkerFlags> ReadFlags(const std::vector<std::string>& args);
+
+// Whoever requires encryption needs it towards the coordinator, too: names of
+// tensors and the secrets from which keys are made go there. Of a coordinator
+// on this machine nothing crosses the network.
+absl::Status CheckEncryption(EncryptionMode mode,
+                             const std::string& coordinator, bool tls);
 
 // Returns the flags that an executor needs, as command-line arguments.
 std::vector<std::string> ExecutorArguments(const WorkerFlags& flags);

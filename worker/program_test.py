@@ -86,6 +86,14 @@ class ProgramTest(unittest.TestCase):
             run(good, "--network_congestion=hope"),
             "cannot use --network_congestion=hope",
         )
+        self.assert_one_line(
+            run(good, "--network_encryption=yes"),
+            "--network_encryption='yes': expected off, on (",
+        )
+        self.assert_one_line(
+            run("--coordinator=192.0.2.1:1", "--network_encryption=require"),
+            "required network encryption needs a coordinator with TLS",
+        )
         self.assert_one_line(run(good, "--metrics=9"), "is not HOST:PORT")
         self.assert_one_line(run(good, "--log_level=loud"), '"loud"')
         for flag in ["--node", "--host"]:

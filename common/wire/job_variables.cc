@@ -6,6 +6,10 @@
 namespace maypole::session {
 namespace {
 
+// Executors are what encrypts: common/encryption_mode.h, whose name for it a
+// test compares with this one.
+constexpr std::string_view kNetworkEncryption = "MAYPOLE_NETWORK_ENCRYPTION";
+
 bool IsNameCharacter(char c) {
   return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
          (c >= '0' && c <= '9') || c == '_';
@@ -25,7 +29,7 @@ Status Bad(const std::string& what) {
 }  // namespace
 
 bool IsJobVariable(std::string_view name) {
-  if (name == kNcclLibraryVariable) return true;
+  if (name == kNcclLibraryVariable || name == kNetworkEncryption) return true;
   for (const char* const blocking : kBlockingVariables) {
     if (name == blocking) return false;
   }

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "common/encryption_mode.h"
+
 namespace maypole::session {
 namespace {
 
@@ -61,6 +63,15 @@ TEST(JobVariablesTest, TheRanksNcclTravelsUnlessTheUserNamesOne) {
   ASSERT_TRUE(Parse(Packed({given}, "/venv/libnccl.so.2"), &variables).ok());
   EXPECT_EQ(variables, (std::vector<std::string>{given}));
   EXPECT_EQ(Packed({}, "/a\nb/libnccl.so.2").size(), sizeof(Hello));
+}
+
+TEST(JobVariablesTest, WhatTheJobWantsOfTheNetworkTravels) {
+  std::vector<std::string> variables;
+  const char* const given = "MAYPOLE_NETWORK_ENCRYPTION=require";
+  ASSERT_TRUE(
+      Parse(Packed({given, "MAYPOLE_NETWORK_ENCRYPTIONS=1"}), &variables).ok());
+  EXPECT_EQ(variables, (std::vector<std::string>{given}));
+  EXPECT_TRUE(IsJobVariable(kEncryptionVariable));
 }
 
 TEST(JobVariablesTest, AHelloWithoutVariablesIsAHello) {

@@ -125,7 +125,7 @@ class CompletionTest(unittest.TestCase):
     def test_it_offers_what_the_program_takes(self):
         self.assertEqual(self.offered("maypole-worker", "--network"),
                          ["--network", "--network_connections", "--network_levels", "--network_congestion",
-                          "--network_timeout"])
+                          "--network_encryption", "--network_timeout"])
         self.assertEqual(self.offered("maypole-coordinator", "--log_level", "d"), ["debug"])
         self.assertEqual(self.offered("maypole-coordinator", "--log_level", "=", "d"), ["debug"])
         self.assertEqual(self.offered("maypole-coordinator", "--tls_ca", "cert"), ["certificate.pem"])

@@ -23,7 +23,26 @@ namespace {
 constexpr int kBacklog = 128;
 constexpr std::chrono::milliseconds kPause(20);
 
+constexpr char kChangedOffers[] =
+    "what one of the two nodes says about encryption was changed on its way "
+    "through the coordinator, by somebody who wants to read along; nothing was "
+    "sent. Use TLS between coordinator and agents (--tls_ca, --tls_cert, "
+    "--tls_key)";
+
 using handshake::Role;
+
+// Why two nodes do not fit together; empty if they do.
+std::string Misfit(EncryptionMode own, EncryptionMode peer) {
+  if (own == EncryptionMode::kRequire && peer == EncryptionMode::kOff) {
+    return "it does not encrypt, which this node requires; start its agent "
+           "with --network_encryption=on";
+  }
+  if (own == EncryptionMode::kOff && peer == EncryptionMode::kRequire) {
+    return "it requires encryption, and this node does not encrypt; start this "
+           "node's agent with --network_encryption=on";
+  }
+  return "";
+}
 
 }  // namespace
 
@@ -60,8 +79,8 @@ AuthenticatedListener::Open(AuthenticatedListenerOptions options) {
 }
 
 std::string AuthenticatedListener::AddressFor(uint32_t node) const {
-  return handshake::WriteOffer(
-      {options_.connections, peers_[node].ours, host_, port_});
+  return handshake::WriteOffer({options_.connections, options_.encryption,
+                                peers_[node].ours, host_, port_});
 }
 
 std::unique_ptr<AuthenticatedListener::BadOffer>
@@ -82,7 +101,12 @@ AuthenticatedListener::SetPeers(const std::vector<std::string>& offers) {
                           "; --network_connections must be the same on all "
                           "nodes")});
     }
+    if (std::string why = Misfit(options_.encryption, offer.encryption);
+        !why.empty()) {
+      return std::make_unique<BadOffer>(BadOffer{i, std::move(why)});
+    }
     Peer& peer = peers_[i];
+    peer.encryption = offer.encryption;
     peer.host = offer.host;
     peer.port = offer.port;
     peer.key = i < options_.self
@@ -103,20 +127,29 @@ void AuthenticatedListener::Close() {
   changed_.notify_all();
 }
 
-absl::StatusOr<Fd> AuthenticatedListener::Connection(
+bool AuthenticatedListener::Encrypts(uint32_t node) const {
+  return options_.encryption != EncryptionMode::kOff &&
+         peers_[node].encryption != EncryptionMode::kOff;
+}
+
+absl::StatusOr<Authenticated> AuthenticatedListener::Connection(
     uint32_t node, uint32_t connection, Clock::time_point deadline) {
   return node < options_.self ? Call(node, connection, deadline)
                               : AwaitCall(node, connection, deadline);
 }
 
-absl::StatusOr<Fd> AuthenticatedListener::AwaitCall(
+absl::StatusOr<Authenticated> AuthenticatedListener::AwaitCall(
     uint32_t node, uint32_t connection, Clock::time_point deadline) {
   std::unique_lock lock(mutex_);
   const auto there = [&] {
-    return closed_ || authenticated_.contains({node, connection});
+    return closed_ || changed_offers_.contains(node) ||
+           authenticated_.contains({node, connection});
   };
   const bool came = changed_.wait_until(lock, deadline, there);
   if (closed_) return absl::AbortedError("closed");
+  if (changed_offers_.contains(node)) {
+    return absl::PermissionDeniedError(kChangedOffers);
+  }
   if (!came) {
     return absl::UnavailableError(absl::StrCat(
         "it has not connected to ", JoinHostPort(host_, port_), " in time"));
@@ -131,23 +164,23 @@ bool AuthenticatedListener::Pause(std::chrono::milliseconds time) {
   return !changed_.wait_for(lock, time, [this] { return closed_; });
 }
 
-absl::StatusOr<Fd> AuthenticatedListener::Call(uint32_t node,
-                                               uint32_t connection,
-                                               Clock::time_point deadline) {
+absl::StatusOr<Authenticated> AuthenticatedListener::Call(
+    uint32_t node, uint32_t connection, Clock::time_point deadline) {
   for (;;) {
-    absl::StatusOr<Fd> fd = CallOnce(node, connection, deadline);
+    absl::StatusOr<Authenticated> called = CallOnce(node, connection, deadline);
     // The peer closed the connection: its listener had too many pending ones.
-    if (fd.ok() || !absl::IsResourceExhausted(fd.status())) return fd;
+    if (called.ok() || !absl::IsResourceExhausted(called.status())) {
+      return called;
+    }
     if (Clock::now() >= deadline) {
-      return absl::UnavailableError(fd.status().message());
+      return absl::UnavailableError(called.status().message());
     }
     if (!Pause(kPause)) return absl::AbortedError("closed");
   }
 }
 
-absl::StatusOr<Fd> AuthenticatedListener::CallOnce(uint32_t node,
-                                                   uint32_t connection,
-                                                   Clock::time_point deadline) {
+absl::StatusOr<Authenticated> AuthenticatedListener::CallOnce(
+    uint32_t node, uint32_t connection, Clock::time_point deadline) {
   const Peer& peer = peers_[node];
   const std::string where = JoinHostPort(peer.host, peer.port);
   absl::StatusOr<Fd> fd = handshake::StartCall(peer.host, peer.port);
@@ -161,6 +194,8 @@ absl::StatusOr<Fd> AuthenticatedListener::CallOnce(uint32_t node,
   hello.from = options_.self;
   hello.to = node;
   hello.connection = connection;
+  hello.caller = options_.encryption;
+  hello.listener = peer.encryption;
   hello.challenge = handshake::NewSecret();
   handshake::Answer answer;
   char welcome = 0;
@@ -168,18 +203,25 @@ absl::StatusOr<Fd> AuthenticatedListener::CallOnce(uint32_t node,
   absl::Status s = handshake::FinishCall(fd->get(), deadline);
   const bool reached = s.ok();
   bool impostor = false;
+  bool other_offers = false;
   if (s.ok()) s = handshake::WriteAll(fd->get(), &hello, sizeof(hello), until);
   if (s.ok()) s = handshake::ReadAll(fd->get(), &answer, sizeof(answer), until);
+  const auto prove = [&](Role role) {
+    return handshake::Prove(peer.key, role, hello, answer.challenge);
+  };
   if (s.ok()) {
-    impostor = !handshake::Same(
-        answer.proof,
-        handshake::Prove(peer.key, Role::kListener, hello, answer.challenge));
+    other_offers =
+        handshake::Same(answer.proof, prove(Role::kListenerOfOtherOffers));
+    impostor =
+        !other_offers && !handshake::Same(answer.proof, prove(Role::kListener));
   }
   if (s.ok() && !impostor) {
     const handshake::Proof proof =
-        handshake::Prove(peer.key, Role::kCaller, hello, answer.challenge);
+        prove(other_offers ? Role::kCallerOfOtherOffers : Role::kCaller);
     s = handshake::WriteAll(fd->get(), &proof, sizeof(proof), until);
-    if (s.ok()) s = handshake::ReadAll(fd->get(), &welcome, 1, until);
+  }
+  if (s.ok() && !impostor && !other_offers) {
+    s = handshake::ReadAll(fd->get(), &welcome, 1, until);
   }
   std::lock_guard lock(mutex_);
   calling_ = -1;
@@ -188,7 +230,8 @@ absl::StatusOr<Fd> AuthenticatedListener::CallOnce(uint32_t node,
     return absl::PermissionDeniedError(
         absl::StrCat(where, " was answered by a process outside the job"));
   }
-  if (s.ok()) return fd;
+  if (other_offers) return absl::PermissionDeniedError(kChangedOffers);
+  if (s.ok()) return Authenticated{*std::move(fd), prove(Role::kTls)};
   const std::string text = absl::StrCat(where, ": ", std::string(s.message()));
   return reached ? absl::ResourceExhaustedError(text)
                  : absl::UnavailableError(text);
@@ -259,9 +302,15 @@ bool AuthenticatedListener::HearHello(PendingHandshake& v) {
     return false;
   }
   v.challenge = handshake::NewSecret();
+  const Peer& peer = peers_[v.hello.from];
+  v.same_offers = v.hello.caller == peer.encryption &&
+                  v.hello.listener == options_.encryption;
   const handshake::Answer answer{
-      v.challenge, handshake::Prove(peers_[v.hello.from].key, Role::kListener,
-                                    v.hello, v.challenge)};
+      v.challenge,
+      handshake::Prove(
+          peer.key,
+          v.same_offers ? Role::kListener : Role::kListenerOfOtherOffers,
+          v.hello, v.challenge)};
   v.read = 0;
   v.answered = true;
   // These are the first bytes on the connection, so the socket has room.
@@ -273,9 +322,19 @@ bool AuthenticatedListener::HearProof(PendingHandshake& v) {
   const auto more =
       handshake::ReadSome(v.socket.get(), &v.proof, sizeof(v.proof), &v.read);
   if (more != handshake::Got::kAll) return more == handshake::Got::kPart;
-  if (!handshake::Same(v.proof,
-                       handshake::Prove(peers_[v.hello.from].key, Role::kCaller,
-                                        v.hello, v.challenge))) {
+  const auto prove = [&](Role role) {
+    return handshake::Prove(peers_[v.hello.from].key, role, v.hello,
+                            v.challenge);
+  };
+  if (!handshake::Same(
+          v.proof,
+          prove(v.same_offers ? Role::kCaller : Role::kCallerOfOtherOffers))) {
+    return false;
+  }
+  if (!v.same_offers) {
+    std::lock_guard lock(mutex_);
+    changed_offers_.insert(v.hello.from);
+    changed_.notify_all();
     return false;
   }
   fcntl(v.socket.get(), F_SETFL, fcntl(v.socket.get(), F_GETFL) & ~O_NONBLOCK);
@@ -283,7 +342,8 @@ bool AuthenticatedListener::HearProof(PendingHandshake& v) {
   if (send(v.socket.get(), &handshake::kWelcome, 1, MSG_NOSIGNAL) != 1)
     return false;
   std::lock_guard lock(mutex_);
-  authenticated_[{v.hello.from, v.hello.connection}] = std::move(v.socket);
+  authenticated_[{v.hello.from, v.hello.connection}] = {std::move(v.socket),
+                                                        prove(Role::kTls)};
   changed_.notify_all();
   return true;
 }

@@ -11,8 +11,13 @@
 //   (*listener)->AddressFor(1);            // opaque; the coordinator passes it
 //   (*listener)->SetPeers({"", theirs});   // the peers' addresses for this
 //   node
-//   (*listener)->Connection(1, 0, deadline);  // StatusOr<Fd>
+//   (*listener)->Connection(1, 0, deadline);  // StatusOr<Authenticated>
 //   (*listener)->Close();                  // stops listening
+//
+// Encryption: two nodes encrypt if neither mode is off. A node that requires it
+// refuses one whose mode is off, and is refused by it. Offers that were changed
+// on their way are noticed when the nodes meet (handshake_proof.h). The caller
+// of Connection() encrypts, with the key that it gets.
 //
 // Of two nodes, the one with the higher index connects; the other one waits for
 // it. A thread of the listener handles incoming connections.
@@ -33,6 +38,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -54,6 +60,13 @@ struct AuthenticatedListenerOptions {
   uint32_t nodes = 2;
   uint32_t connections = 1;  // with each other node
   uint64_t epoch = 0;        // identifies the epoch, the same on all nodes
+  EncryptionMode encryption = EncryptionMode::kOff;
+};
+
+// A connection on which both ends have proved themselves.
+struct Authenticated {
+  Fd socket;                       // blocking
+  handshake::Secret tls_key = {};  // for this connection only
 };
 
 class AuthenticatedListener {
@@ -73,14 +86,16 @@ class AuthenticatedListener {
     std::string why;
   };
   // offers[i] is node i's AddressFor(self); the own entry is ignored. Returns
-  // the first offer that is invalid or has another number of connections, or
-  // null.
+  // the first offer that is invalid, has another number of connections or an
+  // encryption that does not fit to this node's, or null.
   std::unique_ptr<BadOffer> SetPeers(const std::vector<std::string>& offers);
 
-  // Waits for a connection on which both ends have proved themselves, and
-  // returns it as a blocking socket. The error does not name the node.
-  absl::StatusOr<Fd> Connection(uint32_t node, uint32_t connection,
-                                Clock::time_point deadline);
+  // After SetPeers(): whether connections with that node are to be encrypted.
+  bool Encrypts(uint32_t node) const;
+
+  // Waits for a connection. The error does not name the node.
+  absl::StatusOr<Authenticated> Connection(uint32_t node, uint32_t connection,
+                                           Clock::time_point deadline);
 
   void Close();
 
@@ -88,6 +103,7 @@ class AuthenticatedListener {
   struct Peer {
     handshake::Secret ours = {};  // made here for this peer
     handshake::Secret key = {};
+    EncryptionMode encryption = EncryptionMode::kOff;
     std::string host;
     int port = 0;
   };
@@ -96,6 +112,7 @@ class AuthenticatedListener {
     Fd socket;
     Clock::time_point since;
     bool answered = false;
+    bool same_offers = true;  // as the caller and this node have got them
     size_t read = 0;
     handshake::Hello hello;
     handshake::Secret challenge = {};
@@ -110,12 +127,12 @@ class AuthenticatedListener {
   bool Hear(PendingHandshake& pending);
   bool HearHello(PendingHandshake& pending);
   bool HearProof(PendingHandshake& pending);
-  absl::StatusOr<Fd> Call(uint32_t node, uint32_t connection,
-                          Clock::time_point deadline);
-  absl::StatusOr<Fd> CallOnce(uint32_t node, uint32_t connection,
-                              Clock::time_point deadline);
-  absl::StatusOr<Fd> AwaitCall(uint32_t node, uint32_t connection,
-                               Clock::time_point deadline);
+  absl::StatusOr<Authenticated> Call(uint32_t node, uint32_t connection,
+                                     Clock::time_point deadline);
+  absl::StatusOr<Authenticated> CallOnce(uint32_t node, uint32_t connection,
+                                         Clock::time_point deadline);
+  absl::StatusOr<Authenticated> AwaitCall(uint32_t node, uint32_t connection,
+                                          Clock::time_point deadline);
   // Returns false if the listener has been closed.
   bool Pause(std::chrono::milliseconds time);
 
@@ -131,7 +148,8 @@ class AuthenticatedListener {
   std::condition_variable changed_;
   bool closed_ = false;
   int calling_ = -1;  // the socket that is connecting, or -1
-  std::map<std::pair<uint32_t, uint32_t>, Fd> authenticated_;
+  std::map<std::pair<uint32_t, uint32_t>, Authenticated> authenticated_;
+  std::set<uint32_t> changed_offers_;  // nodes that have got other offers
   std::thread thread_;
 };
 

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -92,10 +93,13 @@ class AuthenticatedListenerTest : public testing::Test {
       ASSERT_TRUE(called.ok()) << called.status();
       auto taken = zero_->Connection(1, c, In(seconds(10)));
       ASSERT_TRUE(taken.ok()) << taken.status();
-      EXPECT_EQ(send(called->get(), "x", 1, 0), 1);
+      EXPECT_EQ(send(called->socket.get(), "x", 1, 0), 1);
       char byte = 0;
-      EXPECT_EQ(recv(taken->get(), &byte, 1, 0), 1);
+      EXPECT_EQ(recv(taken->socket.get(), &byte, 1, 0), 1);
       EXPECT_EQ(byte, 'x');
+      // A key of its own.
+      EXPECT_EQ(called->tls_key, taken->tls_key);
+      keys_.insert(called->tls_key);
     }
   }
   void SetPeers() {
@@ -109,6 +113,7 @@ class AuthenticatedListenerTest : public testing::Test {
     return hello;
   }
 
+  std::set<handshake::Secret> keys_;
   std::unique_ptr<AuthenticatedListener> zero_ = Open(0);
   std::unique_ptr<AuthenticatedListener> one_ = Open(1);
 };
@@ -116,6 +121,7 @@ class AuthenticatedListenerTest : public testing::Test {
 TEST_F(AuthenticatedListenerTest, PeersMeet) {
   SetPeers();
   ExpectToMeet();
+  EXPECT_EQ(keys_.size(), 2u);
 }
 
 TEST(AuthenticatedListener, PeersMeetOverIpv6) {
@@ -241,6 +247,28 @@ TEST_F(AuthenticatedListenerTest, OffersThatAreNoneAreNamed) {
     ASSERT_NE(offer, nullptr);
     EXPECT_EQ(offer->node, 1u);
   }
+}
+
+TEST_F(AuthenticatedListenerTest, AModeThatThereIsNotIsNoOffer) {
+  std::string offer = Open(1)->AddressFor(0);
+  offer[0] = static_cast<char>(offer[0] | 0x30);
+  const auto bad = zero_->SetPeers({"", offer});
+  ASSERT_NE(bad, nullptr);
+  EXPECT_NE(bad->why.find("its address is invalid"), std::string::npos);
+}
+
+// Its proof is only that of other offers, with which nobody gets in.
+TEST_F(AuthenticatedListenerTest, WhoCallsWithAnotherModeGetsNotIn) {
+  SetPeers();
+  Stranger s(Port());
+  handshake::Hello hello = HelloOfOne();
+  hello.caller = EncryptionMode::kRequire;
+  s.Send(&hello, sizeof(hello));
+  handshake::Answer answer;
+  ASSERT_EQ(s.Read(&answer, sizeof(answer)), sizeof(answer));
+  s.Send(&answer.proof, sizeof(answer.proof));
+  EXPECT_TRUE(s.HungUp());
+  ExpectToMeet();  // and it is not taken for the peer
 }
 
 // A name would be looked up by a thread that nothing can end.

@@ -38,8 +38,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/reduce/reduce.h"
-#include "common/system/fd.h"
 #include "common/types.h"
+#include "worker/backend/peer_socket.h"
 
 namespace maypole::worker {
 
@@ -93,7 +93,7 @@ class Backend {
   // After Connect(): a connected socket to each other node for short messages
   // between the executors, by node; none to this one. The backend does not use
   // or watch them. Call it once.
-  virtual std::vector<Fd> TakeMessageConnections() = 0;
+  virtual std::vector<PeerSocket> TakeMessageConnections() = 0;
 
   // Sets the callback for ended chunks; call it before the first Start.
   virtual void OnEnded(std::function<void(const absl::Status&)> on_ended) = 0;

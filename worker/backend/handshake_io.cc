@@ -16,6 +16,7 @@ namespace maypole::worker::handshake {
 namespace {
 
 constexpr size_t kMaxHost = 64;
+constexpr uint32_t kEncryptionShift = 4;
 
 absl::Status Errno() { return absl::UnavailableError(std::strerror(errno)); }
 
@@ -37,7 +38,10 @@ absl::Status Await(int fd, short events, Deadline deadline) {
 
 std::string WriteOffer(const Offer& offer) {
   std::string out;
-  out.push_back(static_cast<char>(offer.connections));
+  // Without encryption, what versions that cannot encrypt send and understand.
+  out.push_back(static_cast<char>(offer.connections |
+                                  static_cast<uint32_t>(offer.encryption)
+                                      << kEncryptionShift));
   out.append(reinterpret_cast<const char*>(offer.secret.data()),
              offer.secret.size());
   out.push_back(static_cast<char>(offer.port >> 8));
@@ -53,7 +57,12 @@ bool ReadOffer(const std::string& bytes, Offer* offer) {
   const auto byte = [&](size_t i) {
     return static_cast<unsigned char>(bytes[i]);
   };
-  offer->connections = byte(0);
+  const uint32_t encryption = byte(0) >> kEncryptionShift;
+  if (encryption > static_cast<uint32_t>(EncryptionMode::kRequire)) {
+    return false;
+  }
+  offer->connections = byte(0) & ((1u << kEncryptionShift) - 1);
+  offer->encryption = static_cast<EncryptionMode>(encryption);
   std::memcpy(offer->secret.data(), bytes.data() + 1, kSecret);
   offer->port = byte(kSecret + 1) << 8 | byte(kSecret + 2);
   offer->host = bytes.substr(kSecret + 3);

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/encryption_mode.h"
 #include "common/system/fd.h"
 #include "worker/backend/handshake_proof.h"
 
@@ -20,7 +21,8 @@ using Deadline = std::chrono::steady_clock::time_point;
 
 // What a node sends to another one through the coordinator.
 struct Offer {
-  uint32_t connections = 0;
+  uint32_t connections = 0;  // at most 15
+  EncryptionMode encryption = EncryptionMode::kOff;
   Secret secret = {};
   std::string host;  // numeric
   int port = 0;

@@ -12,7 +12,17 @@
 //     |<- one byte: welcome ---------------------------|
 //
 // A proof is HMAC-SHA256 over role, hello and both challenges, and valid for
-// this connection only. Data that follows is neither encrypted nor signed.
+// this connection only. Data that follows is neither encrypted nor signed,
+// unless both ends encrypt: then a TLS handshake follows, with a key that is
+// made like a proof (Role::kTls), so each connection has its own.
+//
+// Hello also says how the caller encrypts, and what the listener's offer said
+// about that when it arrived there. If the listener knows better, somebody has
+// changed an offer on its way through the coordinator, to make both ends talk
+// in the clear. The listener then answers as kListenerOfOtherOffers, which
+// proves that the answer is the peer's; the caller's answer, as
+// kCallerOfOtherOffers, tells the listener that it was the peer that called.
+// Neither end uses the connection.
 //
 // Thread contract: any thread; pure functions, except NewSecret().
 #ifndef MAYPOLE_WORKER_BACKEND_HANDSHAKE_PROOF_H_
@@ -20,6 +30,8 @@
 
 #include <array>
 #include <cstdint>
+
+#include "common/encryption_mode.h"
 
 namespace maypole::worker::handshake {
 
@@ -34,7 +46,10 @@ struct Hello {
   uint32_t from = 0;  // node index
   uint32_t to = 0;
   uint32_t connection = 0;  // number of the connection between the two nodes
-  uint32_t reserved = 0;
+  // 0 in both is what versions without encryption send.
+  EncryptionMode caller = EncryptionMode::kOff;    // its own
+  EncryptionMode listener = EncryptionMode::kOff;  // as its offer said
+  uint16_t reserved = 0;
   Secret challenge = {};
 };
 struct Answer {
@@ -43,7 +58,13 @@ struct Answer {
 };
 static_assert(sizeof(Hello) == 56 && sizeof(Answer) == 64);
 
-enum class Role : uint32_t { kCaller = 1, kListener = 2 };
+enum class Role : uint32_t {
+  kCaller = 1,
+  kListener = 2,
+  kTls = 3,  // not sent: the key of the connection's TLS
+  kCallerOfOtherOffers = 4,
+  kListenerOfOtherOffers = 5,
+};
 
 // Returns random bytes from the kernel.
 Secret NewSecret();

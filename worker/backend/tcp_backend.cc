@@ -2,6 +2,7 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <exception>
@@ -16,6 +17,13 @@
 #include "worker/backend/tcp_options.h"
 
 namespace maypole::worker {
+namespace {
+
+// How soon a handshake notices Abort() and its deadline.
+constexpr int kPollMs = 20;
+
+}  // namespace
+
 TcpBackend::TcpBackend(TcpBackendOptions options)
     : options_(std::move(options)) {}
 
@@ -56,7 +64,8 @@ absl::StatusOr<std::vector<std::string>> TcpBackend::Prepare(
                                    .self = self_,
                                    .nodes = nodes_,
                                    .connections = 2 * options_.connections + 1,
-                                   .epoch = options_.nonce});
+                                   .epoch = options_.nonce,
+                                   .encryption = options_.encryption});
   if (!listener.ok())
     return cannot_listen(std::string(listener.status().message()));
   try {
@@ -129,39 +138,113 @@ absl::Status TcpBackend::MeasureCosts() {
   return absl::OkStatus();
 }
 
+absl::Status TcpBackend::CannotConnect(uint32_t node, const absl::Status& why,
+                                       const char* advice) const {
+  return absl::Status(why.code(),
+                      absl::StrCat("cannot connect to ", NodeName(node), ": ",
+                                   std::string(why.message()), advice));
+}
+
 absl::Status TcpBackend::ConnectNodes(
     const std::vector<std::string>& addresses) {
   if (const auto bad = listener_->SetPeers(addresses)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "cannot connect to ", NodeName(bad->node), ": ", bad->why));
+    return CannotConnect(bad->node, absl::InvalidArgumentError(bad->why), "");
   }
-  message_connections_.resize(nodes_);
+  Sockets sockets(connections_.size() + 1);
+  for (auto& to_nodes : sockets) to_nodes.resize(nodes_);
+  if (absl::Status s = Meet(&sockets); !s.ok()) return s;
+  if (absl::Status s = Encrypt(&sockets); !s.ok()) return s;
+  EncryptedNodes nodes;
+  for (uint32_t i = 0; i < nodes_; ++i) {
+    if (i == self_) continue;
+    const PeerSocket& first = sockets[0][i];
+    ++(first.encrypted() ? nodes.encrypted : nodes.clear);
+    if (first.encrypted()) nodes.suite = first.Suite();
+  }
+  if (options_.on_encrypted) options_.on_encrypted(nodes);
+  message_connections_ = std::move(sockets.back());
+  for (size_t c = 0; c < connections_.size(); ++c) {
+    for (uint32_t i = 0; i < nodes_; ++i) {
+      if (i != self_) connections_[c][i]->Adopt(std::move(sockets[c][i]));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TcpBackend::Meet(Sockets* sockets) {
   const auto deadline =
       AuthenticatedListener::Clock::now() + options_.connect_timeout;
   for (uint32_t i = 0; i < nodes_; ++i) {
-    for (uint32_t c = 0; i != self_ && c <= connections_.size(); ++c) {
-      absl::StatusOr<Fd> connection = listener_->Connection(i, c, deadline);
-      if (!connection.ok()) {
-        return absl::Status(
-            connection.status().code(),
-            absl::StrCat(
-                "cannot connect to ", NodeName(i), ": ",
-                std::string(connection.status().message()),
-                "; check that --network is an address other nodes can reach"));
+    for (uint32_t c = 0; i != self_ && c < sockets->size(); ++c) {
+      absl::StatusOr<Authenticated> met = listener_->Connection(i, c, deadline);
+      if (!met.ok()) {
+        return CannotConnect(
+            i, met.status(),
+            "; check that --network is an address other nodes can reach");
       }
-      absl::Status set =
-          SetTcpTimeouts(connection->get(), options_.answer_timeout);
-      set.Update(SetTcpCongestion(connection->get(), options_.congestion));
+      const int fd = met->socket.get();
+      absl::Status set = SetTcpTimeouts(fd, options_.answer_timeout);
+      set.Update(SetTcpCongestion(fd, options_.congestion));
       if (!set.ok()) return set;
-      if (c == connections_.size()) {
-        const int on = 1;
-        setsockopt(connection->get(), IPPROTO_TCP, TCP_NODELAY, &on,
-                   sizeof(on));
-        message_connections_[i] = *std::move(connection);
+      const int on = 1;
+      setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+      PeerSocket& socket = (*sockets)[c][i];
+      if (!listener_->Encrypts(i)) {
+        socket = PeerSocket(std::move(met->socket));
         continue;
       }
-      connections_[c][i]->Adopt(*std::move(connection));
+      absl::StatusOr<PeerSocket> encrypted = PeerSocket::Encrypted(
+          std::move(met->socket), met->tls_key, {.calls = i < self_});
+      if (!encrypted.ok()) return CannotConnect(i, encrypted.status(), "");
+      socket = *std::move(encrypted);
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TcpBackend::Encrypt(Sockets* sockets) {
+  struct Open {
+    uint32_t node = 0;
+    PeerSocket* socket = nullptr;
+  };
+  std::vector<Open> open;
+  std::vector<pollfd> waits;  // of the same
+  for (auto& to_nodes : *sockets) {
+    for (uint32_t i = 0; i < nodes_; ++i) {
+      if (!to_nodes[i].encrypted()) continue;
+      open.push_back({i, &to_nodes[i]});
+      waits.push_back({to_nodes[i].fd(), POLLIN, POLLIN});
+    }
+  }
+  const auto deadline =
+      AuthenticatedListener::Clock::now() + options_.connect_timeout;
+  while (!open.empty()) {
+    size_t left = 0;
+    for (size_t k = 0; k < open.size(); ++k) {
+      if (waits[k].revents != 0) {
+        const absl::StatusOr<short> events = open[k].socket->Handshake();
+        if (!events.ok()) {
+          return CannotConnect(open[k].node, events.status(), "");
+        }
+        waits[k].events = *events;
+        if (*events == 0) continue;
+      }
+      open[left] = open[k];
+      waits[left++] = waits[k];
+    }
+    open.resize(left);
+    waits.resize(left);
+    if (broken_) return absl::AbortedError("stopped");
+    if (open.empty()) break;
+    if (AuthenticatedListener::Clock::now() > deadline) {
+      return CannotConnect(open[0].node,
+                           absl::UnavailableError(absl::StrCat(
+                               "it has not finished the TLS handshake within ",
+                               options_.connect_timeout.count(),
+                               " ms; is its executor stopped?")),
+                           "");
+    }
+    poll(waits.data(), waits.size(), kPollMs);
   }
   return absl::OkStatus();
 }

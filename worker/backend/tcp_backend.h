@@ -4,7 +4,8 @@
 // Connecting: a secret travels through the coordinator with each node's
 // address. By it both ends prove to each other that they belong to the job
 // (authenticated_listener.h); other processes that reach the port do not get
-// further.
+// further. From it they have the keys with which they encrypt, if both want to
+// (peer_socket.h).
 //
 // A chunk in flight (tcp_flight.h) goes through the stages of its plan
 // (exchange_plan.h) without a thread that waits for it: Start posts its
@@ -50,6 +51,13 @@ class AuthenticatedListener;
 class TcpConnection;
 class TcpLoop;
 
+// With how many other nodes a node's connections are encrypted, and how.
+struct EncryptedNodes {
+  uint32_t encrypted = 0;
+  uint32_t clear = 0;
+  std::string suite;  // of TLS; empty if encrypted is 0
+};
+
 struct TcpBackendOptions {
   std::string host;  // address to listen on
   // Finds it if it is empty: called by Prepare, which may ask the name service.
@@ -75,6 +83,11 @@ struct TcpBackendOptions {
   // Connections in each direction to each other node, the same on all nodes,
   // and threads that serve them. Chunks use them in turn.
   uint32_t connections = 1;
+  // See authenticated_listener.h. Encrypted are all connections of two nodes or
+  // none.
+  EncryptionMode encryption = EncryptionMode::kOff;
+  // Called by Connect, when all nodes are connected.
+  std::function<void(const EncryptedNodes&)> on_encrypted = {};
   // How many levels a reduction has at most (exchange_model.h); of the nodes'
   // numbers the least. 0: the others know no levels, and there is one.
   uint32_t max_levels = 0;
@@ -94,7 +107,7 @@ class TcpBackend : public Backend {
   absl::StatusOr<std::vector<std::string>> Prepare(uint32_t node_index,
                                                    uint32_t nodes) override;
   absl::Status Connect(const std::vector<std::string>& addresses) override;
-  std::vector<Fd> TakeMessageConnections() override {
+  std::vector<PeerSocket> TakeMessageConnections() override {
     return std::move(message_connections_);
   }
   void OnEnded(std::function<void(const absl::Status&)> on_ended) override;
@@ -108,6 +121,14 @@ class TcpBackend : public Backend {
   class Flight;  // tcp_flight.h
 
   absl::Status ConnectNodes(const std::vector<std::string>& addresses);
+  // By connection and node; invalid for this node.
+  using Sockets = std::vector<std::vector<PeerSocket>>;
+  absl::Status Meet(Sockets* sockets);
+  // Makes the TLS handshakes of all nodes at once: in turns, the last ones of
+  // many nodes would be late.
+  absl::Status Encrypt(Sockets* sockets);
+  absl::Status CannotConnect(uint32_t node, const absl::Status& why,
+                             const char* advice) const;
   absl::Status MeasureCosts();
   std::string NodeName(uint32_t node) const;
 
@@ -129,7 +150,7 @@ class TcpBackend : public Backend {
   uint32_t self_ = 0;
   uint32_t nodes_ = 1;
   std::function<void(const absl::Status&)> on_ended_;
-  std::vector<Fd> message_connections_;  // by node; set by Connect
+  std::vector<PeerSocket> message_connections_;  // by node; set by Connect
   std::vector<uint64_t> started_;  // chunks by peer; for the starting thread
   std::optional<ExchangeModel> model_;  // likewise; set by Connect
   std::atomic<uint64_t> sent_{0};

@@ -1,11 +1,14 @@
 #include "worker/backend/tcp_backend.h"
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <cstring>
 #include <thread>
+#include <tuple>
 
+#include "worker/backend/authenticated_listener.h"
 #include "worker/backend/link_probe.h"
 #include "worker/backend/testing/tcp_testing.h"
 
@@ -72,10 +75,18 @@ void Store(DType dtype, std::byte* p, int value) {
   }
 }
 
-class TcpBackendTest : public testing::TestWithParam<uint32_t> {};
+// With this number of nodes, in the clear and encrypted.
+class TcpBackendTest
+    : public testing::TestWithParam<std::tuple<uint32_t, EncryptionMode>> {
+ protected:
+  static uint32_t size() { return std::get<0>(GetParam()); }
+  static TcpBackendOptions Options(uint32_t connections = 1) {
+    return {.connections = connections, .encryption = std::get<1>(GetParam())};
+  }
+};
 
 TEST_P(TcpBackendTest, AllreduceSumsEveryDtypeAndSize) {
-  Nodes nodes(GetParam());
+  Nodes nodes(size(), Options());
   nodes.Connect();
   for (int d = 0; d < kDTypes; ++d) {
     const DType dtype = static_cast<DType>(d);
@@ -89,7 +100,7 @@ TEST_P(TcpBackendTest, AllreduceSumsEveryDtypeAndSize) {
         }
         const absl::Status s = nodes.Do(node, Reduction(chunk, dtype));
         ASSERT_TRUE(s.ok()) << s;
-        const int n = static_cast<int>(GetParam());
+        const int n = static_cast<int>(size());
         for (size_t i = 0; i < elements; ++i) {
           const double want = static_cast<int>(i % 7) * n + n * (n - 1) / 2;
           ASSERT_EQ(Load(dtype, &chunk[i * width]), want)
@@ -101,14 +112,14 @@ TEST_P(TcpBackendTest, AllreduceSumsEveryDtypeAndSize) {
 }
 
 TEST_P(TcpBackendTest, AllreduceFinishesOnce) {
-  Nodes nodes(GetParam());
+  Nodes nodes(size(), Options());
   nodes.Connect();
   nodes.Together([&](uint32_t node) {
     std::vector<float> chunk(1000, static_cast<float>(node + 1));
     const absl::Status s =
         nodes.Do(node, Reduction(chunk, {.divisor = 2, .scale = 3.0}));
     ASSERT_TRUE(s.ok()) << s;
-    const float n = static_cast<float>(GetParam());
+    const float n = static_cast<float>(size());
     for (float v : chunk) ASSERT_EQ(v, n * (n + 1) / 2 / 2 * 3);
   });
   // Each node's contribution to others' segments, and its sums to each.
@@ -118,19 +129,19 @@ TEST_P(TcpBackendTest, AllreduceFinishesOnce) {
     sent += nodes[i].bytes_sent();
     received += nodes[i].bytes_received();
   }
-  EXPECT_EQ(sent, 2 * (GetParam() - 1) * 4000u);
+  EXPECT_EQ(sent, 2 * (size() - 1) * 4000u);
   EXPECT_EQ(received, sent);
 }
 
 TEST_P(TcpBackendTest, ExchangeGivesEverySegmentToAll) {
-  Nodes nodes(GetParam());
+  Nodes nodes(size(), Options());
   nodes.Connect();
   // Node i owns bytes [i*10, i*10+7) and one byte at 40+i; no node owns the
   // rest.
   std::vector<Segment> segments;
-  for (uint32_t i = 0; i < GetParam(); ++i)
+  for (uint32_t i = 0; i < size(); ++i)
     segments.push_back({i, kEveryNode, i * 10, 7});
-  for (uint32_t i = 0; i < GetParam(); ++i)
+  for (uint32_t i = 0; i < size(); ++i)
     segments.push_back({i, kEveryNode, 40 + i, 1});
   nodes.Together([&](uint32_t node) {
     std::vector<uint8_t> chunk(64, 200);
@@ -142,7 +153,7 @@ TEST_P(TcpBackendTest, ExchangeGivesEverySegmentToAll) {
         nodes.Do(node, {.chunk = std::as_writable_bytes(std::span(chunk)),
                         .segments = segments});
     ASSERT_TRUE(s.ok()) << s;
-    for (uint32_t i = 0; i < GetParam(); ++i) {
+    for (uint32_t i = 0; i < size(); ++i) {
       for (uint32_t j = 0; j < 7; ++j) ASSERT_EQ(chunk[i * 10 + j], i * 10 + j);
       ASSERT_EQ(chunk[40 + i], i);
     }
@@ -151,7 +162,7 @@ TEST_P(TcpBackendTest, ExchangeGivesEverySegmentToAll) {
 }
 
 TEST_P(TcpBackendTest, AbortEndsAWaitForALatePeer) {
-  Nodes nodes(GetParam());
+  Nodes nodes(size(), Options());
   nodes.Connect();
   absl::Status status;
   std::vector<float> chunk(100000, 1.0f);
@@ -163,12 +174,12 @@ TEST_P(TcpBackendTest, AbortEndsAWaitForALatePeer) {
 }
 
 TEST_P(TcpBackendTest, ALostPeerIsNamed) {
-  Nodes nodes(GetParam());
+  Nodes nodes(size(), Options());
   nodes.Connect();
   absl::Status status;
   std::vector<float> chunk(100000, 1.0f);
   std::thread waiter([&] { status = nodes.Do(0, Reduction(chunk)); });
-  for (uint32_t i = 1; i < GetParam(); ++i) nodes[i].Abort();
+  for (uint32_t i = 1; i < size(); ++i) nodes[i].Abort();
   waiter.join();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   EXPECT_NE(status.message().find("node n1 (host b)"), std::string::npos)
@@ -176,7 +187,7 @@ TEST_P(TcpBackendTest, ALostPeerIsNamed) {
 }
 
 TEST_P(TcpBackendTest, ALostPeerIsNamedWithoutAChunkInFlight) {
-  Nodes nodes(GetParam());
+  Nodes nodes(size(), Options());
   nodes.Connect();
   EXPECT_TRUE(nodes[0].status().ok()) << nodes[0].status();
   nodes[1].Abort();
@@ -193,11 +204,11 @@ TEST_P(TcpBackendTest, ManyChunksOnTheirWay) {
   constexpr size_t kChunks = 200;
   constexpr size_t kAtOnce = 8;
   for (const uint32_t connections : {1u, 3u}) {
-    Nodes nodes(GetParam(), connections);
+    Nodes nodes(size(), Options(connections));
     nodes.Connect();
     std::vector<std::vector<float>> results(nodes.size());
     nodes.Together([&](uint32_t node) {
-      const uint32_t n = GetParam();
+      const uint32_t n = size();
       std::vector<std::vector<float>> chunks(kChunks);
       for (size_t c = 0; c < kChunks; ++c) {
         if (c >= kAtOnce) {
@@ -245,10 +256,10 @@ TEST_P(TcpBackendTest, ManyChunksOnTheirWay) {
 // them, in order, and afterwards their memory is not accessed.
 TEST_P(TcpBackendTest, AbortEndsAllChunksOnTheirWay) {
   for (int round = 0; round < 20; ++round) {
-    Nodes nodes(GetParam());
+    Nodes nodes(size(), Options());
     nodes.Connect();
     const size_t both = static_cast<size_t>(round % 4);
-    std::vector<std::vector<float>> chunks(8 * GetParam(),
+    std::vector<std::vector<float>> chunks(8 * size(),
                                            std::vector<float>(100000, 1.0f));
     nodes.Together([&](uint32_t node) {
       const size_t count = node == 0 ? 8 : both;
@@ -278,11 +289,11 @@ TEST_P(TcpBackendTest, APeerThatDiesInFlightEndsAllChunks) {
     // Outlives the backends: node 1's chunks are in flight to the end.
     std::vector<std::vector<float>> chunks(16,
                                            std::vector<float>(1 << 20, 1.0f));
-    Nodes nodes(GetParam());
+    Nodes nodes(size(), Options());
     nodes.Connect();
     for (size_t c = 0; c < 8; ++c) nodes[0].Start(Reduction(chunks[c]));
     for (size_t c = 0; c < 8; ++c) nodes[1].Start(Reduction(chunks[8 + c]));
-    if (round % 2 == 0 && GetParam() == 2) {
+    if (round % 2 == 0 && size() == 2) {
       EXPECT_TRUE(nodes.ended(1)[0].ok());
     }
     nodes[1].Abort();
@@ -295,7 +306,16 @@ TEST_P(TcpBackendTest, APeerThatDiesInFlightEndsAllChunks) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, TcpBackendTest, testing::Values(2u, 3u));
+INSTANTIATE_TEST_SUITE_P(
+    Sizes, TcpBackendTest,
+    testing::Combine(testing::Values(2u, 3u),
+                     testing::Values(EncryptionMode::kOff,
+                                     EncryptionMode::kRequire)),
+    [](const auto& mode) {
+      return std::to_string(std::get<0>(mode.param)) +
+             (std::get<1>(mode.param) == EncryptionMode::kOff ? "Clear"
+                                                              : "Encrypted");
+    });
 
 // With the levels of cheap and dear messages, reductions and latencies. The
 // numbers are whole, so that their order does not matter.
@@ -477,6 +497,196 @@ TEST(TcpBackend, MalformedAddressIsAnError) {
   ASSERT_TRUE(backend.Prepare(0, 2).ok());
   EXPECT_FALSE(backend.Connect({"", "nonsense"}).ok());
   EXPECT_FALSE(backend.Connect({""}).ok());
+}
+
+// --- Encryption --------------------------------------------------------------
+
+constexpr EncryptionMode kOff = EncryptionMode::kOff;
+constexpr EncryptionMode kOn = EncryptionMode::kOn;
+constexpr EncryptionMode kRequire = EncryptionMode::kRequire;
+
+// Nodes with a mode each.
+class Mixed {
+ public:
+  explicit Mixed(const std::vector<EncryptionMode>& modes,
+                 std::chrono::milliseconds timeout = std::chrono::seconds(10))
+      : reports(modes.size()), results(modes.size()) {
+    const auto n = static_cast<uint32_t>(modes.size());
+    for (uint32_t i = 0; i < n; ++i) {
+      TcpBackendOptions options{
+          .host = "127.0.0.1",
+          .nonce = 1,
+          .node_names = {"node n0 (host a)", "node n1 (host b)",
+                         "node n2 (host c)"},
+          .connect_timeout = timeout};
+      options.encryption = modes[i];
+      options.on_encrypted = [this, i](const EncryptedNodes& nodes) {
+        reports[i] = nodes;
+      };
+      backends.push_back(std::make_unique<TcpBackend>(std::move(options)));
+      auto prepared = backends[i]->Prepare(i, n);
+      EXPECT_TRUE(prepared.ok());
+      offers.push_back(*prepared);
+    }
+  }
+  void Connect() {
+    std::vector<std::thread> threads;
+    for (uint32_t i = 0; i < backends.size(); ++i) {
+      threads.emplace_back([this, i] {
+        std::vector<std::string> addresses(backends.size());
+        for (uint32_t k = 0; k < backends.size(); ++k) {
+          addresses[k] = offers[k][i];
+        }
+        results[i] = backends[i]->Connect(addresses);
+        if (!results[i].ok()) backends[i]->Abort();
+      });
+    }
+    for (std::thread& t : threads) t.join();
+  }
+
+  std::vector<std::unique_ptr<TcpBackend>> backends;
+  std::vector<std::vector<std::string>> offers;
+  std::vector<EncryptedNodes> reports;
+  std::vector<absl::Status> results;
+};
+
+TEST(TcpBackendEncryption, BothEndsComeToTheSameResult) {
+  for (const EncryptionMode a : {kOff, kOn, kRequire}) {
+    for (const EncryptionMode b : {kOff, kOn, kRequire}) {
+      Mixed nodes({a, b});
+      nodes.Connect();
+      const bool off = a == kOff || b == kOff;
+      const bool refused = off && (a == kRequire || b == kRequire);
+      for (int i = 0; i < 2; ++i) {
+        SCOPED_TRACE(std::string(Name(a)) + " and " + std::string(Name(b)));
+        ASSERT_EQ(nodes.results[i].ok(), !refused) << nodes.results[i];
+        if (refused) continue;
+        EXPECT_EQ(nodes.reports[i].encrypted, off ? 0u : 1u);
+        EXPECT_EQ(nodes.reports[i].clear, off ? 1u : 0u);
+        EXPECT_EQ(nodes.reports[i].suite.empty(), off);
+        EXPECT_EQ(
+            nodes.backends[i]->TakeMessageConnections()[1 - i].encrypted(),
+            !off);
+      }
+    }
+  }
+}
+
+TEST(TcpBackendEncryption, WhoDoesNotEncryptIsNamed) {
+  Mixed nodes({kRequire, kOff});
+  nodes.Connect();
+  EXPECT_EQ(nodes.results[0].message(),
+            "cannot connect to node n1 (host b): it does not encrypt, which "
+            "this node requires; start its agent with --network_encryption=on");
+  EXPECT_EQ(nodes.results[1].message(),
+            "cannot connect to node n0 (host a): it requires encryption, and "
+            "this node does not encrypt; start this node's agent with "
+            "--network_encryption=on");
+}
+
+TEST(TcpBackendEncryption, NodesThatBothEncryptDoSoBesideOneThatDoesNot) {
+  Mixed nodes({kOn, kOff, kOn});
+  nodes.Connect();
+  for (const absl::Status& s : nodes.results) EXPECT_TRUE(s.ok()) << s;
+  EXPECT_EQ(nodes.reports[0].encrypted, 1u);
+  EXPECT_EQ(nodes.reports[0].clear, 1u);
+  EXPECT_EQ(nodes.reports[1].encrypted, 0u);
+  EXPECT_EQ(nodes.reports[2].encrypted, 1u);
+}
+
+// Somebody between executors and coordinator changes the offers: of both, or of
+// one. They do not know the secrets, or do not use them.
+TEST(TcpBackendEncryption, ChangedOffersAreRefusedAndNamed) {
+  const auto to_clear = [](std::string* offer) {
+    (*offer)[0] = static_cast<char>((*offer)[0] & 0x0f);
+  };
+  const auto to_encrypted = [](std::string* offer) {
+    (*offer)[0] = static_cast<char>((*offer)[0] | 0x10);
+  };
+  for (int round = 0; round < 4; ++round) {
+    SCOPED_TRACE(round);
+    Mixed nodes(round == 3 ? std::vector{kOff, kOff} : std::vector{kOn, kOn});
+    if (round == 0 || round == 1) to_clear(&nodes.offers[0][1]);
+    if (round == 0 || round == 2) to_clear(&nodes.offers[1][0]);
+    if (round == 3) to_encrypted(&nodes.offers[1][0]);
+    nodes.Connect();
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(nodes.results[i].code(), absl::StatusCode::kPermissionDenied)
+          << nodes.results[i];
+      const std::string text(nodes.results[i].message());
+      EXPECT_EQ(text.find(i == 0 ? "cannot connect to node n1 (host b): what"
+                                 : "cannot connect to node n0 (host a): what"),
+                0u)
+          << text;
+      EXPECT_NE(text.find("was changed on its way"), std::string::npos) << text;
+    }
+  }
+}
+
+// Two nodes, of which one is aborted while the other one makes handshakes.
+TEST(TcpBackendEncryption, AbortEndsAHandshake) {
+  for (int round = 0; round < 20; ++round) {
+    Mixed nodes({kOn, kOn}, std::chrono::milliseconds(300));
+    std::thread stop([&] {
+      std::this_thread::sleep_for(std::chrono::microseconds(200 * round));
+      nodes.backends[0]->Abort();
+    });
+    nodes.Connect();
+    stop.join();
+    EXPECT_TRUE(nodes.results[0].ok() || absl::IsAborted(nodes.results[0]))
+        << nodes.results[0];
+  }
+}
+
+// The peer proves itself and then does not begin TLS, or talks without.
+TEST(TcpBackendEncryption, WhoDoesNotMakeTheHandshakeIsNamed) {
+  for (const bool talks : {false, true}) {
+    TcpBackend backend({.host = "127.0.0.1",
+                        .nonce = 1,
+                        .node_names = {"node n0 (host a)", "node n1 (host b)"},
+                        .connect_timeout = std::chrono::milliseconds(500),
+                        .encryption = kRequire});
+    auto peer = AuthenticatedListener::Open({.host = "127.0.0.1",
+                                             .self = 1,
+                                             .connections = 3,
+                                             .epoch = 1,
+                                             .encryption = kOn});
+    const auto offers = backend.Prepare(0, 2);
+    ASSERT_TRUE(peer.ok() && offers.ok());
+    ASSERT_EQ((*peer)->SetPeers({(*offers)[1], ""}), nullptr);
+    std::vector<Authenticated> met;
+    std::thread calls([&] {
+      for (uint32_t c = 0; c < 3; ++c) {
+        auto called = (*peer)->Connection(
+            0, c,
+            AuthenticatedListener::Clock::now() + std::chrono::seconds(9));
+        ASSERT_TRUE(called.ok()) << called.status();
+        if (talks) send(called->socket.get(), "in the clear", 12, 0);
+        met.push_back(*std::move(called));
+      }
+    });
+    const absl::Status s = backend.Connect({"", (*peer)->AddressFor(0)});
+    calls.join();
+    const std::string text(s.message());
+    EXPECT_EQ(text.find("cannot connect to node n1 (host b): "), 0u) << text;
+    EXPECT_NE(text.find(talks ? "the TLS handshake failed ("
+                              : "it has not finished the TLS handshake within "
+                                "500 ms; is its executor stopped?"),
+              std::string::npos)
+        << text;
+  }
+}
+
+TEST(TcpBackendEncryption, OffersInTheClearAreWhatTheyAlwaysWere) {
+  TcpBackend clear({.host = "127.0.0.1", .connections = 2});
+  TcpBackend encrypted(
+      {.host = "127.0.0.1", .connections = 2, .encryption = kOn});
+  const auto a = clear.Prepare(0, 2);
+  const auto b = encrypted.Prepare(0, 2);
+  ASSERT_TRUE(a.ok() && b.ok());
+  EXPECT_EQ((*a)[1][0], 5);  // connections: 2 in each direction, and one
+  EXPECT_EQ((*b)[1][0], 0x15);
+  EXPECT_EQ((*a)[1].size(), 1 + 32 + 2 + std::string("127.0.0.1").size());
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 #include "worker/backend/tcp_connection.h"
 
-#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -25,16 +24,6 @@ constexpr int kReadsPerTurn = 16;
 constexpr char kOtherSize[] =
     "it has sent a message of another size than was expected";
 
-std::string ErrorText(int error) {
-  std::string text = std::strerror(error);
-  if (error == ETIMEDOUT) {
-    text +=
-        ": its machine has not answered within --network_timeout; check the "
-        "network between the nodes";
-  }
-  return text;
-}
-
 }  // namespace
 
 // --- Telling -----------------------------------------------------------------
@@ -56,15 +45,14 @@ TcpConnection::TcpConnection(TcpLoop* loop, uint64_t early_bytes,
 
 TcpConnection::~TcpConnection() { Close(); }
 
-void TcpConnection::Adopt(Fd socket) {
+void TcpConnection::Adopt(PeerSocket socket) {
   Notices notices;
   Lock lock(mutex_);
   if (!failure_.empty()) return;
-  const int fd = socket.get();
+  const int fd = socket.fd();
   const int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
-  fd_ = std::move(socket);
+  socket_ = std::move(socket);
   if (!loop_->Add(fd, this)) Fail(lock, notices, std::strerror(errno));
 }
 
@@ -97,7 +85,10 @@ void TcpConnection::Receive(uint64_t slot, std::byte* data, uint64_t bytes,
   }
   if (bytes > 0) std::memcpy(data, early.data.get(), bytes);
   notices.Add(tag, "");
-  if (early_bytes_ < most_early_bytes_) Want(true, wants_write_);
+  if (early_bytes_ < most_early_bytes_ && !wants_read_) {
+    Want(true, wants_write_);
+    ReadAgain();
+  }
 }
 
 TcpConnection::Posted TcpConnection::TakePosted(uint64_t slot) {
@@ -139,7 +130,7 @@ void TcpConnection::Close() {
   Notices notices;
   Lock lock(mutex_);
   Fail(lock, notices, "closed");
-  fd_.Reset();
+  socket_.Reset();
 }
 
 void TcpConnection::AwaitPause(Lock& lock) {
@@ -152,8 +143,8 @@ void TcpConnection::Fail(Lock& lock, Notices& notices, const std::string& why,
   if (!failure_.empty()) return;
   failure_ = why;
   notices.AddFailure(&on_failed_, why);
-  if (fd_.valid()) loop_->Remove(fd_.get());
-  if (!keep_open) fd_.Reset();
+  if (socket_.valid()) loop_->Remove(socket_.fd());
+  if (!keep_open) socket_.Reset();
   for (const Outgoing& o : std::exchange(outgoing_, {})) {
     notices.Add(o.tag, why);
   }
@@ -174,7 +165,11 @@ void TcpConnection::Want(bool read, bool write) {
   if (wants_read_ == read && wants_write_ == write) return;
   wants_read_ = read;
   wants_write_ = write;
-  loop_->Change(fd_.get(), this, read, write);
+  loop_->Change(socket_.fd(), this, read, write);
+}
+
+void TcpConnection::ReadAgain() {
+  if (socket_.encrypted()) loop_->Again(this);
 }
 
 void TcpConnection::Write(Lock& lock, Notices& notices) {
@@ -183,10 +178,9 @@ void TcpConnection::Write(Lock& lock, Notices& notices) {
   while (error == 0 && !outgoing_.empty()) {
     // It stays where it is: others only append meanwhile.
     Outgoing& next = outgoing_.front();
-    const int fd = fd_.get();
     lock.unlock();
     iovec parts[2];
-    size_t count = 0;
+    int count = 0;
     if (next.written < sizeof(Header)) {
       parts[count++] = {
           reinterpret_cast<std::byte*>(&next.header) + next.written,
@@ -197,22 +191,20 @@ void TcpConnection::Write(Lock& lock, Notices& notices) {
       parts[count++] = {const_cast<std::byte*>(next.data) + done,
                         next.header.bytes - done};
     }
-    msghdr message{};
-    message.msg_iov = parts;
-    message.msg_iovlen = count;
-    const ssize_t n = sendmsg(fd, &message, MSG_NOSIGNAL);
-    if (n < 0 && errno != EINTR) error = errno;
+    const ssize_t n = socket_.Write(parts, count);
+    if (n < 0) error = errno;
+    const bool unsent = socket_.has_unsent();
     lock.lock();
     if (n < 0) continue;
     next.written += static_cast<size_t>(n);
-    if (next.written < sizeof(Header) + next.header.bytes) continue;
+    if (unsent || next.written < sizeof(Header) + next.header.bytes) continue;
     notices.Add(next.tag, "");
     outgoing_.pop_front();
   }
   writing_ = false;
   paused_.notify_all();
   if (error == 0 || error == EAGAIN) return Want(wants_read_, error == EAGAIN);
-  Fail(lock, notices, ErrorText(error));
+  Fail(lock, notices, ConnectionErrorText(error));
 }
 
 void TcpConnection::OnWritable() {
@@ -227,6 +219,16 @@ void TcpConnection::OnReadable() {
   for (int i = 0; i < kReadsPerTurn; ++i) {
     if (!Read()) return;
   }
+  Lock lock(mutex_);
+  ReadAgain();
+}
+
+void TcpConnection::OnAgain() {
+  {
+    Lock lock(mutex_);
+    if (!wants_read_) return;
+  }
+  OnReadable();
 }
 
 bool TcpConnection::Read() {
@@ -243,7 +245,7 @@ bool TcpConnection::Read() {
   }
   // The rest of a message and the header of the next one.
   iovec parts[2];
-  size_t count = 0;
+  int count = 0;
   const uint64_t rest = in.bytes - in.read;
   const uint64_t now = in.active ? std::min(rest, kMostInOneRead) : 0;
   if (now > 0) {
@@ -257,18 +259,17 @@ bool TcpConnection::Read() {
     parts[count++] = {reinterpret_cast<std::byte*>(&header_) + header_read_,
                       header};
   }
-  const int fd = fd_.get();
   reading_ = true;
   lock.unlock();
-  const ssize_t n = readv(fd, parts, static_cast<int>(count));
+  const ssize_t n = socket_.Read(parts, count);
   const int error = n < 0 ? errno : 0;
   lock.lock();
   reading_ = false;
   paused_.notify_all();
   if (n == 0) {
     Fail(lock, notices, "the peer has closed it");
-  } else if (n < 0 && error != EAGAIN && error != EINTR) {
-    Fail(lock, notices, ErrorText(error));
+  } else if (n < 0 && error != EAGAIN) {
+    Fail(lock, notices, ConnectionErrorText(error));
   }
   if (n <= 0) return false;
   const auto got = static_cast<uint64_t>(n);

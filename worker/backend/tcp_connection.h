@@ -1,11 +1,12 @@
 // TcpConnection: messages between this node and another one, over one socket.
 //
 // Purpose: sends and receives, matched by slot, in order within a slot. The
-// caller has connected and authenticated the socket (authenticated_listener.h).
+// caller has connected and authenticated the socket (authenticated_listener.h),
+// and made its TLS handshake if it is encrypted (peer_socket.h).
 // No thread waits for a transfer: its listener is told when it has ended.
 //
 //   TcpConnection to_peer(&loop, early_bytes, on_failed);
-//   to_peer.Adopt(std::move(socket));
+//   to_peer.Adopt(PeerSocket(std::move(fd)));
 //   to_peer.Receive(slot, data, bytes, {.listener = this, .tag = 1});
 //   // -> this->OnEnded(1, "")
 //
@@ -41,7 +42,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/system/fd.h"
+#include "worker/backend/peer_socket.h"
 
 namespace maypole::worker {
 
@@ -73,7 +74,7 @@ class TcpConnection {
 
   // Call it once, before anything is posted. Closes the socket if this
   // connection has been closed.
-  void Adopt(Fd socket);
+  void Adopt(PeerSocket socket);
   // The listener is told exactly once, perhaps before these return. Until then
   // it and the memory must stay.
   void Send(uint64_t slot, const std::byte* data, uint64_t bytes,
@@ -89,6 +90,8 @@ class TcpConnection {
   // Called by the loop's thread.
   void OnReadable();
   void OnWritable();
+  // After TcpLoop::Again().
+  void OnAgain();
 
  private:
   struct Header {
@@ -99,7 +102,8 @@ class TcpConnection {
     Header header;
     const std::byte* data = nullptr;
     TransferTag tag;
-    size_t written = 0;  // header included
+    // Header included. A send ends when the kernel has all of it.
+    size_t written = 0;
   };
   struct Posted {
     uint64_t slot = 0;
@@ -150,6 +154,8 @@ class TcpConnection {
   // Writes queued data, as far as the socket accepts it.
   void Write(Lock& lock, Notices& notices);
   void Want(bool read, bool write);
+  // There may be data to read of which the kernel does not tell.
+  void ReadAgain();
   // Returns false if there is nothing more to read now.
   bool Read();
   bool Place(Lock& lock, Notices& notices);
@@ -163,7 +169,7 @@ class TcpConnection {
   const OnFailed on_failed_;
   std::mutex mutex_;
   std::condition_variable paused_;
-  Fd fd_;
+  PeerSocket socket_;
   bool reading_ = false;
   bool writing_ = false;
   bool wants_read_ = true;  // false: enough has arrived early

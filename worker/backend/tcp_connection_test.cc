@@ -12,12 +12,15 @@
 #include <mutex>
 #include <numeric>
 #include <optional>
+#include <random>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "worker/backend/tcp_loop.h"
+#include "worker/backend/testing/peer_sockets.h"
 
 namespace maypole::worker {
 namespace {
@@ -26,12 +29,6 @@ constexpr std::chrono::milliseconds kPatience(20000);
 constexpr uint64_t kEarlyBytes = uint64_t{1} << 30;
 constexpr char kOtherSize[] =
     "it sends a message of another size than was expected";
-
-std::pair<Fd, Fd> SocketPair() {
-  int ends[2];
-  EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-  return {Fd(ends[0]), Fd(ends[1])};
-}
 
 // A node's ends of some connections, which share a loop.
 class Node {
@@ -64,8 +61,8 @@ class Node {
   std::vector<std::unique_ptr<TcpConnection>> connections_;
 };
 
-void Connect(TcpConnection& a, TcpConnection& b) {
-  auto [one, other] = SocketPair();
+void Connect(TcpConnection& a, TcpConnection& b, bool encrypted = false) {
+  auto [one, other] = ConnectedSockets(encrypted);
   a.Adopt(std::move(one));
   b.Adopt(std::move(other));
 }
@@ -126,16 +123,16 @@ class Message : private TransferListener {
   std::optional<std::string> end_text_;
 };
 
-// Nodes a and b.
-class TcpConnectionTest : public testing::Test {
+// Nodes a and b; in the clear and encrypted.
+class TcpConnectionTest : public testing::TestWithParam<bool> {
  protected:
-  TcpConnectionTest() { Connect(a_[0], b_[0]); }
+  TcpConnectionTest() { Connect(a_[0], b_[0], GetParam()); }
 
   Node a_;
   Node b_;
 };
 
-TEST_F(TcpConnectionTest, MessagesComeInOrderWithinTheirSlots) {
+TEST_P(TcpConnectionTest, MessagesComeInOrderWithinTheirSlots) {
   std::string sent[] = {"one", "two", "uno"};
   const uint64_t slots[] = {7, 7, 9};
   std::vector<std::unique_ptr<Message>> sends;
@@ -154,7 +151,7 @@ TEST_F(TcpConnectionTest, MessagesComeInOrderWithinTheirSlots) {
   }
 }
 
-TEST_F(TcpConnectionTest, LargeMessagesBothWaysAtOnce) {
+TEST_P(TcpConnectionTest, LargeMessagesBothWaysAtOnce) {
   std::vector<uint32_t> mine(5 << 20), theirs(5 << 20), got(5 << 20),
       others(5 << 20);
   std::iota(mine.begin(), mine.end(), 1u);
@@ -170,7 +167,7 @@ TEST_F(TcpConnectionTest, LargeMessagesBothWaysAtOnce) {
   EXPECT_EQ(others, mine);
 }
 
-TEST_F(TcpConnectionTest, APeerThatClosesFailsWhatIsPostedAndWhatComesLater) {
+TEST_P(TcpConnectionTest, APeerThatClosesFailsWhatIsPostedAndWhatComesLater) {
   std::string text = "text";
   Message posted(b_[0], text), receive(b_[0], text), send(b_[0], text);
   posted.Receive(1);
@@ -183,7 +180,7 @@ TEST_F(TcpConnectionTest, APeerThatClosesFailsWhatIsPostedAndWhatComesLater) {
   EXPECT_EQ(b_.Failures(0), std::vector<std::string>{"the peer has closed it"});
 }
 
-TEST_F(TcpConnectionTest, AFailureIsReportedOnceThoughNothingIsPosted) {
+TEST_P(TcpConnectionTest, AFailureIsReportedOnceThoughNothingIsPosted) {
   a_[0].Close();
   while (b_.Failures(0).empty()) usleep(1000);
   b_[0].Close();
@@ -195,12 +192,12 @@ TEST(TcpConnectionClosedTest, ASocketThatComesAfterTheEndIsClosed) {
   Node node;
   node[0].Close();
   auto [mine, theirs] = SocketPair();
-  node[0].Adopt(std::move(mine));
+  node[0].Adopt(PeerSocket(std::move(mine)));
   char byte;
   EXPECT_EQ(recv(theirs.get(), &byte, 1, 0), 0);
 }
 
-TEST_F(TcpConnectionTest, WhatHadComeBeforeTheEndIsGiven) {
+TEST_P(TcpConnectionTest, WhatHadComeBeforeTheEndIsGiven) {
   std::string text = "text", got = "....";
   {
     Message from(a_[0], text);
@@ -213,7 +210,7 @@ TEST_F(TcpConnectionTest, WhatHadComeBeforeTheEndIsGiven) {
   EXPECT_EQ(got, "text");
 }
 
-TEST_F(TcpConnectionTest, ACancellationEndsOneReceiveAndLeavesTheConnection) {
+TEST_P(TcpConnectionTest, ACancellationEndsOneReceiveAndLeavesTheConnection) {
   std::string text = "text", got = "....", other = "....";
   Message cancelled(b_[0], got), posted(b_[0], other);
   cancelled.Receive(1);
@@ -228,7 +225,7 @@ TEST_F(TcpConnectionTest, ACancellationEndsOneReceiveAndLeavesTheConnection) {
   EXPECT_TRUE(b_.Failures(0).empty());
 }
 
-TEST_F(TcpConnectionTest, AMessageOfAnotherSizeFailsTheConnection) {
+TEST_P(TcpConnectionTest, AMessageOfAnotherSizeFailsTheConnection) {
   std::string text = "text", got = "...";
   Message posted(b_[0], got), from(a_[0], text);
   posted.Receive(1);
@@ -241,7 +238,7 @@ TEST_F(TcpConnectionTest, AMessageOfAnotherSizeFailsTheConnection) {
 TEST(TcpConnectionGivenUpTest, APeerDoesNotHearOfAMessageThatIsGivenUp) {
   Node node;
   auto [mine, theirs] = SocketPair();
-  node[0].Adopt(std::move(mine));
+  node[0].Adopt(PeerSocket(std::move(mine)));
   std::string large(16 << 20, 'x'), small = "small";
   Message from(node[0], large), after(node[0], small);
   from.Send(1);  // more than the socket takes
@@ -257,12 +254,17 @@ TEST(TcpConnectionGivenUpTest, APeerDoesNotHearOfAMessageThatIsGivenUp) {
   EXPECT_EQ(recv(theirs.get(), got.data(), got.size(), 0), 0);
 }
 
+INSTANTIATE_TEST_SUITE_P(Modes, TcpConnectionTest, testing::Bool(),
+                         [](const auto& mode) {
+                           return mode.param ? "Encrypted" : "Clear";
+                         });
+
 // A hostile peer: no memory is allocated for the size that it announces.
 TEST(TcpConnectionHostileTest, NonsenseFailsItsConnectionOnly) {
   Node node(2), honest;
   Connect(node[1], honest[0]);
   auto [mine, theirs] = SocketPair();
-  node[0].Adopt(std::move(mine));
+  node[0].Adopt(PeerSocket(std::move(mine)));
   std::string got = "....";
   Message posted(node[0], got);
   posted.Receive(1);
@@ -281,7 +283,7 @@ TEST(TcpConnectionHostileTest, NonsenseFailsItsConnectionOnly) {
 TEST(TcpConnectionHostileTest, AMessageThatNobodyAsksForHasABound) {
   Node node;
   auto [mine, theirs] = SocketPair();
-  node[0].Adopt(std::move(mine));
+  node[0].Adopt(PeerSocket(std::move(mine)));
   std::string got = "....";
   Message posted(node[0], got);
   posted.Receive(1);
@@ -290,13 +292,15 @@ TEST(TcpConnectionHostileTest, AMessageThatNobodyAsksForHasABound) {
   EXPECT_EQ(posted.Await(), "it sends more than was expected");
 }
 
+class TcpConnectionEarlyTest : public testing::TestWithParam<bool> {};
+
 // A sender that is far ahead waits; what it has sent comes in order.
-TEST(TcpConnectionEarlyTest, OnlySoMuchIsReadAhead) {
+TEST_P(TcpConnectionEarlyTest, OnlySoMuchIsReadAhead) {
   constexpr size_t kMessages = 100;
   const std::string text(1 << 20, 'x');
   Node a;
   Node b(1, 4 << 20);
-  Connect(a[0], b[0]);
+  Connect(a[0], b[0], GetParam());
   std::vector<std::string> sent(kMessages, text);
   std::vector<std::unique_ptr<Message>> sends;
   for (size_t i = 0; i < kMessages; ++i) {
@@ -315,6 +319,108 @@ TEST(TcpConnectionEarlyTest, OnlySoMuchIsReadAhead) {
     ASSERT_EQ(got, sent[i]) << "message " << i;
   }
   EXPECT_EQ(sends.back()->Await(), "");
+}
+
+// Some small messages at once: if they have come together, the kernel does not
+// tell of the later ones.
+TEST_P(TcpConnectionEarlyTest, SmallMessagesAreReadAheadOneByOne) {
+  Node a;
+  Node b(1, 8);
+  Connect(a[0], b[0], GetParam());
+  std::vector<std::string> sent(200);
+  std::vector<std::unique_ptr<Message>> sends;
+  for (size_t i = 0; i < sent.size(); ++i) {
+    sent[i] = "no " + std::to_string(i);
+    sends.push_back(std::make_unique<Message>(a[0], sent[i]));
+    sends[i]->Send(3);
+  }
+  for (const std::string& text : sent) {
+    std::string got(text.size(), '.');
+    Message to(b[0], got);
+    to.Receive(3);
+    ASSERT_EQ(to.Await(), "");
+    ASSERT_EQ(got, text);
+  }
+}
+
+// Many sends and receives in random orders and sizes, both ways; threads post
+// and cancel while the loops move data.
+TEST_P(TcpConnectionEarlyTest, MessagesOfAllSizesBothWays) {
+  constexpr size_t kMessages = 400;
+  Node a;
+  Node b;
+  Connect(a[0], b[0], GetParam());
+  const auto size_of = [](size_t i) { return i * 7919 % 70000 * (i % 3); };
+  const auto play = [&](TcpConnection& end, char own, char other) {
+    std::mt19937 random(static_cast<unsigned>(own));
+    std::vector<std::string> sent(kMessages), got(kMessages);
+    std::vector<std::unique_ptr<Message>> sends, receives;
+    std::string never = "....";
+    for (size_t i = 0; i < kMessages; ++i) {
+      sent[i] = std::string(size_of(i), static_cast<char>(own + i));
+      got[i] = std::string(size_of(i), '.');
+    }
+    for (size_t i = 0; i < kMessages; ++i) {
+      sends.push_back(std::make_unique<Message>(end, sent[i]));
+      receives.push_back(std::make_unique<Message>(end, got[i]));
+      if (random() % 2 == 0) {
+        sends[i]->Send(i % 5);
+        receives[i]->Receive(i % 5);
+      } else {
+        receives[i]->Receive(i % 5);
+        sends[i]->Send(i % 5);
+      }
+      Message cancelled(end, never);
+      cancelled.Receive(99);
+      cancelled.Cancel();
+    }
+    for (size_t i = 0; i < kMessages; ++i) {
+      ASSERT_EQ(sends[i]->Await(), "");
+      ASSERT_EQ(receives[i]->Await(), "");
+      const std::string want(size_of(i), static_cast<char>(other + i));
+      ASSERT_EQ(got[i] == want, true) << "message " << i;
+    }
+  };
+  std::thread one([&] { play(a[0], 'a', 'k'); });
+  play(b[0], 'k', 'a');
+  one.join();
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, TcpConnectionEarlyTest, testing::Bool(),
+                         [](const auto& mode) {
+                           return mode.param ? "Encrypted" : "Clear";
+                         });
+
+// As after a stranger has written into a connection.
+TEST(TcpConnectionTlsTest, ForeignBytesFailTheConnection) {
+  Node node;
+  auto [mine, theirs] = ConnectedSockets(/*encrypted=*/true);
+  const int raw = theirs.fd();
+  node[0].Adopt(std::move(mine));
+  std::string got = "....";
+  Message posted(node[0], got);
+  posted.Receive(1);
+  ASSERT_EQ(write(raw, "GET / HTTP/1.1", 14), 14);
+  EXPECT_NE(posted.Await().find("what has arrived is not what it has sent"),
+            std::string::npos);
+  EXPECT_EQ(got, "....");
+}
+
+// A send whose last bytes are encrypted, but not with the kernel, has not
+// ended; if it is given up, so is the connection.
+TEST(TcpConnectionTlsTest, WhatIsEncryptedAndNotSentHasNotEnded) {
+  Node node;
+  auto [mine, theirs] = ConnectedSockets(/*encrypted=*/true);
+  node[0].Adopt(std::move(mine));
+  std::vector<std::unique_ptr<Message>> sends;
+  std::string text(50000, 'x');
+  while (sends.empty() ||
+         sends.back()->Await(std::chrono::milliseconds(50)) == std::string()) {
+    sends.push_back(std::make_unique<Message>(node[0], text));
+    sends.back()->Send(1);
+  }
+  sends.back()->Cancel();
+  EXPECT_EQ(sends.back()->Await(), "a message was cancelled half-way");
 }
 
 }  // namespace

@@ -9,13 +9,15 @@
 //   connection.Close();
 //   loop.reset();                          // now it may be destroyed
 //
-// Thread contract: Add(), Change() and Remove() from any thread. The destructor
-// waits for the thread's end, so another thread must call it. Connections that
-// were added must outlive the loop.
+// Thread contract: Add(), Change(), Remove() and Again() from any thread. The
+// destructor waits for the thread's end, so another thread must call it.
+// Connections that were added must outlive the loop.
 #ifndef MAYPOLE_WORKER_BACKEND_TCP_LOOP_H_
 #define MAYPOLE_WORKER_BACKEND_TCP_LOOP_H_
 
+#include <mutex>
 #include <thread>
+#include <vector>
 
 #include "common/system/fd.h"
 
@@ -38,12 +40,18 @@ class TcpLoop {
   void Change(int fd, TcpConnection* connection, bool wants_read,
               bool wants_write);
   void Remove(int fd);
+  // Calls connection->OnAgain() once, soon, after what the kernel reports now.
+  void Again(TcpConnection* connection);
 
  private:
   void Main();
+  void Wake();
 
   const Fd epoll_;
-  const Fd stop_;  // an eventfd
+  const Fd wake_;     // an eventfd
+  std::mutex mutex_;  // guards what follows
+  bool stop_ = false;
+  std::vector<TcpConnection*> again_;
   std::thread thread_;
 };
 

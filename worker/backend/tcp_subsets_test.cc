@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <random>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -104,15 +105,23 @@ std::vector<Step> MakeProgram(uint32_t nodes, size_t chunks, uint32_t seed) {
   return program;
 }
 
-class TcpSubsetsTest : public testing::TestWithParam<uint32_t> {};
+// With this number of nodes, in the clear and encrypted.
+class TcpSubsetsTest
+    : public testing::TestWithParam<std::tuple<uint32_t, EncryptionMode>> {
+ protected:
+  static uint32_t size() { return std::get<0>(GetParam()); }
+  static TcpBackendOptions Options(uint32_t connections = 1) {
+    return {.connections = connections, .encryption = std::get<1>(GetParam())};
+  }
+};
 
 // Each node at its own pace, up to 8 chunks in flight.
 TEST_P(TcpSubsetsTest, OverlappingSetsOfNodesInterleaved) {
   constexpr size_t kAtOnce = 8;
   for (const uint32_t connections : {1u, 2u}) {
     SCOPED_TRACE(testing::Message() << "seed " << connections);
-    const std::vector<Step> program = MakeProgram(GetParam(), 400, connections);
-    Nodes nodes(GetParam(), connections);
+    const std::vector<Step> program = MakeProgram(size(), 400, connections);
+    Nodes nodes(size(), Options(connections));
     nodes.Connect();
     nodes.Together([&](uint32_t node) {
       std::vector<std::vector<float>> chunks;
@@ -142,7 +151,7 @@ TEST_P(TcpSubsetsTest, OverlappingSetsOfNodesInterleaved) {
 }
 
 TEST_P(TcpSubsetsTest, OnlyTheNodesOfAChunkSendAnything) {
-  Nodes nodes(GetParam());
+  Nodes nodes(size(), Options());
   nodes.Connect();
   // A scatter moves each part once to its node, nothing goes back.
   Step step{Step::kScatter, {0, 2}, 2000, 0};
@@ -161,7 +170,7 @@ TEST_P(TcpSubsetsTest, OnlyTheNodesOfAChunkSendAnything) {
 }
 
 TEST_P(TcpSubsetsTest, ALateNodeHoldsUpNobodyElse) {
-  Nodes nodes(GetParam());
+  Nodes nodes(size(), Options());
   nodes.Connect();
   std::vector<float> late(100000, 1.0f);
   std::vector<float> a(100000, 1.0f);
@@ -187,12 +196,12 @@ TEST_P(TcpSubsetsTest, ALateNodeHoldsUpNobodyElse) {
 
 TEST_P(TcpSubsetsTest, AbortEndsChunksOfAllSets) {
   for (int round = 0; round < 10; ++round) {
-    Nodes nodes(GetParam());
+    Nodes nodes(size(), Options());
     nodes.Connect();
     std::vector<std::vector<float>> chunks(6, std::vector<float>(50000, 1.0f));
     for (size_t c = 0; c < chunks.size(); ++c) {
       Step step{static_cast<Step::Way>(c % 5),
-                {0, 1 + static_cast<uint32_t>(c) % (GetParam() - 1)},
+                {0, 1 + static_cast<uint32_t>(c) % (size() - 1)},
                 50000,
                 c};
       nodes[0].Start(step.WorkFor(chunks[c]));
@@ -212,7 +221,7 @@ TEST_P(TcpSubsetsTest, AbortEndsChunksOfAllSets) {
 // Then the epoch is over for all nodes, even if no chunk needs the dead one.
 TEST_P(TcpSubsetsTest, ADeadNodeIsNamedEvenByThoseWhoDoNotNeedItNow) {
   std::vector<float> chunk(1 << 20, 1.0f);
-  Nodes nodes(GetParam());
+  Nodes nodes(size(), Options());
   nodes.Connect();
   Work work = Reduction(chunk);
   work.nodes = {0, 1};
@@ -223,7 +232,11 @@ TEST_P(TcpSubsetsTest, ADeadNodeIsNamedEvenByThoseWhoDoNotNeedItNow) {
   EXPECT_NE(s.message().find("node n2 (host c)"), std::string::npos) << s;
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, TcpSubsetsTest, testing::Values(3u, 4u));
+INSTANTIATE_TEST_SUITE_P(
+    Sizes, TcpSubsetsTest,
+    testing::Combine(testing::Values(3u, 4u),
+                     testing::Values(EncryptionMode::kOff,
+                                     EncryptionMode::kRequire)));
 
 }  // namespace
 }  // namespace maypole::worker

@@ -77,6 +77,8 @@ struct ExecutorCoreOptions {
   int64_t state_timeout_ms = 600000;
   // Of the NCCL with which this executor's GPUs reduce together; 0: none.
   uint32_t nccl_version = 0;
+  // False: not with other nodes' GPUs, since NCCL sends in the clear.
+  bool nccl_between_nodes = true;
   // As in proto::RankGpu.
   uint64_t nccl_host = 0;
   VersionRange versions = kProtocolVersions;

@@ -128,7 +128,8 @@ void ExecutorCore::OnBackendPrepared(
   for (const std::string& a : *addresses) {
     message.mutable_endpoint()->add_addresses(a);
   }
-  message.mutable_endpoint()->set_nccl_version(options_.nccl_version);
+  message.mutable_endpoint()->set_nccl_version(
+      options_.nccl_between_nodes ? options_.nccl_version : 0);
   endpoint_ = message;
   Send(std::move(message));
 }

@@ -1,9 +1,8 @@
 #include "worker/network/peer_channels.h"
 
-#include <sys/socket.h>
+#include <sys/uio.h>
 
 #include <cerrno>
-#include <cstring>
 
 #include "absl/strings/str_cat.h"
 
@@ -34,13 +33,13 @@ bool WouldBlock() { return errno == EAGAIN || errno == EWOULDBLOCK; }
 
 }  // namespace
 
-PeerChannels::PeerChannels(std::vector<Fd> connections,
+PeerChannels::PeerChannels(std::vector<PeerSocket> connections,
                            std::vector<std::string> names)
     : names_(std::move(names)), peers_(connections.size()) {
   for (uint32_t node = 0; node < peers_.size(); ++node) {
     if (!connections[node].valid()) continue;
     peers_[node].socket = std::move(connections[node]);
-    peers_[node].watch = poller_.Watch(peers_[node].socket.get(), node);
+    peers_[node].watch = poller_.Watch(peers_[node].socket.fd(), node);
   }
 }
 
@@ -50,7 +49,7 @@ void PeerChannels::Send(const std::vector<uint32_t>& nodes,
   for (const uint32_t node : nodes) {
     Peer& peer = peers_[node];
     if (!peer.socket.valid()) continue;
-    const bool idle = peer.out.empty();
+    const bool idle = peer.out.empty() && !peer.socket.has_unsent();
     peer.out += frame;
     if (idle) Flush(node);
     if (peer.out.size() > kMaxPeerBacklogBytes) {
@@ -62,16 +61,15 @@ void PeerChannels::Send(const std::vector<uint32_t>& nodes,
 void PeerChannels::Flush(uint32_t node) {
   Peer& peer = peers_[node];
   size_t sent = 0;
-  while (sent < peer.out.size()) {
-    const ssize_t n = send(peer.socket.get(), peer.out.data() + sent,
-                           peer.out.size() - sent, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (n < 0 && errno == EINTR) continue;
+  while (sent < peer.out.size() || peer.socket.has_unsent()) {
+    const iovec rest{peer.out.data() + sent, peer.out.size() - sent};
+    const ssize_t n = peer.socket.Write(&rest, 1);
     if (n < 0 && WouldBlock()) break;
-    if (n < 0) return Break(node, std::strerror(errno));
+    if (n < 0) return Break(node, ConnectionErrorText(errno));
     sent += static_cast<size_t>(n);
   }
   peer.out.erase(0, sent);
-  peer.watch.WantWrite(!peer.out.empty());
+  peer.watch.WantWrite(!peer.out.empty() || peer.socket.has_unsent());
 }
 
 std::vector<std::pair<uint32_t, proto::PeerMessage>> PeerChannels::Receive() {
@@ -84,7 +82,8 @@ std::vector<std::pair<uint32_t, proto::PeerMessage>> PeerChannels::Receive() {
   const std::vector<uint64_t> nodes(ready->begin(), ready->end());
   for (const uint64_t node : nodes) {
     Read(static_cast<uint32_t>(node), &messages);
-    if (peers_[node].out.empty()) continue;
+    const Peer& peer = peers_[node];
+    if (peer.out.empty() && !peer.socket.has_unsent()) continue;
     Flush(static_cast<uint32_t>(node));
   }
   return messages;
@@ -93,11 +92,10 @@ std::vector<std::pair<uint32_t, proto::PeerMessage>> PeerChannels::Receive() {
 void PeerChannels::Read(uint32_t node, Messages* messages) {
   char bytes[16384];
   for (Peer& peer = peers_[node]; peer.socket.valid();) {
-    const ssize_t n =
-        recv(peer.socket.get(), bytes, sizeof(bytes), MSG_DONTWAIT);
-    if (n < 0 && errno == EINTR) continue;
+    const iovec room{bytes, sizeof(bytes)};
+    const ssize_t n = peer.socket.Read(&room, 1);
     if (n < 0 && WouldBlock()) return;
-    if (n < 0) return Break(node, std::strerror(errno));
+    if (n < 0) return Break(node, ConnectionErrorText(errno));
     if (n == 0) return Break(node, "closed by the other side");
     peer.in.append(bytes, static_cast<size_t>(n));
     if (!Parse(node, messages)) return Break(node, "a message is malformed");

@@ -27,8 +27,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/system/fd.h"
 #include "proto/coordinator.pb.h"
+#include "worker/backend/peer_socket.h"
 #include "worker/executor/poller.h"
 
 namespace maypole::worker {
@@ -38,9 +38,10 @@ inline constexpr size_t kMaxPeerBacklogBytes = size_t{64} << 20;
 
 class PeerChannels {
  public:
-  // A connected socket for each node, none (an invalid Fd) for this one.
+  // A connected socket for each node, none (an invalid one) for this one.
   // `names`: "node n1 (host b)", for messages.
-  PeerChannels(std::vector<Fd> connections, std::vector<std::string> names);
+  PeerChannels(std::vector<PeerSocket> connections,
+               std::vector<std::string> names);
 
   // Can be read when Receive() or Flush() has something to do.
   int fd() const { return poller_.fd(); }
@@ -56,7 +57,7 @@ class PeerChannels {
 
  private:
   struct Peer {
-    Fd socket;
+    PeerSocket socket;
     Registration watch;  // after the socket, so that it is destroyed first
     std::string in;      // an incomplete message
     std::string out;     // what the socket has not accepted

@@ -5,6 +5,10 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <cerrno>
+
+#include "worker/backend/testing/peer_sockets.h"
+
 namespace maypole::worker {
 namespace {
 
@@ -20,17 +24,16 @@ proto::PeerMessage Ready(uint64_t position, size_t bytes = 0) {
   return m;
 }
 
-// Nodes 0 and 1.
-class PeerChannelsTest : public testing::Test {
+// Nodes 0 and 1, in the clear and encrypted.
+class PeerChannelsTest : public testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
-    int fds[2];
-    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
-    raw_ = fds[1];
-    std::vector<Fd> of_a(2);
-    std::vector<Fd> of_b(2);
-    of_a[1] = Fd(fds[0]);
-    of_b[0] = Fd(fds[1]);
+    auto [one, other] = ConnectedSockets(GetParam());
+    raw_ = other.fd();
+    std::vector<PeerSocket> of_a(2);
+    std::vector<PeerSocket> of_b(2);
+    of_a[1] = std::move(one);
+    of_b[0] = std::move(other);
     a_ = std::make_unique<PeerChannels>(std::move(of_a), names_);
     b_ = std::make_unique<PeerChannels>(std::move(of_b), names_);
   }
@@ -44,7 +47,7 @@ class PeerChannelsTest : public testing::Test {
   std::unique_ptr<PeerChannels> b_;
 };
 
-TEST_F(PeerChannelsTest, MessagesArriveInOrder) {
+TEST_P(PeerChannelsTest, MessagesArriveInOrder) {
   EXPECT_FALSE(Readable(*b_));
   for (uint64_t i = 0; i < 100; ++i) a_->Send({1}, Ready(i));
   EXPECT_TRUE(Readable(*b_));
@@ -58,7 +61,7 @@ TEST_F(PeerChannelsTest, MessagesArriveInOrder) {
   EXPECT_TRUE(b_->Receive().empty());
 }
 
-TEST_F(PeerChannelsTest, WhatASocketDoesNotAcceptIsSentLater) {
+TEST_P(PeerChannelsTest, WhatASocketDoesNotAcceptIsSentLater) {
   const size_t large = 300000;
   for (uint64_t i = 0; i < 20; ++i) a_->Send({1}, Ready(i, large));
   uint64_t next = 0;
@@ -73,7 +76,7 @@ TEST_F(PeerChannelsTest, WhatASocketDoesNotAcceptIsSentLater) {
   }
 }
 
-TEST_F(PeerChannelsTest, AnEndIsNamedAfterTheLastMessage) {
+TEST_P(PeerChannelsTest, AnEndIsNamedAfterTheLastMessage) {
   a_->Send({1}, Ready(7));
   a_.reset();
   const auto got = b_->Receive();
@@ -87,16 +90,18 @@ TEST_F(PeerChannelsTest, AnEndIsNamedAfterTheLastMessage) {
   EXPECT_FALSE(Readable(*b_));
 }
 
-TEST_F(PeerChannelsTest, AMessageThatIsTooLongBreaksTheConnection) {
-  const char header[] = {0, 0, 0, 0x7f};
-  ASSERT_EQ(send(raw_, header, sizeof(header), 0), 4);
+TEST_P(PeerChannelsTest, AMessageThatIsTooLongBreaksTheConnection) {
+  const char header[] = {0, 0, 0, 0x7f, 0};  // as long as that of a TLS record
+  ASSERT_EQ(send(raw_, header, sizeof(header), 0), 5);
   EXPECT_TRUE(a_->Receive().empty());
   EXPECT_EQ(a_->status().message(),
-            "the connection to node n1 (host b) failed: a message is "
-            "malformed");
+            GetParam() ? "the connection to node n1 (host b) failed: " +
+                             ConnectionErrorText(EBADMSG)
+                       : "the connection to node n1 (host b) failed: a message "
+                         "is malformed");
 }
 
-TEST_F(PeerChannelsTest, APeerThatDoesNotReadBreaksItsConnection) {
+TEST_P(PeerChannelsTest, APeerThatDoesNotReadBreaksItsConnection) {
   const size_t large = 1000000;
   for (size_t i = 0; i < 2 + kMaxPeerBacklogBytes / large; ++i) {
     a_->Send({1}, Ready(i, large));
@@ -105,6 +110,11 @@ TEST_F(PeerChannelsTest, APeerThatDoesNotReadBreaksItsConnection) {
             "the connection to node n1 (host b) failed: it does not read what "
             "is sent to it");
 }
+
+INSTANTIATE_TEST_SUITE_P(Modes, PeerChannelsTest, testing::Bool(),
+                         [](const auto& mode) {
+                           return mode.param ? "Encrypted" : "Clear";
+                         });
 
 }  // namespace
 }  // namespace maypole::worker

@@ -14,6 +14,7 @@
 #include "common/address.h"
 #include "common/checksum/checksum_mode.h"
 #include "common/command_line/command_line.h"
+#include "common/encryption_mode.h"
 #include "common/name.h"
 #include "common/version.h"
 
@@ -32,6 +33,8 @@ struct Given {
   int64_t arena_bytes = -1;  // -1: not given
   bool checksums = false;
   std::string checksum_mode;            // of --checksums; empty: 1
+  bool encrypt = false;
+  std::string encryption_mode;          // of --encrypt; empty: require
   std::vector<std::string> job_names;   // one for each --job-name
   std::vector<std::string> host_lists;  // one for each -H
   std::vector<std::string> host_files;  // one for each --hostfile
@@ -118,6 +121,12 @@ void DefineJob(Given* given, LauncherOptions* o, CommandLine* line) {
             "difference ends the job and names rank and tensor (1, the "
             "default), or is only reported (warn); the ranks' "
             "MAYPOLE_CHECKSUMS");
+  line->Add({"--encrypt"},
+            OptionalTextValue(&given->encrypt, &given->encryption_mode, "MODE"),
+            "encrypt what goes from executor to executor: a node or a "
+            "coordinator to which something would go in the clear ends the job "
+            "(require, the default), or stays in the clear (on); the ranks' "
+            "MAYPOLE_NETWORK_ENCRYPTION");
   line->Add({"--bind-gpus"}, SwitchValue(&o->bind_gpus),
             "each rank sees one GPU of its host only: CUDA_VISIBLE_DEVICES is "
             "set to the GPU with the number of the rank's local rank, modulo "
@@ -319,6 +328,20 @@ Status ChooseChecksums(const Surroundings& around, const Given& given,
                            &mode);
 }
 
+Status ChooseEncryption(const Surroundings& around, const Given& given,
+                        LauncherOptions* o) {
+  EncryptionMode mode;
+  if (given.encrypt) {
+    const std::string text =
+        given.encryption_mode.empty() ? "require" : given.encryption_mode;
+    o->environment.emplace_back(kEncryptionVariable, text);
+    return ParseEncryptionMode("--encrypt", text, &mode);
+  }
+  const char* text = around.variable(kEncryptionVariable);
+  return ParseEncryptionMode(kEncryptionVariable, text == nullptr ? "" : text,
+                             &mode);
+}
+
 // Checks what elastic jobs and others have in common.
 Status CheckCommand(const LauncherOptions& o) {
   if (!o.command.empty()) return Status();
@@ -429,6 +452,7 @@ Status ParseOptions(const std::vector<std::string>& args,
   }
   status = CheckGpuSite(around, *out);
   if (status.ok()) status = ChooseChecksums(around, given, out);
+  if (status.ok()) status = ChooseEncryption(around, given, out);
   if (!status.ok()) return status;
   status = ReadHosts(around, &given);
   if (status.ok()) status = ChooseStartTimeout(around, given, out);

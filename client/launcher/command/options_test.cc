@@ -275,6 +275,17 @@ TEST(OptionsTest, Checksums) {
             "warn (they are only reported), or 0 (they are not compared)");
 }
 
+TEST(OptionsTest, Encryption) {
+  using Variables = std::vector<std::pair<std::string, std::string>>;
+  EXPECT_EQ(Parsed({"-np2", "--encrypt", "x"}).environment,
+            (Variables{{"MAYPOLE_NETWORK_ENCRYPTION", "require"}}));
+  EXPECT_EQ(Parsed({"-np2", "--encrypt=on", "x"}).environment,
+            (Variables{{"MAYPOLE_NETWORK_ENCRYPTION", "on"}}));
+  EXPECT_EQ(Refused({"-np2", "--encrypt=yes", "x"}),
+            "--encrypt='yes': expected off, on (nodes that both encrypt do) or "
+            "require (a node that does not encrypt is refused)");
+}
+
 TEST(OptionsTest, BindGpus) {
   EXPECT_TRUE(Parsed({"-np2", "--bind-gpus", "x"}).bind_gpus);
   EXPECT_FALSE(Parsed({"-np2", "x"}).bind_gpus);

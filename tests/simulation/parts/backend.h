@@ -54,7 +54,9 @@ class SimulatedBackend : public worker::Backend {
   void StartConnecting(const std::vector<std::string>& addresses,
                        std::function<void(const absl::Status&)> on_connected);
   // Not used: messages go through SendMessage().
-  std::vector<Fd> TakeMessageConnections() override { return {}; }
+  std::vector<worker::PeerSocket> TakeMessageConnections() override {
+    return {};
+  }
   void SendMessage(uint32_t node, const proto::PeerMessage& message);
   void OnMessage(
       std::function<void(uint32_t node, const proto::PeerMessage&)> f) {

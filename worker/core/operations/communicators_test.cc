@@ -58,6 +58,28 @@ TEST_F(CommunicatorsTest, WhatNcclHasNoTypeForIsRefused) {
             std::string::npos);
 }
 
+// With nodes that require encryption.
+TEST_F(CommunicatorsTest, NcclOfOneNodeOnlyIsNotOfferedToOthers) {
+  ExecutorCore core({.job = "job",
+                     .node = "n0",
+                     .host = "hosta",
+                     .nccl_version = kNccl,
+                     .nccl_between_nodes = false});
+  core.OnTime(0);
+  core.OnClient(1, MakeHello(0, 4, 0, 2), 1000);
+  core.OnClient(2, MakeHello(1, 4, 1, 2), 1001);
+  core.OnCoordinator(StartMessage(1, 2));
+  core.OnBackendPrepared(std::vector<std::string>{"", "a"});
+  int endpoints = 0;
+  for (const Action& a : core.TakeActions()) {
+    const auto* const sent = std::get_if<SendToCoordinator>(&a);
+    if (sent == nullptr || !sent->message.has_endpoint()) continue;
+    ++endpoints;
+    EXPECT_EQ(sent->message.endpoint().nccl_version(), 0u);
+  }
+  EXPECT_EQ(endpoints, 1);
+}
+
 TEST_F(CommunicatorsTest, TwoNodesRunInTheCoordinatorsOrder) {
   StartTwo(kNccl);
   EXPECT_EQ(endpoint_nccl_, kNccl);
