@@ -6,8 +6,8 @@
 # (/usr/local/cuda), or of PyPI (tools/packages/cuda_toolkit.py). CUDA_HOME=none
 # leaves them out.
 # --arch=aarch64: maypole for that processor instead, cross-compiled on x86-64, with
-# the same kernels. It needs deploy/setup.sh build aarch64; maypole-horovod is for
-# all processors.
+# the same kernels. It needs deploy/setup.sh aarch64; maypole-horovod is for all
+# processors.
 #   deploy/make-wheel.sh [--arch=x86_64|aarch64] [OUTDIR]
 set -eu
 root="$(cd "$(dirname "$0")/.." && pwd)"
