@@ -1,20 +1,35 @@
-"""The wheel on other Debians than the one that made it: pip installs it; jobs, daemons with TLS, a job on two systems."""
+"""The wheel on other Debians than the one that made it: pip installs it; jobs, daemons with TLS, a job on two systems.
 
+Aarch64Test: the wheel for aarch64, which is cross-compiled, under qemu-user.
+"""
+
+import glob
 import os
+import pwd
 import re
 import shutil
 import subprocess
 import unittest
+import zipfile
 
+import cubins
+import cuda_toolkit
 import elf
 import installed
 import machine
+import wheel
+from installed import ROOT
 
 # Of each suite: glibc and Python.
 SYSTEMS = {"bullseye": ("2.31", "3.9"), "trixie": ("2.41", "3.13")}
 # Of PyPI's tool with the policies of manylinux.
 AUDITWHEEL = "auditwheel==6.8.2"
 _PACKAGES = ["python3-numpy", "python3-venv"]
+# What is the processor's: shared memory, its order, reductions, and processes.
+UNIT_TESTS = ["//common:%s_test" % name for name in (
+    "adasum", "board", "checksum", "copy", "process_end", "record", "reduce", "reduce_ops", "session_messages", "signature",
+    "spawn", "trace")] + ["//client:%s_test" % name for name in (
+    "arena", "progress_engine", "progress_engine_random", "rank_core", "rank_core_join", "rank_core_results")]
 _ROLES = "python3 /srv/system_roles.py "
 
 # Fits a line; says with which glibc and Python.
@@ -33,12 +48,16 @@ print("TRAINED %s of %d, glibc %s, Python %s: %s" % (
 """
 
 
-class SystemsTest(unittest.TestCase):
+class Machines(unittest.TestCase):
+    """A machine of each suite, with the wheel; BUILD.bazel names the classes that are run."""
+    suites = SYSTEMS
+    architecture = None  # this machine's
+
     @classmethod
     def setUpClass(cls):
         cls.dir = installed.directory()
         cls.addClassCleanup(shutil.rmtree, cls.dir)
-        cls.wheel = installed.make_wheel(cls.dir)
+        cls.wheel = cls.make_wheel(cls.dir)
         secret = os.path.join(cls.dir, "secret")
         with open(secret, "w", encoding="utf-8") as f:
             f.write("0123456789abcdef0123456789abcdef\n")
@@ -46,13 +65,17 @@ class SystemsTest(unittest.TestCase):
         certs = os.path.join(cls.dir, "certs")
         subprocess.run([os.path.join(installed.ROOT, "deploy", "make-certs.sh"), certs, "127.0.0.1"], check=True,
                        stdout=subprocess.DEVNULL)
-        cls.machines = {suite: cls.machine(suite) for suite in SYSTEMS}
+        cls.machines = {suite: cls.machine(suite) for suite in cls.suites}
+
+    @classmethod
+    def make_wheel(cls, out):
+        return installed.make_wheel(out)
 
     @classmethod
     def machine(cls, suite):
         """A machine with the wheel in /srv/env."""
         original = os.path.join(cls.dir, suite)
-        machine.make(original, suite, _PACKAGES)
+        machine.make(original, suite, _PACKAGES, cls.architecture)
         here = machine.Machine(original, original + "1")
         cls.addClassCleanup(here.remove)
         here.write("/srv/train.py", TRAIN)
@@ -96,6 +119,19 @@ class SystemsTest(unittest.TestCase):
                 for program in ("maypolerun", "maypolectl", "maypole-worker", "maypole-coordinator"):
                     self.assertRegex(here.run("/srv/env/bin/%s --version" % program), r"^%s \d+\.\d+\.\d+\n" % program)
 
+    def test_auditwheel_agrees(self):
+        place = os.path.join(self.dir, "auditwheel")
+        subprocess.run([installed.PYTHON, "-m", "venv", place], check=True)
+        subprocess.run([place + "/bin/pip", "install", "--quiet", AUDITWHEEL], check=True)
+        said = subprocess.run([place + "/bin/auditwheel", "show", self.wheel], check=True, capture_output=True,
+                              text=True).stdout
+        print(said)
+        (tag,) = re.findall(r'"(manylinux_2_\d+_\w+?)"', " ".join(said.split()))[:1]
+        self.assertIn("-%s.whl" % tag, self.wheel)
+        self.assertLessEqual(int(tag.split("_")[2]), elf.NEWEST_GLIBC)
+
+
+class SystemsTest(Machines):
     def test_a_job_on_two_systems_with_tls(self):
         old, new, more_of_old = self.machines["bullseye"], self.machines["trixie"], self.copy("bullseye")
         with self.copy("trixie").start(_ROLES + "coordinator") as coordinator:
@@ -108,16 +144,69 @@ class SystemsTest(unittest.TestCase):
                     self.check_trained(said, 2, suites)
             self.assertRegex(old.run(_ROLES + "status " + address), r"\d+ jobs?, \d+ nodes?, \d+ running ranks?")
 
-    def test_auditwheel_agrees(self):
-        place = os.path.join(self.dir, "auditwheel")
-        subprocess.run([installed.PYTHON, "-m", "venv", place], check=True)
-        subprocess.run([place + "/bin/pip", "install", "--quiet", AUDITWHEEL], check=True)
-        said = subprocess.run([place + "/bin/auditwheel", "show", self.wheel], check=True, capture_output=True,
-                              text=True).stdout
-        print(said)
-        (tag,) = re.findall(r'"(manylinux_2_\d+_x86_64)"', " ".join(said.split()))[:1]
-        self.assertIn("-%s.whl" % tag, self.wheel)
-        self.assertLessEqual(int(tag.split("_")[2]), elf.NEWEST_GLIBC)
+
+class Aarch64Test(Machines):
+    """deploy/make-wheel.sh --arch=aarch64, in a directory of its own, and its wheel."""
+    suites = {"bullseye": SYSTEMS["bullseye"]}
+    architecture = "arm64"
+
+    @classmethod
+    def setUpClass(cls):
+        cls.enterClassContext(machine.emulation("aarch64"))
+        super().setUpClass()
+
+    @classmethod
+    def make_wheel(cls, out):
+        cls.source = installed.unpack_sdist(out)
+        cls.addClassCleanup(cls.build, ". tools/ci/bazel.sh && bazel clean --expunge")
+        if subprocess.run([cls.source + "/tools/aarch64/debian_root.sh", "--fetch"]).returncode != 0:
+            raise unittest.SkipTest("Debian's packages for arm64 cannot be had (is the mirror reachable?)")
+        cls.build("deploy/make-wheel.sh --arch=aarch64 " + out)
+        (made,) = glob.glob(out + "/*_aarch64.whl")
+        return made
+
+    @classmethod
+    def build(cls, command):
+        """Runs a command of the shell among the sources, with this user's cache of Bazel; returns what it has printed."""
+        env = {"PATH": os.environ["PATH"], "HOME": pwd.getpwuid(os.getuid()).pw_dir, "PIP_CONFIG_FILE": "/dev/null"}
+        done = subprocess.run(["sh", "-c", command], env=env, cwd=cls.source, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, check=False)
+        if done.returncode != 0:
+            raise AssertionError("%s: status %d\n%s" % (command, done.returncode, done.stdout[-10000:]))
+        return done.stdout
+
+    def test_needs_only_an_old_glibc_and_is_small(self):
+        place = os.path.join(self.dir, "unpacked")
+        with zipfile.ZipFile(self.wheel) as archive:
+            archive.extractall(place)
+            names = archive.namelist()
+        binaries = [name for name in names if re.match("maypole/(bin|lib)/", name)]
+        self.assertEqual(len(binaries), len(wheel.PROGRAMS) + 1 + len(wheel.libraries(ROOT)))
+        for name in binaries:
+            path = os.path.join(place, name)
+            self.assertEqual(elf.machine(path), "aarch64", name)
+            self.assertEqual(set(elf.needed(path)) - set(elf.SYSTEM), set(), name)
+            elf.check_portable([path])
+        self.assertLessEqual(os.path.getsize(self.wheel), installed.MOST_BYTES)
+        # The same files as the wheel for this machine, and licenses.
+        with zipfile.ZipFile(installed.make_wheel(place)) as archive:
+            self.assertEqual(sorted(archive.namelist()), sorted(names))
+
+    def test_same_programs_give_the_same_wheel(self):
+        again = os.path.join(self.dir, "again")
+        self.build("deploy/make-wheel.sh --arch=aarch64 " + again)
+        with open(self.wheel, "rb") as a, open(os.path.join(again, os.path.basename(self.wheel)), "rb") as b:
+            self.assertEqual(a.read(), b.read())
+
+    def test_has_the_kernels_that_a_toolkit_here_makes(self):
+        architectures, _ = cuda_toolkit.probe(cuda_toolkit.home())
+        with zipfile.ZipFile(self.wheel) as archive:
+            for name in ("maypole/bin/maypole", "maypole/lib/libmaypole.so"):
+                self.assertEqual(cubins.code(archive.read(name)), {int(each): cubins.IMAGES for each in architectures}, name)
+
+    def test_unit_tests(self):
+        said = self.build("bazel test -c opt --config=aarch64 --keep_going %s 2>&1" % " ".join(UNIT_TESTS))
+        self.assertRegex(said, r"Executed \d+ out of %d tests: %d tests pass\." % (len(UNIT_TESTS), len(UNIT_TESTS)))
 
 
 if __name__ == "__main__":
