@@ -105,12 +105,12 @@ std::vector<std::vector<typename N::Stored>> AnyInputs(
 
 template <typename N>
 Epilogue AnyEpilogue(std::mt19937_64& random) {
-  Epilogue finish;
-  if (random() % 2 == 0) finish.divisor = 1 + random() % 5;
+  Epilogue epilogue;
+  if (random() % 2 == 0) epilogue.divisor = 1 + random() % 5;
   if (std::is_floating_point_v<typename N::Value> && random() % 2 == 0) {
-    finish.scale = 0.7;
+    epilogue.scale = 0.7;
   }
-  return finish;
+  return epilogue;
 }
 
 }  // namespace maypole

@@ -79,12 +79,12 @@ void PrintReductions(DType dtype, Op op) {
   for (const size_t n : kLengths) {
     for (size_t count = 1; count <= kMostInputs; ++count) {
       const auto in = AnyInputs<N>(count, n, random);
-      for (const Epilogue& finish :
+      for (const Epilogue& epilogue :
            {Epilogue(), AnyEpilogue<N>(random), Epilogue{3, 0.7}}) {
         std::vector<typename N::Stored> out(n);
-        Reduce(dtype, op, Rows(in), Bytes(out), n, finish);
+        Reduce(dtype, op, Rows(in), Bytes(out), n, epilogue);
         all.Add(out);
-        ReducePortable(dtype, op, Rows(in), Bytes(out), n, finish);
+        ReducePortable(dtype, op, Rows(in), Bytes(out), n, epilogue);
         portable.Add(out);
       }
     }
