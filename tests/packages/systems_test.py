@@ -31,8 +31,9 @@ UNIT_TESTS = ["//common:%s_test" % name for name in (
     "spawn", "trace")] + ["//client:%s_test" % name for name in (
     "arena", "progress_engine", "progress_engine_random", "rank_core", "rank_core_join", "rank_core_results")]
 _ROLES = "python3 /srv/system_roles.py "
+_STATUS = r"\d+ jobs?, \d+ nodes?, \d+ running ranks?"
 
-# Fits a line; says with which glibc and Python.
+# Fits a line; says on which processor, with which glibc and Python.
 TRAIN = """
 import numpy, platform, maypole as hvd
 hvd.init()
@@ -42,8 +43,8 @@ for step in range(200):
     inputs = random.normal(size=(16, 8))
     gradient = inputs.T @ (inputs @ weights - inputs.sum(1)) / 16
     weights -= 0.1 * hvd.allreduce(gradient, name="gradient")
-print("TRAINED %s of %d, glibc %s, Python %s: %s" % (
-    hvd.rank(), hvd.size(), platform.libc_ver()[1], ".".join(platform.python_version_tuple()[:2]),
+print("TRAINED %s of %d, %s, glibc %s, Python %s: %s" % (
+    hvd.rank(), hvd.size(), platform.machine(), platform.libc_ver()[1], ".".join(platform.python_version_tuple()[:2]),
     abs(weights - 1).max() < 1e-3))
 """
 
@@ -51,7 +52,7 @@ print("TRAINED %s of %d, glibc %s, Python %s: %s" % (
 class Machines(unittest.TestCase):
     """A machine of each suite, with the wheel; BUILD.bazel names the classes that are run."""
     suites = SYSTEMS
-    architecture = None  # this machine's
+    architecture, processor = None, "x86_64"  # this machine's
 
     @classmethod
     def setUpClass(cls):
@@ -65,50 +66,62 @@ class Machines(unittest.TestCase):
         certs = os.path.join(cls.dir, "certs")
         subprocess.run([os.path.join(installed.ROOT, "deploy", "make-certs.sh"), certs, "127.0.0.1"], check=True,
                        stdout=subprocess.DEVNULL)
-        cls.machines = {suite: cls.machine(suite) for suite in cls.suites}
+        cls.machines = {suite: cls.machine(suite, cls.wheel, cls.architecture) for suite in cls.suites}
 
     @classmethod
     def make_wheel(cls, out):
         return installed.make_wheel(out)
 
     @classmethod
-    def machine(cls, suite):
-        """A machine with the wheel in /srv/env."""
-        original = os.path.join(cls.dir, suite)
-        machine.make(original, suite, _PACKAGES, cls.architecture)
+    def machine(cls, suite, made, architecture=None):
+        """A machine with the wheel `made` in /srv/env."""
+        original = os.path.join(cls.dir, "%s-%s-" % (suite, architecture))
+        machine.make(original, suite, _PACKAGES, architecture)
         here = machine.Machine(original, original + "1")
         cls.addClassCleanup(here.remove)
         here.write("/srv/train.py", TRAIN)
         shutil.copytree(os.path.join(cls.dir, "certs"), here.path + "/srv/certs")
         roles = os.path.join(os.path.dirname(os.path.realpath(__file__)), "system_roles.py")
-        for path in (os.path.join(cls.dir, "secret"), cls.wheel, roles):
+        for path in (os.path.join(cls.dir, "secret"), made, roles):
             shutil.copy(path, here.path + "/srv")
         here.run("python3 -m venv --system-site-packages /srv/env && /srv/env/bin/pip install --no-index /srv/*.whl")
         return here
 
-    def copy(self, suite):
-        """Another machine like that of machines[suite]: one machine runs one command at a time."""
-        made = machine.Machine(self.machines[suite].path, os.path.join(self.dir, suite + "2"))
+    def copy(self, of):
+        """Another machine like this: one machine runs one command at a time."""
+        made = machine.Machine(of.path, of.path + "2")
         self.addCleanup(made.remove)
         return made
 
-    def check_trained(self, said, size, suites):
-        """One line of TRAIN from each rank; each system has the same number of them."""
-        found = re.findall(r"TRAINED (\d+) of %d, glibc (\S+), Python (\S+): True" % size, said)
-        self.assertEqual(sorted(int(rank) for rank, _, _ in found), list(range(size)), said)
-        for suite in suites:
-            self.assertEqual(sum((glibc, python) == SYSTEMS[suite] for _, glibc, python in found), size // len(suites), said)
+    def check_trained(self, said, size, systems):
+        """One line of TRAIN from each rank; each (suite, processor) of `systems` has the same number of them."""
+        found = re.findall(r"TRAINED (\d+) of %d, (\w+), glibc (\S+), Python (\S+): True" % size, said)
+        self.assertEqual(sorted(int(rank) for rank, *_ in found), list(range(size)), said)
+        for suite, processor in systems:
+            here = [rank for rank, *system in found if system == [processor, *SYSTEMS[suite]]]
+            self.assertEqual(len(here), size // len(systems), said)
+
+    def check_job_with_tls(self, coordinator, first, second, systems):
+        """A job of two agents, one on each of two machines, and a coordinator on a third; returns what maypolectl says."""
+        with coordinator.start(_ROLES + "coordinator") as process:
+            # Behind lines of its log.
+            address = next(line for line in process.stdout if line.startswith("address="))[len("address="):].strip()
+            with first.start(_ROLES + "node %s 0" % address) as node:
+                said = second.run(_ROLES + "node %s 1" % address) + node.stdout.read()
+            self.check_trained(said, 2, systems)
+            return first.run(_ROLES + "status " + address)
 
     def test_one_node(self):
         for suite, here in self.machines.items():
             with self.subTest(suite):
-                self.check_trained(here.run("/srv/env/bin/maypolerun -np 2 /srv/env/bin/python3 /srv/train.py"), 2, [suite])
+                said = here.run("/srv/env/bin/maypolerun -np 2 /srv/env/bin/python3 /srv/train.py")
+                self.check_trained(said, 2, [(suite, self.processor)])
 
     def test_two_nodes(self):
         for suite, here in self.machines.items():
             with self.subTest(suite):
                 said = here.run("/srv/env/bin/maypolerun -np 4 --nodes 2 /srv/env/bin/python3 /srv/train.py")
-                self.check_trained(said, 4, [suite])
+                self.check_trained(said, 4, [(suite, self.processor)])
 
     def test_what_is_there(self):
         for suite, here in self.machines.items():
@@ -133,27 +146,24 @@ class Machines(unittest.TestCase):
 
 class SystemsTest(Machines):
     def test_a_job_on_two_systems_with_tls(self):
-        old, new, more_of_old = self.machines["bullseye"], self.machines["trixie"], self.copy("bullseye")
-        with self.copy("trixie").start(_ROLES + "coordinator") as coordinator:
-            # Behind lines of its log.
-            address = next(line for line in coordinator.stdout if line.startswith("address="))[len("address="):].strip()
-            for other, suites in ((more_of_old, ["bullseye"]), (new, ["bullseye", "trixie"])):
-                with self.subTest(suites):
-                    with old.start(_ROLES + "node %s 0" % address) as first:
-                        said = other.run(_ROLES + "node %s 1" % address) + first.stdout.read()
-                    self.check_trained(said, 2, suites)
-            self.assertRegex(old.run(_ROLES + "status " + address), r"\d+ jobs?, \d+ nodes?, \d+ running ranks?")
+        old, new = self.machines["bullseye"], self.machines["trixie"]
+        coordinator = self.copy(new)
+        for other, suites in ((self.copy(old), ["bullseye"]), (new, ["bullseye", "trixie"])):
+            with self.subTest(suites):
+                said = self.check_job_with_tls(coordinator, old, other, [(suite, self.processor) for suite in suites])
+                self.assertRegex(said, _STATUS)
 
 
 class Aarch64Test(Machines):
     """deploy/make-wheel.sh --arch=aarch64, in a directory of its own, and its wheel."""
     suites = {"bullseye": SYSTEMS["bullseye"]}
-    architecture = "arm64"
+    architecture, processor = "arm64", "aarch64"
 
     @classmethod
     def setUpClass(cls):
         cls.enterClassContext(machine.emulation("aarch64"))
         super().setUpClass()
+        os.mkdir(os.path.join(cls.dir, "native"))
 
     @classmethod
     def make_wheel(cls, out):
@@ -189,7 +199,7 @@ class Aarch64Test(Machines):
             elf.check_portable([path])
         self.assertLessEqual(os.path.getsize(self.wheel), installed.MOST_BYTES)
         # The same files as the wheel for this machine, and licenses.
-        with zipfile.ZipFile(installed.make_wheel(place)) as archive:
+        with zipfile.ZipFile(installed.make_wheel(os.path.join(self.dir, "native"))) as archive:
             self.assertEqual(sorted(archive.namelist()), sorted(names))
 
     def test_same_programs_give_the_same_wheel(self):
@@ -203,6 +213,12 @@ class Aarch64Test(Machines):
         with zipfile.ZipFile(self.wheel) as archive:
             for name in ("maypole/bin/maypole", "maypole/lib/libmaypole.so"):
                 self.assertEqual(cubins.code(archive.read(name)), {int(each): cubins.IMAGES for each in architectures}, name)
+
+    def test_a_job_on_two_processors_with_tls(self):
+        native = self.machine("bullseye", installed.make_wheel(os.path.join(self.dir, "native")))
+        said = self.check_job_with_tls(self.copy(native), native, self.machines["bullseye"],
+                                       [("bullseye", "x86_64"), ("bullseye", "aarch64")])
+        self.assertRegex(said, _STATUS)
 
     def test_unit_tests(self):
         said = self.build("bazel test -c opt --config=aarch64 --keep_going %s 2>&1" % " ".join(UNIT_TESTS))
