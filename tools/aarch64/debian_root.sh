@@ -35,14 +35,15 @@ if [ ! -d "$root" ] && [ "${1:-}" = --fetch ]; then
   echo "debian_root: fetching Debian's packages for arm64 (11 MB), to $root" >&2
   apt_get update >&2 || fail "apt-get update failed for arm64, see above: is the network available?"
   # A mirror has only the newest version of what had a security update.
-  (cd "$work/archives" && apt_get download $here >&2 2>/dev/null || apt_get download $packages >&2) ||
+  (cd "$work/archives" && apt_get download $here >&2 2>/dev/null) ||
+    (cd "$work/archives" && rm -f -- *.deb && apt_get download $packages >&2) ||
     fail "a package for arm64 cannot be had, see above: do the sources of apt have arm64?"
   for package in "$work"/archives/*.deb; do
     dpkg-deb --extract "$package" "$work/root"
     dpkg-deb --field "$package"
     printf 'Status: install ok installed\n\n'
   done >"$work/root/var/lib/dpkg/status" # so that dpkg-query --admindir knows the versions
-  mv -T "$work/root" "$root"
+  mv -T "$work/root" "$root" 2>/dev/null || [ -d "$root" ] # another one was faster
 fi
 [ -d "$root" ] || fail "Debian's packages for arm64 are missing: run deploy/setup.sh aarch64"
 echo "$root"
