@@ -21,9 +21,17 @@ _on = transition(
 
 def _impl(ctx):
     program = ctx.attr.program[0][DefaultInfo].files_to_run.executable
+
+    # No link: among the files of a test, `program` is the one for this machine.
     copy = ctx.actions.declare_file(ctx.label.name)
-    ctx.actions.symlink(output = copy, target_file = program, is_executable = True)
-    return [DefaultInfo(executable = copy, runfiles = ctx.runfiles(files = [program]))]
+    ctx.actions.run_shell(
+        command = 'cp "$1" "$2"',
+        arguments = [program.path, copy.path],
+        inputs = [program],
+        outputs = [copy],
+        mnemonic = "CopyProgram",
+    )
+    return [DefaultInfo(executable = copy)]
 
 for_aarch64 = rule(
     doc = "qemu-aarch64-static -L /usr/aarch64-linux-gnu runs it.",
