@@ -3,17 +3,27 @@
 # With CUDA kernels if nvcc is in $CUDA_HOME/bin (/usr/local/cuda by default);
 # CUDA_HOME=none leaves them out.
 # --portable, as the first argument: instead what the wheel is made of, which runs
-# on older systems than this one (third_party/portable), in out/portable.
+# on older systems than this one (third_party/portable), in out/portable; or
+# --portable=aarch64, that of the wheel for aarch64, in out/portable-aarch64.
 # All other arguments are passed to bazel build: deploy/build.sh --config=static
 set -eu
 cd "$(dirname "$0")/.."
 . tools/ci/bazel.sh
 
 portable=""
-if [ "${1:-}" = --portable ]; then
-  portable=portable/
-  shift
-fi
+bin_out=out/bin lib_out=out/lib
+case "${1:-}" in
+  --portable)
+    portable=portable/ bin_out=out/portable lib_out=out/portable
+    shift
+    ;;
+  --portable=aarch64)
+    portable=portable/ bin_out=out/portable-aarch64 lib_out=out/portable-aarch64
+    shift
+    set -- --config=aarch64 "$@"
+    tools/aarch64/debian_root.sh >/dev/null || exit 1
+    ;;
+esac
 programs="coordinator:maypole-coordinator worker:maypole-worker client/launcher:maypolerun client/ctl:maypolectl"
 [ -z "$portable" ] ||
   programs="tools/programs:maypole tools/programs:start-program client/launcher:portable/maypolerun"
@@ -27,8 +37,6 @@ command -v bazel >/dev/null || {
   echo "build: bazel is missing: run deploy/setup.sh first" >&2
   exit 1
 }
-bin_out=out/bin lib_out=out/lib
-[ -z "$portable" ] || bin_out=out/portable lib_out=out/portable
 mkdir -p $bin_out $lib_out 2>/dev/null && [ -w $bin_out ] && [ -w $lib_out ] || {
   echo "build: $(pwd)/out is not writable by $(id -un): build as the owner of this clone" >&2
   exit 1

@@ -53,9 +53,9 @@ case "$*" in *install*) : >{d}/lacking ;; esac
     def become(self, uid):
         self.write("bin/id", "#!/bin/sh\necho %d\n" % uid)
 
-    def setup_sh(self, *groups):
+    def setup_sh(self, *groups, deploy=DEPLOY):
         env = dict(os.environ, PATH=os.path.join(self.dir, "bin"))
-        return self.run_in(["/bin/sh", os.path.join(DEPLOY, "setup.sh"), *groups], env=env)
+        return self.run_in(["/bin/sh", os.path.join(deploy, "setup.sh"), *groups], env=env)
 
     def count(self, *groups):
         """How many packages these groups have."""
@@ -95,6 +95,25 @@ case "$*" in *install*) : >{d}/lacking ;; esac
                 self.assertEqual(self.setup_sh(*groups)[0], 0)
                 self.assertEqual(set(self.calls()[1].split("--no-install-recommends ")[1].split()), set(installed.split()))
 
+    def test_packages_for_arm64_are_unpacked_only_for_aarch64(self):
+        self.write("bin/dirname", '#!/bin/sh\nexec /usr/bin/dirname "$@"\n')
+        self.write("deploy/setup.sh", "")
+        shutil.copy(os.path.join(DEPLOY, "setup.sh"), os.path.join(self.dir, "deploy"))
+        deploy = os.path.join(self.dir, "deploy")
+        unpack = "tools/aarch64/debian_root.sh"
+        self.write(unpack, '#!/bin/sh\necho "unpack $*" >>%s/calls\necho /there\n' % self.dir)
+        self.assertEqual(self.setup_sh(deploy=deploy)[0], 0)
+        self.assertEqual(self.calls(), [])
+        self.write("lacking", "g++-aarch64-linux-gnu\n")
+        rc, out, _ = self.setup_sh("aarch64", deploy=deploy)
+        self.assertEqual(rc, 0)
+        self.assertIn("--no-install-recommends g++-aarch64-linux-gnu", self.calls()[1])
+        self.assertEqual(self.calls()[2], "unpack --fetch")
+        self.assertIn("Debian's packages for arm64 are in /there\n", out)
+        self.write(unpack, "#!/bin/sh\nexit 1\n")
+        rc, _, err = self.setup_sh("aarch64", deploy=deploy)
+        self.assertEqual((rc, err), (1, "setup: Debian's packages for arm64 cannot be unpacked, see above\n"))
+
     def test_each_package_counts_once(self):
         self.assertEqual(self.count(), self.count("build", "run", "test"))
         self.assertEqual(self.count("build", "build"), self.count("build"))
@@ -113,7 +132,7 @@ case "$*" in *install*) : >{d}/lacking ;; esac
         self.assertEqual({name: needs[name] - packages for name in repositories if needs[name] - packages}, {})
 
     def test_no_such_group(self):
-        self.assertEqual(self.setup_sh("build", "tests"), (2, "", "usage: setup.sh [build] [run] [test] [wheel]\n"))
+        self.assertEqual(self.setup_sh("build", "tests"), (2, "", "usage: setup.sh [build] [run] [test] [wheel] [aarch64]\n"))
         self.assertEqual(self.calls(), [])
 
     def test_a_user_goes_through_sudo(self):

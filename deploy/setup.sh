@@ -2,8 +2,8 @@
 # Installs the Debian packages that are needed for Maypole, as root or through
 # sudo. You can run it any number of times: it skips installed packages, and
 # downloads nothing if all are installed.
-#   deploy/setup.sh                           to build, run and test it
-#   deploy/setup.sh build|run|test|wheel ...  for these purposes only
+#   deploy/setup.sh                                   to build, run and test it
+#   deploy/setup.sh build|run|test|wheel|aarch64 ...  for these purposes only
 set -eu
 
 # The release's clang: Debian 12 has 14, Debian 13 has 19.
@@ -46,6 +46,9 @@ run="python3 python3-numpy python3-torch python3-cloudpickle dataset-fashion-mni
 # To run the example with a wheel (deploy/quickstart.sh --wheel), which brings its
 # own libraries: pip installs the rest.
 wheel="python3-venv ca-certificates dataset-fashion-mnist curl"
+# To build for aarch64 (deploy/make-wheel.sh --arch=aarch64), too. Debian's packages
+# for arm64 are unpacked in the user's cache (tools/aarch64/debian_root.sh).
+aarch64="$build g++-aarch64-linux-gnu"
 
 fail() {
   echo "setup: $*" >&2
@@ -60,12 +63,24 @@ for group in "$@"; do
     run) wanted="$wanted $run" ;;
     test) wanted="$wanted $test" ;;
     wheel) wanted="$wanted $wheel" ;;
+    aarch64) wanted="$wanted $aarch64" ;;
     *)
-      echo "usage: setup.sh [build] [run] [test] [wheel]" >&2
+      echo "usage: setup.sh [build] [run] [test] [wheel] [aarch64]" >&2
       exit 2
       ;;
   esac
 done
+
+# What is not installed, but unpacked.
+unpack() {
+  case " $* " in
+    *" aarch64 "*)
+      root="$("$(dirname "$0")/../tools/aarch64/debian_root.sh" --fetch)" ||
+        fail "Debian's packages for arm64 cannot be unpacked, see above"
+      echo "setup: Debian's packages for arm64 are in $root"
+      ;;
+  esac
+}
 
 installed() {
   [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
@@ -85,6 +100,7 @@ for package in $wanted; do
   installed "$package" || missing="$missing $package"
 done
 if [ -z "$missing" ]; then
+  unpack "$@"
   echo "setup: all $count packages are installed"
   exit 0
 fi
@@ -117,4 +133,5 @@ case "$missing" in
       echo "setup: etcd.service could not be stopped; no test needs it" >&2
     ;;
 esac
+unpack "$@"
 echo "setup: done, all $count packages are installed"

@@ -15,6 +15,15 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kRetry = std::chrono::milliseconds(50);
 
+// Where Debian keeps it, beside other versions.
+#if defined(__aarch64__)
+constexpr char kLibraryOfDebian[] =
+    "/usr/lib/aarch64-linux-gnu/pmix2/lib/libpmix.so.2";
+#else
+constexpr char kLibraryOfDebian[] =
+    "/usr/lib/x86_64-linux-gnu/pmix2/lib/libpmix.so.2";
+#endif
+
 // The functions of libpmix that Maypole uses.
 struct Functions {
   decltype(&PMIx_Init) init = nullptr;
@@ -35,10 +44,7 @@ bool Load(void* library, const char* name, F* out) {
 
 Status LoadFunctions(Functions* f) {
   void* library = nullptr;
-  // The second path is for distributions that keep several versions side by
-  // side.
-  for (const char* name :
-       {"libpmix.so.2", "/usr/lib/x86_64-linux-gnu/pmix2/lib/libpmix.so.2"}) {
+  for (const char* name : {"libpmix.so.2", kLibraryOfDebian}) {
     library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     if (library != nullptr) break;
   }

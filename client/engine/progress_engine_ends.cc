@@ -2,6 +2,7 @@
 // failure before any data moved, or by an abort. The other part is
 // progress_engine.cc.
 #include <algorithm>
+#include <atomic>
 #include <string>
 #include <utility>
 #include <vector>
@@ -148,8 +149,9 @@ bool ProgressEngine::HandleAbort() {
 
 // True if the executor writes to no tensor of this rank any more. A GPU that is
 // stuck is not waited for; then the contents of the tensor are undefined for
-// longer.
+// longer. Called after the abort was seen.
 bool ProgressEngine::GpuIsIdle() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   return board_->header().gpu_runs.load() == 0 || table_->PatienceIsOver();
 }
 

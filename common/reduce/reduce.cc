@@ -252,7 +252,7 @@ void FillNeutral(DType dtype, Op op, std::byte* output, size_t elements) {
   });
 }
 
-bool HasAvx2() {
+bool HasSimd() {
 #if defined(__x86_64__)
   // The first check includes that the system saves the registers. clang 14 does
   // not know all of these names in __builtin_cpu_supports.
@@ -263,6 +263,8 @@ bool HasAvx2() {
            (c & bit_AES) != 0;
   }();
   return has;
+#elif defined(__aarch64__)
+  return true;
 #else
   return false;
 #endif
@@ -274,7 +276,7 @@ void ReduceTo(DType dtype, Op op, std::span<const std::byte* const> inputs,
   const ReduceTask task = {
       dtype,          op,       inputs.data(),  inputs.size(), outputs.data(),
       outputs.size(), elements, finish.divisor, finish.scale};
-  const size_t done = HasAvx2() ? ReduceAvx2(task) : 0;
+  const size_t done = HasSimd() ? ReduceSimd(task) : 0;
   if (done == elements) return;
   const size_t offset = done * SizeOf(dtype);
   std::vector<const std::byte*> rest(inputs.begin(), inputs.end());

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/reduce/reduce.h"
+#include "common/reduce/testing/any_elements.h"
 
 namespace maypole {
 namespace {
@@ -17,53 +18,6 @@ namespace {
 constexpr Op kElementOps[] = {Op::kAverage, Op::kSum, Op::kMin, Op::kMax,
                               Op::kProduct};
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-// How the reference reads and writes an element. Value is what it computes
-// with.
-template <typename T>
-struct Number {
-  using Stored = T;
-  using Value = T;
-  static Value Read(Stored v) { return v; }
-  static Stored Write(Value v) { return v; }
-};
-
-struct HalfNumber {
-  using Stored = uint16_t;
-  using Value = float;
-  static Value Read(Stored v) { return HalfToFloat(v); }
-  static Stored Write(Value v) { return FloatToHalf(v); }
-};
-
-struct BrainNumber {
-  using Stored = uint16_t;
-  using Value = float;
-  static Value Read(Stored v) { return Bfloat16ToFloat(v); }
-  static Stored Write(Value v) { return FloatToBfloat16(v); }
-};
-
-struct TruthNumber {
-  using Stored = uint8_t;
-  using Value = bool;
-  static Value Read(Stored v) { return v != 0; }
-  static Stored Write(Value v) { return v; }
-};
-
-// Calls visit(dtype, N()) for every dtype.
-template <typename Visit>
-void ForAllTypes(const Visit& visit) {
-  visit(DType::kUint8, Number<uint8_t>());
-  visit(DType::kInt8, Number<int8_t>());
-  visit(DType::kUint16, Number<uint16_t>());
-  visit(DType::kInt16, Number<int16_t>());
-  visit(DType::kInt32, Number<int32_t>());
-  visit(DType::kInt64, Number<int64_t>());
-  visit(DType::kFloat16, HalfNumber());
-  visit(DType::kFloat32, Number<float>());
-  visit(DType::kFloat64, Number<double>());
-  visit(DType::kBool, TruthNumber());
-  visit(DType::kBfloat16, BrainNumber());
-}
 
 template <typename V>
 V Lesser(V a, V b) {
@@ -193,48 +147,6 @@ void Check(DType dtype, Op op,
   inputs.back() = places.back().data();
   ReducePortable(dtype, op, inputs, places.back().data(), n, finish);
   ExpectValues<N>(want, places.back(), "portable in place");
-}
-
-// Any bits, or small numbers and what floats have of special values.
-template <typename N>
-typename N::Stored Any(std::mt19937_64& random) {
-  typename N::Stored v;
-  if (random() % 2 == 0) {
-    const uint64_t bits = random();
-    std::memcpy(&v, &bits, sizeof(v));
-    return v;
-  }
-  using Value = typename N::Value;
-  if constexpr (std::is_floating_point_v<Value>) {
-    constexpr double kSpecial[] = {0.0,  -0.0,      1.0,        -1.0,  2.5,
-                                   -2.5, kInfinity, -kInfinity, 1e-45, -6e-8,
-                                   5e4,  5e-324,    -1e38};
-    const size_t i = random() % (std::size(kSpecial) + 1);
-    return N::Write(i == std::size(kSpecial)
-                        ? std::numeric_limits<Value>::quiet_NaN()
-                        : static_cast<Value>(kSpecial[i]));
-  }
-  return N::Write(static_cast<Value>(random() % 5));
-}
-
-template <typename N>
-std::vector<std::vector<typename N::Stored>> AnyInputs(
-    size_t count, size_t elements, std::mt19937_64& random) {
-  std::vector<std::vector<typename N::Stored>> in(count);
-  for (auto& v : in) {
-    for (size_t i = 0; i < elements; ++i) v.push_back(Any<N>(random));
-  }
-  return in;
-}
-
-template <typename N>
-Epilogue AnyEpilogue(std::mt19937_64& random) {
-  Epilogue finish;
-  if (random() % 2 == 0) finish.divisor = 1 + random() % 5;
-  if (std::is_floating_point_v<typename N::Value> && random() % 2 == 0) {
-    finish.scale = 0.7;
-  }
-  return finish;
 }
 
 TEST(ReduceOpsTest, EveryOpTypeSizeAndCountOfInputs) {

@@ -1,8 +1,8 @@
 // Vector kernels of common/reduce/reduce.h, for processors that have them.
 //
 // This header includes as little as possible: the file that implements it is
-// compiled for AVX2, and if that file contained an inline function of a shared
-// header, the linker might use its copy everywhere (see reduce_avx2.cc).
+// compiled for AVX2 on x86, and if that file contained an inline function of a
+// shared header, the linker might use its copy everywhere (see reduce_simd.cc).
 #ifndef MAYPOLE_COMMON_REDUCE_REDUCE_SIMD_H_
 #define MAYPOLE_COMMON_REDUCE_REDUCE_SIMD_H_
 
@@ -28,12 +28,15 @@ struct ReduceTask {
 
 // Like ReduceTo(), with the same bits except in NaNs, but only for the leading
 // elements. Returns how many it has reduced (0 if it does not support the
-// dtype, operation or epilogue). Call only if HasAvx2().
-size_t ReduceAvx2(const ReduceTask& task);
+// dtype, operation or epilogue). Call only if HasSimd().
+size_t ReduceSimd(const ReduceTask& task);
 
-// True if the processor has what Highway's target AVX2 needs, which includes
-// FMA, F16C and AES; x86 processors have it since 2013.
-bool HasAvx2();
+// True if the processor has what ReduceSimd() was compiled for:
+//
+//   x86-64    Highway's target AVX2, which includes FMA, F16C and AES;
+//             processors have it since 2013
+//   aarch64   NEON, which each of them has
+bool HasSimd();
 
 }  // namespace maypole
 

@@ -7,7 +7,6 @@ import unittest
 
 import installed
 import machine
-import sdist
 
 _HOURS = 3 * 3600
 # The groups of packages that setup.sh has for the machine on which it runs.
@@ -30,9 +29,7 @@ class Debian13Test(unittest.TestCase):
         machine.make(original, "trixie")
         made = machine.Machine(original, os.path.join(directory, "machine"))
         self.addCleanup(made.remove)
-        source = os.path.join(directory, sdist.make_sdist(directory, installed.source_tree()))
-        shutil.unpack_archive(source, made.path + "/srv")
-        (name,) = [n for n in os.listdir(made.path + "/srv") if n.startswith("maypole-")]
+        name = os.path.basename(installed.unpack_sdist(made.path + "/srv"))
 
         def run(command, seconds=_HOURS):
             return made.run("cd /srv/%s; " % name + command, seconds=seconds)

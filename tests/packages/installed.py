@@ -12,9 +12,11 @@ ROOT = os.path.join(os.environ["TEST_SRCDIR"], os.environ["TEST_WORKSPACE"])
 sys.path.insert(0, os.path.join(ROOT, "tools", "packages"))
 import deb  # noqa: E402
 import horovod_wheel  # noqa: E402
+import sdist  # noqa: E402
 import wheel  # noqa: E402
 
 PYTHON = "/usr/bin/python3"
+MOST_BYTES = 20e6  # of a wheel
 _BUILT = {"maypolerun": "client/launcher/maypolerun", "maypolectl": "client/ctl/maypolectl",
           "maypole-worker": "worker/maypole-worker", "maypole-coordinator": "coordinator/maypole-coordinator",
           **{name: "client/" + name for name in wheel.libraries(ROOT)}}
@@ -34,6 +36,14 @@ def directory():
 def source_tree():
     """The repository, to which the links of a test that is not in a sandbox lead."""
     return os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+
+
+def unpack_sdist(place):
+    """Unpacks the sdist of source_tree() in the directory `place`; returns the path of the sources."""
+    with tempfile.TemporaryDirectory() as work:
+        name = sdist.make_sdist(work, source_tree())
+        shutil.unpack_archive(os.path.join(work, name), place)
+    return os.path.join(place, name[:-len(".tar.gz")])
 
 
 def make_wheel(out):

@@ -13,18 +13,51 @@ _SECONDS = 600
 _PROCESS = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True,
             "env": {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
                     "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}}
+# The mirror of mmdebstrap, without security updates: when a release has ended, theirs lacks files that it lists.
+_MIRROR = "http://deb.debian.org/debian"
+# Which programs the kernel gives to an emulator.
+_BINFMT = "/proc/sys/fs/binfmt_misc"
 _NSPAWN = ["systemd-nspawn", "--quiet", "--register=no", "--keep-unit"]
 
 
-def make(path, suite="bookworm", packages=()):
-    """Makes a minimal Debian, with more packages, at `path`. Raises unittest.SkipTest if that cannot be done here."""
+@contextlib.contextmanager
+def emulation(processor):
+    """While the block runs, so do programs for another processor, also in machines: the kernel gives them to qemu-user.
+
+    Raises unittest.SkipTest if that cannot be done here.
+    """
+    rule = "qemu-" + processor
+    if os.path.exists(os.path.join(_BINFMT, rule)):
+        yield  # as the package qemu-user-static has it done, where systemd is
+        return
+    if os.geteuid() != 0:
+        raise unittest.SkipTest("needs root to run programs for %s" % processor)
+    try:
+        if not os.path.exists(_BINFMT + "/register"):
+            subprocess.run(["mount", "-t", "binfmt_misc", "binfmt_misc", _BINFMT], check=True)
+        shutil.copyfile("/usr/lib/binfmt.d/%s.conf" % rule, _BINFMT + "/register")
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise unittest.SkipTest("cannot run programs for %s: %s" % (processor, error)) from error
+    try:
+        yield
+    finally:
+        with open(os.path.join(_BINFMT, rule), "w", encoding="utf-8") as f:
+            f.write("-1")
+
+
+def make(path, suite="bookworm", packages=(), architecture=None):
+    """Makes a minimal Debian, with more packages, at `path`. Raises unittest.SkipTest if that cannot be done here.
+
+    architecture: another one than this machine's; within emulation().
+    """
     if os.geteuid() != 0:
         raise unittest.SkipTest("needs root to make a root directory")
     for tool in ("mmdebstrap", "systemd-nspawn", "dpkg-scanpackages"):
         if shutil.which(tool) is None:
             raise unittest.SkipTest("%s is missing: apt-get install mmdebstrap systemd-container dpkg-dev" % tool)
+    other = ["--architectures=" + architecture, "--skip=check/qemu"] if architecture else []
     done = subprocess.run(["mmdebstrap", "--variant=minbase", "--skip=cleanup/apt/lists", "--include=" + ",".join(packages),
-                           suite, path],
+                           *other, suite, path, _MIRROR],
                           capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise unittest.SkipTest("mmdebstrap cannot make a root directory (is Debian's mirror reachable?): " +

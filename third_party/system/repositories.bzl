@@ -1,5 +1,6 @@
 """Libraries that come from Debian packages."""
 
+load(":debian_root.bzl", "debian_root")
 load(":debian_source.bzl", "debian_source")
 load(":pkg_config.bzl", "pkg_config_repository")
 load(":system_repository.bzl", "system_repository")
@@ -150,3 +151,5 @@ def system_libraries():
         paths = ["include/absl"],
         strip_prefix = "absl_",
     )
+
+    debian_root(name = "aarch64_root")

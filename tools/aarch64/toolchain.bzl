@@ -20,19 +20,53 @@ _LINK = [
 ]
 
 def _impl(ctx):
+    # As Bazel compiles and links for the machine on which it runs, so that the
+    # same bytes come of the same sources.
     flags = feature(
         name = "flags",
         enabled = True,
         flag_sets = [
             flag_set(
                 actions = _COMPILE,
-                flag_groups = [flag_group(flags = ["-O2", "-DNDEBUG"])],
+                flag_groups = [flag_group(flags = [
+                    "-U_FORTIFY_SOURCE",
+                    "-fstack-protector",
+                    "-fno-omit-frame-pointer",
+                    "-fno-canonical-system-headers",
+                    "-Wno-builtin-macro-redefined",
+                    "-D__DATE__=\"redacted\"",
+                    "-D__TIMESTAMP__=\"redacted\"",
+                    "-D__TIME__=\"redacted\"",
+                    # x86-64 has no fused multiplication and addition, which has
+                    # other bits, unless a file asks for it. Nodes of both kinds
+                    # have to get the same results.
+                    "-ffp-contract=off",
+                ])],
+            ),
+            flag_set(
+                actions = _COMPILE,
+                flag_groups = [flag_group(flags = [
+                    "-O2",
+                    "-DNDEBUG",
+                    "-D_FORTIFY_SOURCE=1",
+                    "-ffunction-sections",
+                    "-fdata-sections",
+                ])],
                 with_features = [with_feature_set(features = ["opt"])],
             ),
-            # The driver is gcc, which links no C++ library by itself.
             flag_set(
                 actions = _LINK,
-                flag_groups = [flag_group(flags = ["-lstdc++", "-lm"])],
+                flag_groups = [flag_group(flags = [
+                    "-Wl,-z,relro,-z,now",
+                    # The driver is gcc, which links no C++ library by itself.
+                    "-lstdc++",
+                    "-lm",
+                ])],
+            ),
+            flag_set(
+                actions = _LINK,
+                flag_groups = [flag_group(flags = ["-Wl,--gc-sections"])],
+                with_features = [with_feature_set(features = ["opt"])],
             ),
         ],
     )

@@ -3,11 +3,13 @@
 It needs no other package, so `pip install --no-index` of the sdist works where
 Debian's packages of deploy/setup.sh are. As a program:
 
-    backend.py wheel OUTDIR
+    backend.py wheel-x86_64 OUTDIR
+    backend.py wheel-aarch64 OUTDIR     (cross-compiled)
     backend.py horovod OUTDIR     (the wheel with the package horovod)
     backend.py sdist OUTDIR
 """
 
+import functools
 import os
 import re
 import shutil
@@ -21,6 +23,8 @@ import sdist
 import wheel
 
 _TOOLS = ("bazel", "g++", "pkg-config", "protoc", "grpc_cpp_plugin", "strip", "readelf", "dpkg-query")
+# Of each wheel: what deploy/build.sh is asked for, and where it puts that.
+_BUILDS = {"x86_64": ("--portable", "portable"), "aarch64": ("--portable=aarch64", "portable-aarch64")}
 
 
 def _check_tools():
@@ -56,13 +60,19 @@ def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
     return name
 
 
+def _build(wheel_directory, arch):
+    """Builds the programs and makes their wheel; returns its name."""
+    option, place = _BUILDS[arch]
+    env = dict(os.environ, CUDA_HOME=cuda_toolkit.home())
+    subprocess.run([os.path.join(metadata.ROOT, "deploy", "build.sh"), option], check=True, stdout=sys.stderr, env=env)
+    built = {name: os.path.join(metadata.ROOT, "out", place, name) for name in wheel.binaries()}
+    return wheel.make_wheel(built, wheel_directory)
+
+
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     del config_settings, metadata_directory
     _check_tools()
-    env = dict(os.environ, CUDA_HOME=cuda_toolkit.home())
-    subprocess.run([os.path.join(metadata.ROOT, "deploy", "build.sh"), "--portable"], check=True, stdout=sys.stderr, env=env)
-    built = {name: os.path.join(metadata.ROOT, "out", "portable", name) for name in wheel.binaries()}
-    name = wheel.make_wheel(built, wheel_directory)
+    name = _build(wheel_directory, "x86_64")
     if not os.path.exists(os.path.join(metadata.ROOT, ".git")):
         # pip deletes this directory; Bazel's server and its files for it would stay.
         subprocess.run(["sh", "-c", ". tools/ci/bazel.sh && exec bazel clean --expunge"], cwd=metadata.ROOT, check=True,
@@ -76,9 +86,10 @@ def build_sdist(sdist_directory, config_settings=None):
 
 
 def main(argv):
-    build = {"wheel": build_wheel, "horovod": horovod_wheel.make_wheel, "sdist": build_sdist}
+    build = {"wheel-" + arch: functools.partial(_build, arch=arch) for arch in _BUILDS}
+    build.update(horovod=horovod_wheel.make_wheel, sdist=build_sdist)
     if len(argv) != 2 or argv[0] not in build:
-        sys.exit("usage: backend.py wheel|horovod|sdist OUTDIR")
+        sys.exit("usage: backend.py %s OUTDIR" % "|".join(build))
     os.makedirs(argv[1], exist_ok=True)
     path = os.path.join(argv[1], build[argv[0]](argv[1]))
     print("%s: %.1f MB" % (path, os.path.getsize(path) / 1e6))

@@ -9,7 +9,9 @@ import subprocess
 
 # The C library's, in every manylinux_2_X system.
 SYSTEM = ("libc.so.6", "libm.so.6", "libdl.so.2", "librt.so.1", "libpthread.so.0", "libresolv.so.2",
-          "ld-linux-x86-64.so.2")
+          "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1")
+# {what readelf calls it: name in tags of wheels}
+_MACHINES = {"Advanced Micro Devices X86-64": "x86_64", "AArch64": "aarch64"}
 
 # The newest glibc that a wheel may need, as third_party/portable links it: that of RHEL 8.
 NEWEST_GLIBC = 28
@@ -18,6 +20,11 @@ _OLDEST_TAG = 17  # RHEL 7's
 
 def _output(*argv):
     return subprocess.run(argv, check=True, stdout=subprocess.PIPE, text=True, env=dict(os.environ, LC_ALL="C")).stdout
+
+
+def machine(path):
+    """The processor that a file is for, as `uname -m` calls it."""
+    return _MACHINES[re.search(r"Machine: +(.*)", _output("readelf", "-h", path)).group(1)]
 
 
 def needed(path):
@@ -48,5 +55,7 @@ def check_portable(paths):
 
 def platform_tag(paths):
     """The manylinux tag of the oldest systems on which all files run, which check_portable() has checked."""
+    paths = list(paths)
+    (arch,) = {machine(path) for path in paths}
     glibc = max([_OLDEST_TAG] + [symbol_versions(path).get("GLIBC", (2, 0))[1] for path in paths])
-    return "manylinux_2_%d_x86_64" % glibc
+    return "manylinux_2_%d_%s" % (glibc, arch)

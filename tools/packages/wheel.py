@@ -36,6 +36,8 @@ LINKED_IN = ["libabsl-dev", "libc-ares-dev", "libc6-dev", "libevent-dev", "libfm
              "libprotobuf-dev", "libre2-dev", "libspdlog-dev", "libssl-dev", "libyaml-cpp-dev", "prometheus-cpp-dev",
              "zlib1g-dev"]
 _PYTHON_PROGRAMS = os.path.join("client", "python", "scripts")
+# {processor: how the names of its tools begin}, where it is another one than this machine's.
+_CROSS = {"aarch64": "aarch64-linux-gnu-"}
 _FIRST_TIME_OF_ZIP = 315532800  # 1980-01-01
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -70,7 +72,7 @@ def make_wheel(built, out, root=metadata.ROOT):
         contents.update(_binaries(stripped, root))
         contents.update(scripts(base, PROGRAMS))
         contents.update(_python_scripts(base, root))
-        contents.update(_dist_info(base, tag, root))
+        contents.update(_dist_info(base, tag, root, elf.machine(stripped[LIBRARY])))
         write(os.path.join(out, name), base, contents)
     return name
 
@@ -90,7 +92,8 @@ def read(path):
 
 def strip(path, to):
     shutil.copyfile(path, to)
-    subprocess.run(["strip", "--strip-unneeded", "--remove-section=.comment", to], check=True)
+    program = _CROSS.get(elf.machine(path), "") + "strip"
+    subprocess.run([program, "--strip-unneeded", "--remove-section=.comment", to], check=True)
     return to
 
 
@@ -144,18 +147,31 @@ def _script(base, name):
     return "%s.data/scripts/%s" % (base, name)
 
 
-def _dist_info(base, tag, root):
+def _dist_info(base, tag, root, machine):
     contents = dist_info(base, tag, metadata.core_metadata(root))
     at = base + ".dist-info/"
     contents[at + "LICENSE"] = read(os.path.join(root, "LICENSE"))
     contents[at + "entry_points.txt"] = metadata.ENTRY_POINTS.encode()
     for package in COMPILED_IN + LINKED_IN + _compilers_packages():
-        contents["%slicenses/%s" % (at, package)] = read("/usr/share/doc/%s/copyright" % package)
+        contents["%slicenses/%s" % (at, package)] = _license(package, machine, root)
     return contents
 
 
+def _license(package, machine, root):
+    """The license of a package as the programs of a machine have it."""
+    tops = ["/"]
+    if machine in _CROSS:
+        script = os.path.join(root, "tools", machine, "debian_root.sh")
+        tops.insert(0, subprocess.run([script], check=True, stdout=subprocess.PIPE, text=True).stdout.strip())
+    (path, *_) = filter(os.path.exists, (os.path.join(top, "usr/share/doc", package, "copyright") for top in tops))
+    return read(path)
+
+
 def _compilers_packages():
-    """The packages of the C++ library and of the compiler's own, whose names have the compiler's version."""
+    """The packages of the C++ library and of the compiler's own, whose names have the compiler's version.
+
+    Debian makes its cross compilers' packages of the same sources.
+    """
     version = subprocess.run(["g++", "-dumpversion"], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
     return [name % version for name in ("libstdc++-%s-dev", "libgcc-%s-dev")]
 

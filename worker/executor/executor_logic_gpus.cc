@@ -1,4 +1,5 @@
 // ExecutorLogic: actions that concern GPUs.
+#include <atomic>
 #include <utility>
 
 #include "common/absl_status.h"
@@ -55,10 +56,13 @@ void ExecutorLogic::Do(ConnectGpus& a) {
   gpus_->Connect(std::move(a.communicator), std::move(a.id));
 }
 
-// Ranks that have seen an abort do not wait for a run that has not begun.
+// Ranks that have seen an abort do not wait for a run that has not begun. The
+// fence and that of ProgressEngine::GpuIsIdle(): either the abort is seen here,
+// or the run there.
 void ExecutorLogic::Do(RunOnGpus& a) {
   if (keeper_ == nullptr || gpus_ == nullptr) return;
   keeper_->board().header().gpu_runs.fetch_add(1);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   if (keeper_->board().aborted()) return EndGpuRun();
   for (const GpuOperation& op : a.run.operations) {
     MarkOnGpus(op.slot, op.generation);

@@ -1,4 +1,4 @@
-"""What is compiled for AVX2 shares no inline function with the rest.
+"""What is compiled for AVX2 or NEON shares no inline function with the rest.
 
 Such a function is a weak symbol, of which the linker keeps one copy: it could
 be the one that only processors with AVX2 can run.
@@ -9,10 +9,10 @@ import sys
 import unittest
 
 OBJECTS = [a for a in sys.argv[1:] if not a.startswith("-")]
-OWN = "maypole::ReduceAvx2("
+OWN = "maypole::ReduceSimd("
 
 
-class Avx2SymbolsTest(unittest.TestCase):
+class SimdSymbolsTest(unittest.TestCase):
     def test_defines_its_one_function_alone(self):
         self.assertTrue(OBJECTS)
         for path in OBJECTS:

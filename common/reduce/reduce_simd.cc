@@ -1,22 +1,26 @@
-// Compiled for AVX2 (see BUILD.bazel), by Google Highway's static dispatch: its
-// dynamic one needs libhwy, which libmaypole must not bring along. On other
-// architectures this file is empty but for the stub.
+// Compiled for AVX2 or NEON (see BUILD.bazel), by Google Highway's static
+// dispatch: its dynamic one needs libhwy, which libmaypole must not bring along.
+// On other architectures this file is empty but for the stub.
 //
 // This object must not export any symbol that another file may define, too: the
 // linker keeps only one copy of an inline function, perhaps this one, and
 // processors without AVX2 would run it. So everything is in the unnamed
-// namespace, the interface is plain, and common/reduce/avx2_symbols_test.py
+// namespace, the interface is plain, and common/reduce/simd_symbols_test.py
 // checks the symbols of the object file.
 #include "common/reduce/reduce_simd.h"
 
-#if defined(__AVX2__) && defined(__F16C__)
+#if (defined(__AVX2__) && defined(__F16C__)) || defined(__aarch64__)
 
 #include <type_traits>
 
 #include "hwy/highway.h"
 
 // If a compiler flag is missing, Highway silently uses an older target.
+#if defined(__aarch64__)
+static_assert(HWY_STATIC_TARGET == HWY_NEON);
+#else
 static_assert(HWY_STATIC_TARGET == HWY_AVX2);
+#endif
 
 namespace maypole {
 namespace {
@@ -124,8 +128,8 @@ struct MultiplyOp {
     if constexpr (sizeof(hn::TFromD<D>) > 1) {
       return hn::Mul(a, b);
     } else {
-      // AVX2 cannot multiply bytes: computes the even and the odd ones as the
-      // low bytes of 16-bit products.
+      // AVX2 and Highway cannot multiply bytes: computes the even and the odd
+      // ones as the low bytes of 16-bit products.
       const hn::Repartition<uint16_t, D> d16;
       const auto a16 = hn::BitCast(d16, a), b16 = hn::BitCast(d16, b);
       const auto even = hn::And(hn::Mul(a16, b16), hn::Set(d16, 0xff));
@@ -281,7 +285,7 @@ size_t Truths(const ReduceTask& task) {
 
 }  // namespace
 
-size_t ReduceAvx2(const ReduceTask& task) {
+size_t ReduceSimd(const ReduceTask& task) {
   switch (task.dtype) {
     case DType::kUint8:
       return Integers<uint8_t>(task);
@@ -315,7 +319,7 @@ size_t ReduceAvx2(const ReduceTask& task) {
 
 namespace maypole {
 
-size_t ReduceAvx2(const ReduceTask&) { return 0; }
+size_t ReduceSimd(const ReduceTask&) { return 0; }
 
 }  // namespace maypole
 
