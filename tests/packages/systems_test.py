@@ -221,7 +221,7 @@ class Aarch64Test(Machines):
         self.assertRegex(said, _STATUS)
 
     def test_unit_tests(self):
-        said = self.build("bazel test -c opt --config=aarch64 --keep_going %s 2>&1" % " ".join(UNIT_TESTS))
+        said = self.build("bazel test -c opt --config=aarch64 --test_timeout=1800 %s" % " ".join(UNIT_TESTS))
         self.assertRegex(said, r"Executed \d+ out of %d tests: %d tests pass\." % (len(UNIT_TESTS), len(UNIT_TESTS)))
 
 
