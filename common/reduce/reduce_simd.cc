@@ -1,6 +1,6 @@
 // Compiled for AVX2 or NEON (see BUILD.bazel), by Google Highway's static
-// dispatch: its dynamic one needs libhwy, which libmaypole must not bring along.
-// On other architectures this file is empty but for the stub.
+// dispatch: its dynamic one needs libhwy, which libmaypole must not bring
+// along. On other architectures this file is empty but for the stub.
 //
 // This object must not export any symbol that another file may define, too: the
 // linker keeps only one copy of an inline function, perhaps this one, and
