@@ -85,6 +85,28 @@ class OperationsTest(unittest.TestCase):
                                  1.0, 1.0, "x", address, address, memory,
                                  memory, finish, finish_releases)
 
+    def test_an_end_that_another_thread_sees_first(self):
+        """It releases the handle between two steps of this one."""
+        library = _native.library()
+        for method in ("poll", "call_when_done"):
+            with self.subTest(method=method):
+                pending = submit(method)
+                real = getattr(library, method, None)
+
+                def ended_meanwhile(native, *function, pending=pending, real=real):
+                    pending.wait()
+                    if real is not None:
+                        return real(native)
+                    raise _native.StatusError(_native.NOT_FOUND, "no operation has the handle")
+
+                called = []
+                with mock.patch.object(library, method, ended_meanwhile, create=True):
+                    if method == "poll":
+                        self.assertTrue(pending.done())
+                    else:
+                        pending.call_when_done(lambda: called.append(1))
+                        self.assertEqual(called, [1])
+
     def test_an_error_of_finish_is_the_outcome_and_the_handle_is_released(self):
 
         def fail(_):

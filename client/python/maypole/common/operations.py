@@ -73,6 +73,8 @@ class Pending:
             return True
         library = _native.library()
         status, done = library.poll(self.native)
+        if self.native is None:  # another thread has seen the end meanwhile, and released the handle
+            return True
         if status != _native.OK:
             raise from_status(status, library.last_error())
         return done
@@ -107,10 +109,15 @@ class Pending:
     def call_when_done(self, function: Callable[[], None]) -> None:
         """Makes the library's completion thread call `function` when the operation has ended; at once if it has."""
         native = self.native
-        if native is None:
-            function()
-        else:
-            _native.library().call_when_done(native, function)
+        if native is not None:
+            try:
+                _native.library().call_when_done(native, function)
+                return
+            except _native.StatusError:
+                if self.native is not None:
+                    raise
+                # Another thread has seen the end meanwhile, and released the handle.
+        function()
 
     def _await_end(self, native: int) -> None:
         # An error is taken from the library again, with its text.

@@ -229,7 +229,10 @@ class Offers:
     def _run(self) -> None:
         while not self._closed:
             for key, _ in self._selector.select():
-                key.data()
+                try:
+                    key.data()
+                except Exception:  # of who was told; others are still served
+                    _log.exception("a receive from any rank has failed")
         self._close_all()
 
     def _close_all(self) -> None:
