@@ -26,7 +26,6 @@ import plain
 import rank
 
 SIZE = 16 if "--small" in sys.argv else 1000000
-sent = []  # when send() began to send
 
 
 def act(way):
@@ -71,7 +70,6 @@ def train():
 def send(root):
     rank.touch("ready.%d" % rank.RANK)
     rank.await_file("cut")
-    sent.append(time.monotonic())
     plain.submit("sent", kind="broadcast", n=16, value=rank.RANK, root=root).wait()
     return plain.allreduce("awaited")[0]
 
@@ -98,7 +96,7 @@ def main():
     text, value = plain.text_of(lambda: play(place, victim))
     seen = time.monotonic()
     later, _ = plain.text_of(lambda: plain.allreduce("later"))
-    rank.record(text=text, value=value, seen=seen, later=later, sent=sent)
+    rank.record(text=text, value=value, seen=seen, later=later)
     if text is not None:
         rank.await_file("over")  # others must see the fault, not this rank's departure
     plain.shutdown()
