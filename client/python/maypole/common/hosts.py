@@ -27,12 +27,15 @@ def address_of(interface: str) -> Optional[str]:
 
 
 def own_address(towards: str) -> Optional[str]:
-    """The address at which the host `towards` (a name or an address) reaches this one; None if no way leads there."""
+    """The address at which the host `towards` (a name or an address) reaches this one; None if no way leads there.
+
+    An IPv4 address, if there is a way by IPv4: a name may have addresses of both kinds.
+    """
     try:
         ways = socket.getaddrinfo(towards, 9, type=socket.SOCK_DGRAM) if towards else []
     except OSError:  # nobody knows the name
         return None
-    for family, kind, _, _, address in ways:
+    for family, kind, _, _, address in sorted(ways, key=lambda way: way[0] != socket.AF_INET):
         with socket.socket(family, kind) as asking:
             try:
                 asking.connect(address)  # sends nothing

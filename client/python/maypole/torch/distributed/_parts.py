@@ -36,8 +36,8 @@ _BITWISE = {
 class Part(NamedTuple):
     """One operation of a call.
 
-    describe: given its name and process set, returns what operations.start() takes. finish: gets its result, if that
-    is not in place.
+    describe: given its name, its process set and whether the caller waits for it next (awaited), returns what
+    operations.start() takes. finish: gets its result, if that is not in place.
     """
 
     describe: Callable[..., Pending]
@@ -129,7 +129,7 @@ def _reduced(tensor: torch.Tensor, op: Any, into: Optional[torch.Tensor] = None)
     """The reduction of `tensor`, into itself or into another one of its shape and strides."""
     kind = _red_op(op)
     target = tensor if into is None else into
-    reduction = _WITHOUT_FACTOR.get(kind)  # one look-up: it takes longer than one in a dict of strings, in each call
+    reduction = _WITHOUT_FACTOR.get(kind)  # only one look-up in each call: torch's enums take long to hash
     factor = 1.0
     if reduction is None:
         if kind in _BITWISE:
