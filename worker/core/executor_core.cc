@@ -152,7 +152,7 @@ void ExecutorCore::ReplyNoEpoch(ClientId client, Reply reply) {
 void ExecutorCore::OnSlotRequest(ClientId client,
                                  const session::SlotRequest& request) {
   if (const LocalMember* m = RunningMember(client)) {
-    return epoch_->OnSlotRequest(*m, request);
+    return epoch_->names().OnRequest(*m, request);
   }
   auto reply = session::Make<session::SlotReply>();
   reply.request = request.request;
@@ -163,7 +163,7 @@ void ExecutorCore::OnSlotReturn(ClientId client,
                                 const session::SlotReturn& answer) {
   const LocalMember* m = RunningMember(client);
   if (m == nullptr) return;
-  if (absl::Status s = epoch_->OnSlotReturn(*m, answer); !s.ok()) {
+  if (absl::Status s = epoch_->names().OnReturn(*m, answer); !s.ok()) {
     FailEpochHere(s);
   }
 }
@@ -196,7 +196,7 @@ void ExecutorCore::OnGpuMemoryRequest(
     ClientId client, const session::GpuMemoryRequest& request) {
   const LocalMember* m = RunningMember(client);
   if (m == nullptr) return;  // its epoch is over, and it knows that
-  const absl::Status s = epoch_->OnGpuMemoryRequest(*m, request);
+  const absl::Status s = epoch_->memories().OnRequest(*m, request);
   if (!s.ok()) FailEpochHere(s);
 }
 
@@ -204,7 +204,7 @@ void ExecutorCore::OnResultRecords(ClientId client,
                                    const session::ResultRecords& records) {
   const LocalMember* m = RunningMember(client);
   if (m == nullptr) return;  // its epoch is over
-  const absl::Status s = epoch_->OnResultRecords(*m, records);
+  const absl::Status s = epoch_->results().OnRecords(*m, records);
   if (!s.ok()) FailEpochHere(s);
 }
 
@@ -222,9 +222,9 @@ void ExecutorCore::OnGoodbye(ClientId client, uint32_t pending, bool returns) {
     const char* const operations = pending == 1 ? " operation" : " operations";
     const std::string what =
         m.leave_reason.empty()
-            ? absl::StrCat("has shut down with ", pending, operations,
-                           " pending",
-                           phase_ == Phase::kRunning ? epoch_->AfterText() : "")
+            ? absl::StrCat(
+                  "has shut down with ", pending, operations, " pending",
+                  phase_ == Phase::kRunning ? epoch_->left().AfterText() : "")
             : absl::StrCat("has left with ", pending, operations,
                            " pending: ", m.leave_reason);
     MemberGone(m, pending == 0, what, absl::StrCat("it ", what), returns);
@@ -263,7 +263,7 @@ void ExecutorCore::MemberGone(const LocalMember& m, bool clean,
               absl::StrCat("the job cannot start: ", RankText(m), " ", what));
   } else if (phase_ == Phase::kRunning && clean) {
     // Before the coordinator ends an epoch that all ranks have left.
-    epoch_->OnNoMoreResults(static_cast<uint32_t>(m.local_rank));
+    epoch_->results().OnNoMore(static_cast<uint32_t>(m.local_rank));
     SendRankGone(m, true, "has shut down", returns);
     const absl::Status s = epoch_->OnRankLeft(
         m.rank, m.local_rank,
@@ -292,7 +292,7 @@ void ExecutorCore::AfterMemberGone() {
   } else if (phase_ == Phase::kRunning) {
     phase_ = Phase::kIdle;
     give_up_ms_.reset();
-    if (epoch_->AllHaveLeft()) {
+    if (epoch_->left().Live() == 0) {
       epoch_.reset();
       actions_.push_back(DropEpoch{});
     }
@@ -317,24 +317,25 @@ void ExecutorCore::OnReadySlot(const ReadySlot& ready) {
 }
 
 void ExecutorCore::OnIdleSlots(const std::vector<IdleSlot>& idle) {
-  if (phase_ == Phase::kRunning) epoch_->OnIdleSlots(idle);
+  if (phase_ == Phase::kRunning) epoch_->names().OnIdleSlots(idle);
 }
 
 void ExecutorCore::OnSlotFreed(uint32_t slot, uint32_t first) {
   if (phase_ != Phase::kRunning) return;
-  if (absl::Status s = epoch_->OnSlotFreed(slot, first); !s.ok()) {
+  if (absl::Status s = epoch_->names().OnFreed(slot, first); !s.ok()) {
     FailEpochHere(s);
   }
 }
 
 void ExecutorCore::OnSnapshot(const BoardSnapshot& snapshot) {
   if (phase_ != Phase::kRunning) return;
-  if (const auto frozen = epoch_->OnSnapshot(now_ms_, snapshot)) Expel(*frozen);
+  if (const auto frozen = epoch_->watch().OnSnapshot(now_ms_, snapshot))
+    Expel(*frozen);
 }
 
 // The rank is not marked as gone: its process lives and may still write to
 // other ranks' memory.
-void ExecutorCore::Expel(const ExecutorEpoch::Frozen& frozen) {
+void ExecutorCore::Expel(const BoardWatch::Frozen& frozen) {
   const auto it = members_.members().find(static_cast<int>(frozen.local));
   if (it == members_.members().end()) return;
   const LocalMember m = it->second;
@@ -351,20 +352,20 @@ void ExecutorCore::OnRunFree(uint32_t record) {
 
 void ExecutorCore::OnGpuMemoryOpened(
     GpuMemoryId id, const absl::StatusOr<OpenedGpuMemory>& opened) {
-  if (phase_ == Phase::kRunning) epoch_->OnGpuMemoryOpened(id, opened);
+  if (phase_ == Phase::kRunning) epoch_->memories().OnOpened(id, opened);
 }
 
 void ExecutorCore::OnCommunicatorIdMade(uint32_t number,
                                         const absl::StatusOr<std::string>& id) {
   if (phase_ != Phase::kRunning) return;
-  const absl::Status s = epoch_->OnCommunicatorIdMade(number, id);
+  const absl::Status s = epoch_->communicators().OnIdMade(number, id);
   if (!s.ok()) FailEpochHere(s);
 }
 
 void ExecutorCore::OnGpuRunEnded(const GpuRun& run,
                                  const absl::Status& status) {
   if (phase_ != Phase::kRunning) return;
-  const absl::Status s = epoch_->OnGpuRunEnded(run, status);
+  const absl::Status s = epoch_->gpu_runs().OnEnded(run, status);
   if (s.ok()) return;
   // NCCL says that GPUs of other nodes are lost, but not why. Then all runs
   // here fail, also those of this node alone.
@@ -407,7 +408,7 @@ void ExecutorCore::GiveUpNetwork() {
   // The executor of a node whose ranks have left may end, or be lost, unless
   // ranks of this node still wait for its data.
   const bool needed =
-      epoch_->LiveRanks() > members_.members().size() || epoch_->InRun();
+      epoch_->left().Live() > members_.members().size() || epoch_->InRun();
   if (!needed) return;
   if (away_) {
     network_failure_ =
@@ -426,7 +427,7 @@ void ExecutorCore::OnBoardFull(const absl::Status& status) {
 
 void ExecutorCore::FailEpoch(Code code, const std::string& text) {
   give_up_ms_.reset();
-  epoch_->RefuseWaiting(code, text, members_);
+  epoch_->names().RefuseWaiting(code, text, members_);
   phase_ = Phase::kEnded;
   NoteEnd(code, text);
   abort_code_ = code;

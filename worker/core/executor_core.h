@@ -46,9 +46,9 @@
 #include "common/wire/session_messages.h"
 #include "proto/coordinator.pb.h"
 #include "worker/core/actions.h"
+#include "worker/core/executor_epoch.h"
 #include "worker/core/membership.h"
 #include "worker/core/operations/decisions.h"
-#include "worker/core/operations/executor_epoch.h"
 #include "worker/core/relays.h"
 #include "worker/core/stats_watch.h"
 
@@ -125,10 +125,10 @@ class ExecutorCore {
   void OnSlotFreed(uint32_t slot, uint32_t first);
   // True while a name waits for a slot: call OnTime() often.
   bool waits_for_slots() const {
-    return phase_ == Phase::kRunning && epoch_->waits_for_slots();
+    return phase_ == Phase::kRunning && epoch_->names().waits();
   }
   bool waits_to_send_results() const {
-    return phase_ == Phase::kRunning && epoch_->waits_to_send_results();
+    return phase_ == Phase::kRunning && epoch_->results().waits();
   }
   void OnRunFree(uint32_t record);
   // A run waits until ranks have left others.
@@ -145,12 +145,12 @@ class ExecutorCore {
   // they are blocked, and whenever wants_snapshot() is true.
   void OnSnapshot(const BoardSnapshot& snapshot);
   bool wants_snapshot() const {
-    return phase_ == Phase::kRunning && epoch_->wants_snapshot();
+    return phase_ == Phase::kRunning && epoch_->watch().wants_snapshot();
   }
   // A mask of the local ranks whose processes the next snapshot should check
   // for being stopped.
   uint64_t suspects() const {
-    return phase_ == Phase::kRunning ? epoch_->suspects() : 0;
+    return phase_ == Phase::kRunning ? epoch_->watch().suspects() : 0;
   }
   // Returns true if the clients must be welcomed. Returns false if they have
   // been or will be refused: the board or, meanwhile, the start has failed.
@@ -168,7 +168,7 @@ class ExecutorCore {
   // For how many milliseconds OnTime() need not be called because of the frozen
   // tier; -1: any time.
   int64_t WaitMs() const {
-    return phase_ == Phase::kRunning ? epoch_->WaitMs() : -1;
+    return phase_ == Phase::kRunning ? epoch_->schedule().WaitMs() : -1;
   }
 
   // --- Coordinator ---------------------------------------------------------
@@ -283,7 +283,7 @@ class ExecutorCore {
                   bool returns = false);
   void AfterMemberGone();
   // Removes a frozen member and fails the epoch.
-  void Expel(const ExecutorEpoch::Frozen& frozen);
+  void Expel(const BoardWatch::Frozen& frozen);
   void LeaveGathering(ClientId client);
   void Send(proto::ExecutorMessage message);
   void SendRankGone(const LocalMember& member, bool clean,

@@ -42,14 +42,14 @@ void ExecutorCore::OnCoordinator(const proto::CoordinatorMessage& message) {
   if (KeptForLater(message)) return;
   const bool of_epoch =
       phase_ == Phase::kRunning && message.epoch() == epoch_number();
-  if (of_epoch) epoch_->CountHandled();
+  if (of_epoch) epoch_->watch().CountHandled();
   if (message.has_rank_left()) {
     return OnRankLeftElsewhere(message.epoch(), message.rank_left());
   }
   // The other nodes wait for this one's word, although its ranks have left.
   if (drains() && message.has_schedule() &&
       message.epoch() == epoch_->info().epoch) {
-    static_cast<void>(epoch_->OnSchedule(message.schedule()));
+    static_cast<void>(epoch_->schedule().OnSchedule(message.schedule()));
     return;
   }
   if (!of_epoch) return;
@@ -64,25 +64,25 @@ absl::Status ExecutorCore::OnEpochMessage(
     case proto::CoordinatorMessage::kOperationFailed:
       return epoch_->OnOperationFailed(message.operation_failed());
     case proto::CoordinatorMessage::kSetReply:
-      return epoch_->OnSetReply(message.set_reply());
+      return epoch_->requests().OnSetReply(message.set_reply());
     case proto::CoordinatorMessage::kJoinReply:
-      epoch_->OnJoinReply(message.join_reply());
+      epoch_->requests().OnJoinReply(message.join_reply());
       break;
     case proto::CoordinatorMessage::kStandIn:
-      return epoch_->OnStandIn(message.stand_in());
+      return epoch_->names().OnStandIn(message.stand_in());
     case proto::CoordinatorMessage::kNamesRetired:
       return epoch_->OnNamesRetired(message.names_retired());
     case proto::CoordinatorMessage::kSchedule:
-      return epoch_->OnSchedule(message.schedule());
+      return epoch_->schedule().OnSchedule(message.schedule());
     case proto::CoordinatorMessage::kCommunicator:
-      return epoch_->OnCommunicator(message.communicator());
+      return epoch_->communicators().OnCommunicator(message.communicator());
     case proto::CoordinatorMessage::kCommunicatorId:
-      return epoch_->OnCommunicatorId(message.communicator_id());
+      return epoch_->communicators().OnId(message.communicator_id());
     case proto::CoordinatorMessage::kNotice:
       OnNotice(message.notice());
       break;
     case proto::CoordinatorMessage::kConfirmBlocked:
-      epoch_->OnConfirmBlocked(message.confirm_blocked().round());
+      epoch_->watch().OnConfirmBlocked(message.confirm_blocked().round());
       break;
     default:
       break;
@@ -96,7 +96,7 @@ void ExecutorCore::OnNotice(const proto::Notice& notice) {
   uint64_t here = 0;
   for (const auto& [local, m] : members_.members())
     here |= uint64_t{1} << local;
-  const int to = static_cast<int>(epoch_->RankToTell(here));
+  const int to = static_cast<int>(epoch_->watch().RankToTell(here));
   actions_.push_back(ReplyClient{members_.members().at(to).client, line});
 }
 
@@ -108,7 +108,7 @@ void ExecutorCore::OnRankLeftElsewhere(uint64_t epoch,
       {static_cast<int>(left.rank()), left.message()}};
   for (const uint32_t other : left.others()) {
     const int rank = static_cast<int>(other);
-    ranks.emplace_back(rank, epoch_->LeftText(rank));
+    ranks.emplace_back(rank, epoch_->left().Text(rank));
   }
   for (const auto& [rank, text] : ranks) {
     if (phase_ == Phase::kRunning && members_.FindRank(rank) != nullptr) {
@@ -118,7 +118,7 @@ void ExecutorCore::OnRankLeftElsewhere(uint64_t epoch,
       return FailEpochHere(s);
     }
   }
-  if (drains() && epoch_->AllHaveLeft()) ForgetEpoch();
+  if (drains() && epoch_->left().Live() == 0) ForgetEpoch();
 }
 
 void ExecutorCore::OnEpochEnd(uint64_t epoch, const proto::EpochEnd& end) {

@@ -24,7 +24,7 @@ bool ExecutorCore::WaitsForCoordinator() const {
 
 void ExecutorCore::CheckCoordinator() {
   if ((away_ || recovering_) && phase_ == Phase::kRunning) {
-    epoch_->OnCoordinatorMissing(now_ms_);
+    epoch_->names().OnCoordinatorMissing(now_ms_);
   }
   if (!away_ || !WaitsForCoordinator()) return waiting_since_ms_.reset();
   if (!waiting_since_ms_) waiting_since_ms_ = now_ms_;
@@ -89,7 +89,7 @@ void ExecutorCore::OnRecovered(uint64_t epoch,
   if (!recovering_) return;
   recovering_ = false;
   const bool here = epoch_ && epoch_->info().epoch == epoch;
-  if (here) epoch_->CountHandled();
+  if (here) epoch_->watch().CountHandled();
   for (const proto::ExecutorMessage& gone : gone_) Send(gone);
   if (end_ && end_->code() != 0) {
     SendFailed(start_.epoch(),
@@ -108,9 +108,7 @@ void ExecutorCore::OnRecovered(uint64_t epoch,
   }
   if (!epoch_ || phase_ == Phase::kEnded) return;
   if (relays_ && relays_->ready() && !relays_->tree().parent) SayRelaysReady();
-  if (absl::Status s = epoch_->OnRecovered(recovered); !s.ok()) {
-    FailEpochHere(s);
-  }
+  epoch_->OnRecovered(recovered);
 }
 
 }  // namespace maypole::worker

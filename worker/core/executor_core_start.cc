@@ -22,8 +22,8 @@ void ExecutorCore::BeginIfComplete() {
 // A start that is complete here goes on; the others' clients close, and come to
 // the agent's successor.
 void ExecutorCore::OnSupervisorGone() {
-  const bool starts = gathering_.elastic() ? phase_ != Phase::kIdle
-                                           : gathering_.complete();
+  const bool starts =
+      gathering_.elastic() ? phase_ != Phase::kIdle : gathering_.complete();
   if (gathering_.empty() || starts) return;
   for (const auto& [local, m] : gathering_.members()) {
     actions_.push_back(CloseClient{m.client});
@@ -105,7 +105,7 @@ void ExecutorCore::OnEpochStart(const proto::EpochStart& start) {
   NoteEpoch(start);
   epoch_.emplace(*info, options_.slots, options_.records,
                  options_.frozen_timeout_ms, &actions_);
-  epoch_->CountHandled();
+  epoch_->watch().CountHandled();
   nccl_version_ = options_.nccl_version;
   if (!info->several_nodes()) return MakeBoard();
   phase_ = Phase::kPreparing;
@@ -137,7 +137,7 @@ void ExecutorCore::OnBackendPrepared(
 void ExecutorCore::OnEndpoints(uint64_t epoch,
                                const proto::Endpoints& endpoints) {
   if (!epoch_ || epoch != epoch_->info().epoch) return;
-  epoch_->CountHandled();
+  epoch_->watch().CountHandled();
   // A coordinator that has replaced another tells all nodes again.
   if (phase_ != Phase::kPreparing) return;
   connected_ = true;
@@ -172,7 +172,7 @@ void ExecutorCore::MakeBoard() {
   create.config.arena_bytes = options_.arena_bytes;
   create.config.gpu_communicators = nccl_version_ != 0 ? 1 : 0;
   if (nccl_version_ != 0) {
-    epoch_->EnableCommunicators(nccl_version_, options_.nccl_host);
+    epoch_->EnableNccl(nccl_version_, options_.nccl_host);
   }
   for (const auto& [local, m] : members_.members()) {
     create.config.global_rank[local] = m.rank;

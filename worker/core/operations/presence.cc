@@ -15,10 +15,7 @@ void Identify(const SlotEntry& entry, Message* out) {
     out->set_id(entry.id);
     return;
   }
-  proto::Identity* identity = out->mutable_identity();
-  identity->set_process_set(entry.set->id);
-  identity->set_kind(static_cast<uint32_t>(entry.kind));
-  identity->set_name(entry.name);
+  entry.FillIdentity(out->mutable_identity());
 }
 
 }  // namespace
@@ -61,11 +58,26 @@ void PresenceBatch::Add(const SlotEntry& entry) {
   waiting_.push_back(std::move(op));
 }
 
+void PresenceBatch::AddPending(const SlotTable& slots) {
+  slots.ForEach([this](uint32_t, const SlotEntry& entry) {
+    if (entry.IsPending()) Add(entry);
+  });
+}
+
 void PresenceBatch::AddUrgent(const SlotEntry& entry) {
   proto::UrgentOperation op;
   Identify(entry, &op);
   op.set_generation(entry.CountOf(entry.reported));
   urgent_.push_back(std::move(op));
+}
+
+void PresenceBatch::Send(EpochOutput* output) {
+  if (output->quiet()) return;
+  std::optional<proto::Presence> presence = Take();
+  if (!presence) return;
+  proto::ExecutorMessage message;
+  *message.mutable_presence() = *std::move(presence);
+  output->Send(std::move(message));
 }
 
 std::optional<proto::Presence> PresenceBatch::Take() {

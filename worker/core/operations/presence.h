@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "proto/coordinator.pb.h"
+#include "worker/core/epoch_output.h"
 #include "worker/core/operations/slots.h"
 
 namespace maypole::worker {
@@ -25,6 +26,8 @@ class PresenceBatch {
  public:
   // Adds the entry's `reported` generation with its signatures.
   void Add(const SlotEntry& entry);
+  // Adds all that is pending.
+  void AddPending(const SlotTable& slots);
   // The `reported` generation, which was added before, has become urgent.
   void AddUrgent(const SlotEntry& entry);
   // True if everything that was added has been sent.
@@ -40,10 +43,12 @@ class PresenceBatch {
     Clear();
     unacknowledged_ = false;
   }
-  // Returns the message to send now, if any.
-  std::optional<proto::Presence> Take();
+  // Sends the message that may be sent now, if there is one.
+  void Send(EpochOutput* output);
 
  private:
+  std::optional<proto::Presence> Take();
+
   std::deque<proto::PresentOperation> waiting_;
   std::deque<proto::UrgentOperation> urgent_;
   bool unacknowledged_ = false;

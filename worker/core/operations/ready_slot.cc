@@ -58,4 +58,13 @@ absl::Status CheckReadySlot(const ReadySlot& ready, const SlotEntry& entry,
   return absl::OkStatus();
 }
 
+absl::Status SubmittedTooEarly(const ReadySlot& ready, const SlotEntry& entry,
+                               const std::string& node_text) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      entry.set->RanksText(), ": those of ", node_text, " have submitted ",
+      entry.Text(), " (call ", ready.generation - entry.first, ") before call ",
+      entry.reported - entry.first,
+      " had ended; has a process overwritten its shared memory?"));
+}
+
 }  // namespace maypole::worker

@@ -35,6 +35,10 @@ struct ReadySlot {
 // The error names the rank. It only occurs if a rank has corrupted the board.
 absl::Status CheckReadySlot(const ReadySlot& ready, const SlotEntry& entry,
                             const std::string& node_text);
+// The error for ranks that have submitted a name again before its last
+// operation had ended.
+absl::Status SubmittedTooEarly(const ReadySlot& ready, const SlotEntry& entry,
+                               const std::string& node_text);
 
 }  // namespace maypole::worker
 

@@ -16,12 +16,14 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/gpu/runner/gpu_run.h"
 #include "proto/coordinator.pb.h"
+#include "worker/core/epoch_output.h"
 #include "worker/core/operations/run_spec.h"
 #include "worker/core/operations/slots.h"
 
@@ -65,6 +67,10 @@ class RunQueue {
   // Returns the next run, with record and generation, if one is queued and a
   // record is free (and, for an alltoall, a matrix).
   std::optional<RunSpec> Take();
+  // Issues all that Take() returns.
+  void Issue(EpochOutput* output) {
+    while (auto run = Take()) output->Add(IssueRun{*std::move(run)});
+  }
 
  private:
   absl::Status CheckNumber(const proto::Run& run) const;

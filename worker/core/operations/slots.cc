@@ -100,6 +100,16 @@ SlotEntry* SlotTable::FindId(uint32_t id) {
   return it == by_id_.end() ? nullptr : &entries_[it->second];
 }
 
+std::string SlotEntry::Text() const {
+  return absl::StrCat(std::string(Name(kind)), " '", name, "'");
+}
+
+void SlotEntry::FillIdentity(proto::Identity* out) const {
+  out->set_process_set(set->id);
+  out->set_kind(static_cast<uint32_t>(kind));
+  out->set_name(name);
+}
+
 const Signature* SlotEntry::Plain() const {
   if (signatures.empty() || Gathers(kind) || !gpu_tensors.empty() ||
       ranks_call_nccl) {
@@ -128,6 +138,12 @@ void SlotTable::ForgetId(SlotEntry* entry) {
   entry->received.clear();
   entry->base = entry->answered;
   entry->retiring = false;
+}
+
+void SlotTable::ForgetIds() {
+  for (SlotEntry& entry : entries_) {
+    if (entry.set != nullptr && entry.set->negotiated()) ForgetId(&entry);
+  }
 }
 
 void SlotTable::Release(uint32_t slot) {

@@ -74,6 +74,11 @@ struct SlotEntry {
   uint32_t seen = 0;      // generation at the last look for idle slots
   uint64_t used = 0;      // number of the last look that found it used
 
+  // Present here, over several nodes, and not answered.
+  bool IsPending() const { return set->negotiated() && reported != answered; }
+  // "allreduce 'grad'"
+  std::string Text() const;
+  void FillIdentity(proto::Identity* out) const;
   // The one signature that all local members have submitted on the host; null
   // if there is more to report of `reported`.
   const Signature* Plain() const;
@@ -99,6 +104,8 @@ class SlotTable {
   SlotEntry* FindId(uint32_t id);
   // The coordinator no longer knows the name and will count from here.
   void ForgetId(SlotEntry* entry);
+  // Of all names of operations over several nodes.
+  void ForgetIds();
   // Takes the slot from its name. It can be allotted again after Reuse().
   void Release(uint32_t slot);
   // No word of the slot has a generation beyond `first`.
@@ -109,6 +116,13 @@ class SlotTable {
   const SlotEntry* Get(uint32_t slot) const;
   // All slots below this number have been allotted at least once.
   uint32_t allotted() const { return static_cast<uint32_t>(entries_.size()); }
+  // All that belong to names, by ascending number.
+  template <typename Use>  // void(uint32_t slot, const SlotEntry& entry)
+  void ForEach(const Use& use) const {
+    for (uint32_t slot = 0; slot < entries_.size(); ++slot) {
+      if (entries_[slot].set != nullptr) use(slot, entries_[slot]);
+    }
+  }
   uint32_t limit() const { return limit_; }
   // Whether a new name would find a slot; and, for an alltoall, a place for
   // splits.

@@ -1,22 +1,22 @@
-// ExecutorEpoch: checksums of results, if the job compares them.
+#include "worker/core/operations/result_reports.h"
+
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "worker/core/limits.h"
-#include "worker/core/operations/executor_epoch.h"
 
 namespace maypole::worker {
 
-absl::Status ExecutorEpoch::OnResultRecords(
-    const LocalMember& member, const session::ResultRecords& message) {
+absl::Status ResultReports::OnRecords(const LocalMember& member,
+                                      const session::ResultRecords& message) {
   const auto local = static_cast<uint32_t>(member.local_rank);
   const auto bad = [&](const auto&... what) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", member.rank, " has sent ", what...));
   };
-  if (info_.checksums == 0 || message.count > kMaxResultRecords) {
+  if (!wanted_ || message.count > kMaxResultRecords) {
     return bad(message.count, " checksums; at most ",
-               info_.checksums == 0 ? 0 : kMaxResultRecords, " are allowed");
+               wanted_ ? kMaxResultRecords : 0, " are allowed");
   }
   results_.CountLost(message.dropped);
   for (uint32_t i = 0; i < message.count; ++i) {
@@ -31,22 +31,23 @@ absl::Status ExecutorEpoch::OnResultRecords(
     if (!entry->set->negotiated()) {
       ResultOperation operation;
       operation.set = entry->set;
-      SetIdentity(*entry, &operation.identity);
+      entry->FillIdentity(&operation.identity);
       operation.generation = r.generation - entry->first;
       results_.Expect(key, std::move(operation));
     }
     results_.Add(key, local, r);
   }
-  SendResults(/*all=*/results_.differs());
+  Send(/*all=*/results_.differs());
   return absl::OkStatus();
 }
 
-void ExecutorEpoch::OnNoMoreResults(uint32_t local) {
+void ResultReports::OnNoMore(uint32_t local) {
   results_.Forget(local);
-  SendResults(/*all=*/true);
+  Send(/*all=*/true);
 }
 
-absl::Status ExecutorEpoch::ExpectResults(const proto::Run& run) {
+absl::Status ResultReports::Expect(const proto::Run& run) {
+  if (!wanted_) return absl::OkStatus();
   for (const proto::RunOperation& o : run.operations()) {
     uint32_t slot = 0;
     const SlotEntry* entry = slots_.Resolve(
@@ -58,7 +59,7 @@ absl::Status ExecutorEpoch::ExpectResults(const proto::Run& run) {
     if (!HasEqualResults(entry->kind)) continue;
     ResultOperation operation;
     operation.set = entry->set;
-    SetIdentity(*entry, &operation.identity);
+    entry->FillIdentity(&operation.identity);
     operation.id = o.id();
     operation.generation = o.generation();
     results_.Expect({slot, entry->GenerationOf(o.generation())},
@@ -67,12 +68,17 @@ absl::Status ExecutorEpoch::ExpectResults(const proto::Run& run) {
   return absl::OkStatus();
 }
 
-void ExecutorEpoch::SendResults(bool all) {
-  if (quiet_ || results_.empty()) return;
-  const bool due = all || now_ms_ - results_sent_ms_ >= kResultsPauseMs ||
+void ResultReports::OnTime(int64_t now_ms) {
+  now_ms_ = now_ms;
+  Send(/*all=*/false);
+}
+
+void ResultReports::Send(bool all) {
+  if (output_.quiet() || results_.empty()) return;
+  const bool due = all || now_ms_ - sent_ms_ >= kResultsPauseMs ||
                    results_.bytes() >= kMaxResultsBytes;
   if (!due) return;
-  results_sent_ms_ = now_ms_;
+  sent_ms_ = now_ms_;
   proto::Results taken = *results_.Take();
   proto::ExecutorMessage message;
   message.mutable_results()->set_equal(taken.equal());
@@ -81,13 +87,13 @@ void ExecutorEpoch::SendResults(bool all) {
   // A rank that leaves can decide many at once, and messages have a bound.
   for (proto::Result& result : *taken.mutable_results()) {
     if (bytes >= kMaxResultsBytes) {
-      Send(std::exchange(message, proto::ExecutorMessage()));
+      output_.Send(std::exchange(message, proto::ExecutorMessage()));
       bytes = 0;
     }
     bytes += result.ByteSizeLong();
     *message.mutable_results()->add_results() = std::move(result);
   }
-  Send(std::move(message));
+  output_.Send(std::move(message));
 }
 
 }  // namespace maypole::worker

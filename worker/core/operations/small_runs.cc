@@ -1,16 +1,10 @@
-// ExecutorEpoch: small runs. What the executors' ranks have copied for them
-// travels from executor to executor: in the frozen tier with the news that a
-// node is ready; in the negotiated tier when a node reports an operation,
-// before the coordinator has ordered it. The coordinator knows whether all
-// nodes of a run have sent their inputs; if they have, each node finishes the
-// run as soon as the inputs are there. If not, the run is executed as any
-// other, and what was sent is dropped (docs/eager.md).
+#include "worker/core/operations/small_runs.h"
+
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "worker/core/limits.h"
-#include "worker/core/operations/executor_epoch.h"
 
 namespace maypole::worker {
 namespace {
@@ -32,8 +26,8 @@ bool Matches(const SentInputs& sent, const proto::InputsOf& key) {
 
 }  // namespace
 
-bool ExecutorEpoch::AreSmall(const std::vector<const Signature*>& operations,
-                             size_t nodes) {
+bool SmallRuns::AreSmall(const std::vector<const Signature*>& operations,
+                         size_t nodes) {
   uint64_t bytes = 0;
   for (const Signature* s : operations) {
     if (!Reduces(s->kind)) return false;
@@ -42,16 +36,16 @@ bool ExecutorEpoch::AreSmall(const std::vector<const Signature*>& operations,
   return bytes <= kMaxSmallRunBytes;
 }
 
-void ExecutorEpoch::WantCopiesOf(uint32_t slot, bool wanted) {
+void SmallRuns::WantCopiesOf(uint32_t slot, bool wanted) {
   SlotEntry* const entry = slots_.Get(slot);
   if (entry->wants_copies == wanted) return;
   entry->wants_copies = wanted;
-  actions_->push_back(WantCopies{slot, wanted});
+  output_.Add(WantCopies{slot, wanted});
 }
 
 // The coordinator remembers the signature, too, for reports that nothing has
 // changed.
-void ExecutorEpoch::LearnFrom(const proto::Run& run) {
+void SmallRuns::LearnFrom(const proto::Run& run) {
   std::vector<const Signature*> operations;
   for (const proto::RunOperation& op : run.operations()) {
     SlotEntry* const entry = slots_.FindId(op.id());
@@ -78,7 +72,7 @@ void ExecutorEpoch::LearnFrom(const proto::Run& run) {
   }
 }
 
-SmallOperation ExecutorEpoch::SmallOperationOf(uint32_t slot) const {
+SmallOperation SmallRuns::OperationOf(uint32_t slot) const {
   const SlotEntry& entry = *slots_.Get(slot);
   const Signature& s = entry.signatures.front();
   SmallOperation out{slot, entry.reported, s, {}};
@@ -87,11 +81,11 @@ SmallOperation ExecutorEpoch::SmallOperationOf(uint32_t slot) const {
   return out;
 }
 
-absl::Status ExecutorEpoch::Finish(Schedule::Execution run) {
+absl::Status SmallRuns::Finish(Schedule::Execution run) {
   FinishSmall finish;
   uint64_t bytes = 0;
   for (const uint32_t slot : run.slots) {
-    finish.operations.push_back(SmallOperationOf(slot));
+    finish.operations.push_back(OperationOf(slot));
     bytes += finish.operations.back().bytes();
     SlotEntry& entry = *slots_.Get(slot);
     entry.answered = entry.reported;
@@ -105,37 +99,36 @@ absl::Status ExecutorEpoch::Finish(Schedule::Execution run) {
   }
   finish.inputs = std::move(run.inputs);
   finish.self = run.self;
-  actions_->push_back(std::move(finish));
+  output_.Add(std::move(finish));
   return absl::OkStatus();
 }
 
 // --- The negotiated tier -----------------------------------------------------
 
-std::optional<SendToPeers> ExecutorEpoch::InputsOf(
-    uint32_t slot, const SlotEntry& entry) const {
-  // After a rank has left, its sets run nothing, and others seldom matter.
-  if (!sends_inputs_ || quiet_ || !left_.empty() || !entry.wants_copies ||
+std::optional<SendToPeers> SmallRuns::InputsOf(uint32_t slot,
+                                               const SlotEntry& entry) const {
+  if (!sends_inputs_ || output_.quiet() || !entry.wants_copies ||
       !entry.copied || entry.last_decision == 0 || !entry.IsAsBefore() ||
       !NeedsAll(*entry.last)) {
     return std::nullopt;
   }
   SendToPeers send;
   for (const uint32_t node : entry.set->nodes) {
-    if (node != info_.node_index) send.nodes.push_back(node);
+    if (node != node_) send.nodes.push_back(node);
   }
   proto::InputsOf* key = send.message.mutable_inputs_of();
   key->set_id(entry.id);
   key->set_generation(entry.CountOf(entry.reported));
   key->set_after(entry.last_decision);
-  send.operations.push_back(SmallOperationOf(slot));
+  send.operations.push_back(OperationOf(slot));
   return send;
 }
 
-absl::Status ExecutorEpoch::OnInputs(uint32_t node,
-                                     const proto::PeerMessage& message) {
+absl::Status SmallRuns::OnInputs(uint32_t node,
+                                 const proto::PeerMessage& message) {
   const proto::InputsOf& key = message.inputs_of();
-  for (SmallRun& run : small_runs_) {
-    if (run.Take(node, key, message.inputs())) return FinishSmallRuns();
+  for (Waiting& run : waiting_) {
+    if (run.Take(node, key, message.inputs())) return FinishReady();
   }
   // The node has had a run of this id for which it has needed this one, so this
   // one has known the id, too. If not, the coordinator has retired it.
@@ -153,8 +146,8 @@ absl::Status ExecutorEpoch::OnInputs(uint32_t node,
   return absl::OkStatus();
 }
 
-bool ExecutorEpoch::SmallRun::Take(uint32_t node, const proto::InputsOf& key,
-                                   const std::string& bytes) {
+bool SmallRuns::Waiting::Take(uint32_t node, const proto::InputsOf& key,
+                              const std::string& bytes) {
   for (Part& part : parts) {
     const bool same = part.node == node && part.key.id() == key.id() &&
                       part.key.generation() == key.generation() &&
@@ -167,16 +160,16 @@ bool ExecutorEpoch::SmallRun::Take(uint32_t node, const proto::InputsOf& key,
   return false;
 }
 
-absl::Status ExecutorEpoch::BeginSmall(const proto::Run& m) {
+absl::Status SmallRuns::Begin(const proto::Run& m) {
   absl::StatusOr<std::vector<uint32_t>> slots = runs_.AddSmall(m, &slots_);
   if (!slots.ok()) return slots.status();
-  SmallRun run{.slots = *std::move(slots)};
+  Waiting run{.slots = *std::move(slots)};
   run.nodes = slots_.Get(run.slots.front())->set->nodes;
   for (const uint32_t node : run.nodes) {
-    if (node == info_.node_index) continue;
+    if (node == node_) continue;
     for (const uint32_t slot : run.slots) {
       SlotEntry& entry = *slots_.Get(slot);
-      SmallRun::Part part{.node = node};
+      Waiting::Part part{.node = node};
       part.key.set_id(entry.id);
       part.key.set_generation(entry.CountOf(entry.reported));
       part.key.set_after(entry.last_decision);
@@ -193,12 +186,12 @@ absl::Status ExecutorEpoch::BeginSmall(const proto::Run& m) {
       run.parts.push_back(std::move(part));
     }
   }
-  small_runs_.push_back(std::move(run));
+  waiting_.push_back(std::move(run));
   return absl::OkStatus();
 }
 
-absl::Status ExecutorEpoch::FinishSmallRuns() {
-  for (auto run = small_runs_.begin(); run != small_runs_.end();) {
+absl::Status SmallRuns::FinishReady() {
+  for (auto run = waiting_.begin(); run != waiting_.end();) {
     if (run->missing > 0) {
       ++run;
       continue;
@@ -207,13 +200,13 @@ absl::Status ExecutorEpoch::FinishSmallRuns() {
     auto part = run->parts.begin();
     for (const uint32_t node : run->nodes) {
       std::string& inputs = execution.inputs.emplace_back();
-      if (node == info_.node_index) {
+      if (node == node_) {
         execution.self = execution.inputs.size() - 1;
         continue;
       }
       for (size_t i = 0; i < run->slots.size(); ++i) inputs += *part++->bytes;
     }
-    run = small_runs_.erase(run);
+    run = waiting_.erase(run);
     if (absl::Status s = Finish(std::move(execution)); !s.ok()) return s;
   }
   return absl::OkStatus();

@@ -1,11 +1,10 @@
-// ExecutorEpoch: the frozen tier. While a schedule is executed, operations that
-// are present here go to it instead of to the coordinator.
+#include "worker/core/operations/schedule_follower.h"
+
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/wire/signature_message.h"
 #include "worker/core/limits.h"
-#include "worker/core/operations/executor_epoch.h"
 
 namespace maypole::worker {
 namespace {
@@ -19,38 +18,36 @@ absl::Status BadSchedule(const proto::Schedule& message,
 
 }  // namespace
 
-absl::Status ExecutorEpoch::OnSchedule(const proto::Schedule& message) {
+absl::Status ScheduleFollower::OnSchedule(const proto::Schedule& message) {
   if (schedule_.active() || message.number() <= schedule_.number()) {
     return BadSchedule(message, absl::StrCat("schedule ", schedule_.number(),
                                              " was the last one"));
   }
-  absl::StatusOr<std::vector<ScheduledRun>> runs = ReadSchedule(message);
+  absl::StatusOr<std::vector<ScheduledRun>> runs = Read(message);
   if (!runs.ok()) return runs.status();
   for (const ScheduledRun& run : *runs) {
     if (!run.small) continue;
-    for (const uint32_t slot : run.slots) WantCopiesOf(slot, true);
+    for (const uint32_t slot : run.slots) small_runs_.WantCopiesOf(slot, true);
   }
   schedule_.Begin(message.number(), message.length(), message.fan_out(),
                   *std::move(runs), now_ms_);
   if (message.refuse()) {
-    return LeaveSchedule(proto::SCHEDULE_COORDINATOR,
-                         "the coordinator was replaced");
+    return Leave(proto::SCHEDULE_COORDINATOR, "the coordinator was replaced");
   }
   if (!left_.empty()) {  // while the message was on its way
-    return LeaveSchedule(proto::SCHEDULE_RANK_LEFT,
-                         absl::StrCat("rank ", first_left_, " has left"));
+    return Leave(proto::SCHEDULE_RANK_LEFT,
+                 absl::StrCat("rank ", left_.first(), " has left"));
   }
   // The coordinator drops what it was told and has not answered.
   presence_.Clear();
-  for (uint32_t slot = 0; slot < slots_.allotted(); ++slot) {
-    const SlotEntry* entry = slots_.Get(slot);
-    if (entry == nullptr || !IsPending(*entry)) continue;
-    if (absl::Status s = AddToSchedule(slot, *entry); !s.ok()) return s;
-  }
-  return FollowSchedule();
+  absl::Status status;
+  slots_.ForEach([&](uint32_t slot, const SlotEntry& entry) {
+    if (status.ok() && entry.IsPending()) status = Add(slot, entry);
+  });
+  return status.ok() ? Follow() : status;
 }
 
-absl::StatusOr<std::vector<ScheduledRun>> ExecutorEpoch::ReadSchedule(
+absl::StatusOr<std::vector<ScheduledRun>> ScheduleFollower::Read(
     const proto::Schedule& message) {
   scheduled_.clear();
   std::vector<ScheduledRun> runs;
@@ -86,73 +83,70 @@ absl::StatusOr<std::vector<ScheduledRun>> ExecutorEpoch::ReadSchedule(
     for (const uint32_t slot : run.slots) {
       signatures.push_back(&scheduled_.at(slot));
     }
-    run.small =
-        message.fan_out() == 0 && AreSmall(signatures, run.nodes.size());
+    run.small = message.fan_out() == 0 &&
+                SmallRuns::AreSmall(signatures, run.nodes.size());
     runs.push_back(std::move(run));
   }
   return runs;
 }
 
-bool ExecutorEpoch::IsPending(const SlotEntry& entry) const {
-  return entry.set->negotiated() && entry.reported != entry.answered;
-}
-
-absl::Status ExecutorEpoch::AddToSchedule(uint32_t slot,
-                                          const SlotEntry& entry) {
+absl::Status ScheduleFollower::Add(uint32_t slot, const SlotEntry& entry) {
   const auto it = scheduled_.find(slot);
-  const std::string what =
-      absl::StrCat(std::string(Name(entry.kind)), " '", entry.name, "'");
   if (it == scheduled_.end()) {
-    return LeaveSchedule(proto::SCHEDULE_OTHER_OPERATION, what);
+    return Leave(proto::SCHEDULE_OTHER_OPERATION, entry.Text());
   }
   bool same = entry.gpu_tensors.empty();
   for (const Signature& s : entry.signatures) {
     same = same && s.aside == 0 && Agree(s, it->second);
   }
-  if (!same) return LeaveSchedule(proto::SCHEDULE_OPERATION_CHANGED, what);
+  if (!same) return Leave(proto::SCHEDULE_OPERATION_CHANGED, entry.Text());
   schedule_.Add(slot, entry.urgency != Urgency::kNone, entry.copied);
-  return FollowSchedule();
+  return Follow();
 }
 
-absl::Status ExecutorEpoch::OnPeerMessage(uint32_t node,
-                                          const proto::PeerMessage& message) {
-  if (node >= info_.nodes.size() || node == info_.node_index) {
-    return absl::InternalError(absl::StrCat("a message of node ", node));
-  }
-  if (message.has_inputs_of()) return OnInputs(node, message);
+absl::Status ScheduleFollower::OnPeer(uint32_t node,
+                                      const proto::PeerMessage& message) {
   schedule_.OnPeer(node, message);
-  return FollowSchedule();
+  return Follow();
 }
 
-absl::Status ExecutorEpoch::LeaveSchedule(proto::ScheduleEnd why,
-                                          const std::string& text) {
-  schedule_.Refuse(
-      why,
-      absl::StrCat(text, " (node ", info_.nodes[info_.node_index].node(), ")"));
-  return FollowSchedule();
+absl::Status ScheduleFollower::OnTime(int64_t now_ms) {
+  now_ms_ = now_ms;
+  const std::optional<uint32_t> late = schedule_.OnTime(now_ms);
+  if (!late) return absl::OkStatus();
+  return Leave(proto::SCHEDULE_LATE,
+               absl::StrCat("a rank has waited ", kScheduleLateMs, " ms for ",
+                            slots_.Get(*late)->Text()));
 }
 
-absl::Status ExecutorEpoch::FollowSchedule() {
+absl::Status ScheduleFollower::Leave(proto::ScheduleEnd why,
+                                     const std::string& text) {
+  schedule_.Refuse(why,
+                   absl::StrCat(text, " (node ", info_.own_node().node(), ")"));
+  return Follow();
+}
+
+absl::Status ScheduleFollower::Follow() {
   for (Schedule::Message& m : schedule_.TakeMessages()) {
     SendToPeers send{std::move(m.nodes), std::move(m.message)};
     for (const uint32_t slot : m.inputs_of) {
-      send.operations.push_back(SmallOperationOf(slot));
+      send.operations.push_back(small_runs_.OperationOf(slot));
     }
-    actions_->push_back(std::move(send));
+    output_.Add(std::move(send));
   }
   for (Schedule::Execution& run : schedule_.TakeRuns()) {
-    scheduled_operations_ += run.slots.size();
-    const absl::Status s = run.inputs.empty() ? ExecuteScheduled(run.slots)
-                                              : Finish(std::move(run));
+    operations_ += run.slots.size();
+    const absl::Status s = run.inputs.empty()
+                               ? Execute(run.slots)
+                               : small_runs_.Finish(std::move(run));
     if (!s.ok()) return s;
   }
-  IssueRuns();
-  if (schedule_.over()) EndSchedule();
+  runs_.Issue(&output_);
+  if (schedule_.over()) End();
   return absl::OkStatus();
 }
 
-absl::Status ExecutorEpoch::ExecuteScheduled(
-    const std::vector<uint32_t>& slots) {
+absl::Status ScheduleFollower::Execute(const std::vector<uint32_t>& slots) {
   proto::Run run;
   for (const uint32_t slot : slots) {
     const SlotEntry& entry = *slots_.Get(slot);
@@ -163,22 +157,47 @@ absl::Status ExecutorEpoch::ExecuteScheduled(
   return runs_.AddScheduled(run, &slots_);
 }
 
-void ExecutorEpoch::EndSchedule() {
+void ScheduleFollower::End() {
   schedule_.End();
   proto::ExecutorMessage message;
   proto::ScheduleEnded* ended = message.mutable_schedule_ended();
   ended->set_number(schedule_.number());
   ended->set_runs(schedule_.executed());
-  ended->set_operations(std::exchange(scheduled_operations_, 0));
+  ended->set_operations(std::exchange(operations_, 0));
   ended->set_why(schedule_.why());
   ended->set_text(schedule_.text());
-  if (quiet_) {  // what follows is done when it may speak again
+  if (output_.quiet()) {  // what follows is done when it may speak again
     unsent_end_ = std::move(message);
     return;
   }
-  Send(std::move(message));
-  if (std::exchange(forget_ids_at_end_, false)) ForgetIds();
+  output_.Send(std::move(message));
+  if (std::exchange(forget_ids_at_end_, false)) slots_.ForgetIds();
   ReportPending();
+}
+
+void ScheduleFollower::ReportPending() {
+  presence_.AddPending(slots_);
+  presence_.Send(&output_);
+}
+
+void ScheduleFollower::FillState(proto::NodeState* state) const {
+  state->set_schedule(schedule_.number());
+  state->set_schedule_length(schedule_.length());
+  state->set_schedule_fan_out(schedule_.fan_out());
+  state->set_follows(schedule_.active());
+}
+
+// All ids are forgotten, so all nodes count a name's generations from the same
+// one: every node has now received every decision about it, or has not followed
+// a schedule that others follow. Those forget the ids when it ends: then the
+// same runs have been executed everywhere.
+bool ScheduleFollower::OnRecovered() {
+  forget_ids_at_end_ = schedule_.active();
+  if (schedule_.active()) return false;
+  if (unsent_end_) output_.Send(*std::exchange(unsent_end_, std::nullopt));
+  slots_.ForgetIds();
+  ReportPending();
+  return true;
 }
 
 }  // namespace maypole::worker

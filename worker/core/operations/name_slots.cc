@@ -1,5 +1,5 @@
-// ExecutorEpoch: slots for the names of operations, and recalling slots when
-// none is free.
+#include "worker/core/operations/name_slots.h"
+
 #include <algorithm>
 #include <bit>
 #include <utility>
@@ -7,9 +7,8 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/unnamed.h"
+#include "common/wire/signature_message.h"
 #include "common/wire/utf8.h"
-#include "worker/core/limits.h"
-#include "worker/core/operations/executor_epoch.h"
 
 namespace maypole::worker {
 namespace {
@@ -20,21 +19,21 @@ bool HasNames(uint32_t kind) {
 
 }  // namespace
 
-absl::StatusOr<uint32_t> ExecutorEpoch::Allot(SharedSet set, Kind kind,
-                                              const std::string& name) {
+absl::StatusOr<uint32_t> NameSlots::Allot(SharedSet set, Kind kind,
+                                          const std::string& name) {
   bool is_new = false;
   absl::StatusOr<uint32_t> slot = slots_.Allot(set, kind, name, &is_new);
   if (slot.ok() && is_new) {
     const SlotEntry& entry = *slots_.Get(*slot);
-    actions_->push_back(AllotSlot{*slot, kind, name, std::move(set),
-                                  entry.splits_number, entry.first});
+    output_.Add(AllotSlot{*slot, kind, name, std::move(set),
+                          entry.splits_number, entry.first});
   }
   return slot;
 }
 
-absl::StatusOr<uint32_t> ExecutorEpoch::AllotFor(const LocalMember& member,
-                                                 const session::SlotRequest& r,
-                                                 bool* negotiated) {
+absl::StatusOr<uint32_t> NameSlots::AllotFor(const LocalMember& member,
+                                             const session::SlotRequest& r,
+                                             bool* negotiated) {
   const std::string name(r.name);
   if (name.empty()) {
     return absl::InvalidArgumentError("an operation must have a name");
@@ -73,10 +72,9 @@ absl::StatusOr<uint32_t> ExecutorEpoch::AllotFor(const LocalMember& member,
   return Allot(*set, kind, name);
 }
 
-void ExecutorEpoch::Reply(const LocalMember& member,
-                          const session::SlotRequest& request,
-                          const absl::StatusOr<uint32_t>& slot,
-                          bool negotiated) {
+void NameSlots::Reply(const LocalMember& member,
+                      const session::SlotRequest& request,
+                      const absl::StatusOr<uint32_t>& slot, bool negotiated) {
   auto reply = session::Make<session::SlotReply>();
   reply.request = request.request;
   if (slot.ok()) {
@@ -86,11 +84,11 @@ void ExecutorEpoch::Reply(const LocalMember& member,
   reply.negotiated = negotiated ? 1 : 0;
   reply.code = static_cast<uint32_t>(slot.status().code());
   session::SetText(reply.text, std::string(slot.status().message()));
-  actions_->push_back(ReplyClient{member.client, reply});
+  output_.Add(ReplyClient{member.client, reply});
 }
 
-bool ExecutorEpoch::Answer(const LocalMember& member,
-                           const session::SlotRequest& request, bool may_wait) {
+bool NameSlots::Answer(const LocalMember& member,
+                       const session::SlotRequest& request, bool may_wait) {
   bool negotiated = false;
   const absl::StatusOr<uint32_t> slot = AllotFor(member, request, &negotiated);
   if (may_wait && absl::IsResourceExhausted(slot.status())) return false;
@@ -98,16 +96,16 @@ bool ExecutorEpoch::Answer(const LocalMember& member,
   return true;
 }
 
-void ExecutorEpoch::OnSlotRequest(const LocalMember& member,
-                                  const session::SlotRequest& request) {
+void NameSlots::OnRequest(const LocalMember& member,
+                          const session::SlotRequest& request) {
   clients_[static_cast<uint32_t>(member.local_rank)] = member.client;
   if (Answer(member, request, waiting_.size() < kMaxUnsentReplies)) return;
-  if (!waits_for_slots()) freed_ms_ = now_ms_;
+  if (!waits()) freed_ms_ = now_ms_;
   waiting_.push_back({member, request});
-  RecallSlots();
+  Recall();
 }
 
-absl::StatusOr<SlotEntry*> ExecutorEpoch::ResolveOrAllot(
+absl::StatusOr<SlotEntry*> NameSlots::ResolveOrAllot(
     uint32_t id, const proto::Identity* identity, uint32_t* slot) {
   if (SlotEntry* entry = slots_.Resolve(id, identity, slot)) return entry;
   if (identity == nullptr || !HasNames(identity->kind())) {
@@ -123,17 +121,60 @@ absl::StatusOr<SlotEntry*> ExecutorEpoch::ResolveOrAllot(
   return slots_.Resolve(id, identity, slot);
 }
 
+absl::Status NameSlots::OnStandIn(const proto::StandIn& s) {
+  uint32_t slot = 0;
+  const absl::StatusOr<SlotEntry*> entry =
+      ResolveOrAllot(s.id(), s.has_identity() ? &s.identity() : nullptr, &slot);
+  if (absl::IsResourceExhausted(entry.status())) {
+    if (!waits()) freed_ms_ = now_ms_;
+    waiting_stand_ins_.push_back(s);
+    Recall();
+    return absl::OkStatus();
+  }
+  if (!entry.ok()) return entry.status();
+  if (*entry == nullptr) return absl::OkStatus();
+  const uint32_t generation = (*entry)->GenerationOf(s.generation());
+  // The ranks of this node have submitted the operation meanwhile.
+  if ((*entry)->reported >= generation) return absl::OkStatus();
+  Signature signature = ReadSignature(s.signature(), (*entry)->set->id);
+  signature.aside = 0;  // the rank that stands in says so itself
+  const Status checked = CheckSignature((*entry)->name, signature);
+  if (!checked.ok() || signature.kind != (*entry)->kind) {
+    return absl::InternalError(
+        absl::StrCat("the coordinator has requested ", (*entry)->Text(),
+                     " with an invalid signature: ", checked.message(),
+                     "; this is a bug in Maypole, please report it"));
+  }
+  wanted_[slot] = generation;
+  (*entry)->recalled = false;
+  output_.Add(WantSlot{slot, generation, signature});
+  return absl::OkStatus();
+}
+
+bool NameSlots::WaitsForStandIn() const {
+  for (const auto& [slot, generation] : wanted_) {
+    const SlotEntry& entry = *slots_.Get(slot);
+    if (entry.reported < generation && entry.answered < generation) return true;
+  }
+  return false;
+}
+
 // --- Recalling slots ---------------------------------------------------------
 
-void ExecutorEpoch::RecallSlots() {
-  if (!waits_for_slots() || freeing_ > 0 || now_ms_ < recall_ms_) return;
+void NameSlots::Recall() {
+  if (!waits() || freeing_ > 0 || now_ms_ < recall_ms_) return;
   recall_ms_ = now_ms_ + recall_pause_ms_;
-  actions_->push_back(FindIdleSlots{});
+  output_.Add(FindIdleSlots{});
+}
+
+void NameSlots::RecallNow() {
+  recall_ms_ = now_ms_;
+  Recall();
 }
 
 // The names of unnamed operations keep their slots as long as their process set
 // exists: joined ranks derive the next name from these slots' generations.
-bool ExecutorEpoch::MayRecall(uint32_t slot) const {
+bool NameSlots::MayRecall(uint32_t slot) const {
   const SlotEntry& entry = *slots_.Get(slot);
   if (schedule_.active() && schedule_.Has(slot)) return false;
   if (const auto it = wanted_.find(slot);
@@ -147,7 +188,7 @@ bool ExecutorEpoch::MayRecall(uint32_t slot) const {
   return false;  // only places for splits are scarce, and this name needs none
 }
 
-void ExecutorEpoch::OnIdleSlots(const std::vector<IdleSlot>& idle) {
+void NameSlots::OnIdleSlots(const std::vector<IdleSlot>& idle) {
   SlotRecalls::Choice choice =
       recalls_.Choose(idle, [this](uint32_t slot) { return MayRecall(slot); });
   const bool none =
@@ -155,91 +196,65 @@ void ExecutorEpoch::OnIdleSlots(const std::vector<IdleSlot>& idle) {
   recall_pause_ms_ = none ? std::min(2 * recall_pause_ms_, kMostRecallPauseMs)
                           : kRecallPauseMs;
   for (const auto& [local, message] : choice.recalls) {
-    actions_->push_back(RecallFrom{clients_.at(local), local, message});
+    output_.Add(RecallFrom{clients_.at(local), local, message});
   }
   if (!choice.ids.empty()) {
     proto::ExecutorMessage message;
     message.mutable_retire_names()->mutable_ids()->Add(choice.ids.begin(),
                                                        choice.ids.end());
-    Send(std::move(message));
+    output_.Send(std::move(message));
   }
-  ReleaseSlots(choice.free);
+  Release(choice.free);
 }
 
-absl::Status ExecutorEpoch::OnSlotReturn(const LocalMember& member,
-                                         const session::SlotReturn& answer) {
+absl::Status NameSlots::OnReturn(const LocalMember& member,
+                                 const session::SlotReturn& answer) {
   std::vector<uint32_t> free;
   if (!recalls_.Take(static_cast<uint32_t>(member.local_rank), answer, &free)) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", member.rank,
                      " has given back slots that it was not asked for"));
   }
-  ReleaseSlots(free);
+  Release(free);
   return absl::OkStatus();
 }
 
-void ExecutorEpoch::ReleaseSlots(const std::vector<uint32_t>& slots) {
+void NameSlots::Release(const std::vector<uint32_t>& slots) {
   for (const uint32_t slot : slots) {
     wanted_.erase(slot);
     slots_.Release(slot);
-    actions_->push_back(FreeSlot{slot});
+    output_.Add(FreeSlot{slot});
   }
   freeing_ += slots.size();
   if (!slots.empty()) recall_ms_ = now_ms_;
 }
 
-absl::Status ExecutorEpoch::OnSlotFreed(uint32_t slot, uint32_t first) {
+absl::Status NameSlots::OnFreed(uint32_t slot, uint32_t first) {
   slots_.Reuse(slot, first);
   --freeing_;
   freed_ms_ = now_ms_;
   return ServeWaiting();
 }
 
-absl::Status ExecutorEpoch::ServeWaiting() {
+absl::Status NameSlots::ServeWaiting() {
   for (const proto::StandIn& s : std::exchange(waiting_stand_ins_, {})) {
     if (absl::Status status = OnStandIn(s); !status.ok()) return status;
   }
   for (auto it = waiting_.begin(); it != waiting_.end() && slots_.has_room();) {
     it = Answer(it->member, it->request, true) ? waiting_.erase(it) : it + 1;
   }
-  RecallSlots();
+  Recall();
   return absl::OkStatus();
 }
 
-absl::Status ExecutorEpoch::OnNamesRetired(const proto::NamesRetired& retired) {
-  for (const uint32_t id : retired.ids()) {
-    SlotEntry* const entry = slots_.FindId(id);
-    if (entry == nullptr) continue;
-    slots_.ForgetId(entry);
-    // A report of the name has crossed this message, so report it again.
-    // At the end of a schedule, all that is pending is reported.
-    if (entry->reported != entry->answered && !schedule_.active()) {
-      presence_.Add(*entry);
-    }
-  }
-  SendPresence();
-  recall_ms_ = now_ms_;
-  RecallSlots();
-  return absl::OkStatus();
-}
-
-absl::Status ExecutorEpoch::OnTime(int64_t now_ms) {
+absl::Status NameSlots::OnTime(int64_t now_ms) {
   now_ms_ = now_ms;
-  SendResults(/*all=*/false);
-  if (const auto late = schedule_.OnTime(now_ms)) {
-    const SlotEntry& entry = *slots_.Get(*late);
-    absl::Status s = LeaveSchedule(
-        proto::SCHEDULE_LATE,
-        absl::StrCat("a rank has waited ", kScheduleLateMs, " ms for ",
-                     std::string(Name(entry.kind)), " '", entry.name, "'"));
-    if (!s.ok()) return s;
-  }
-  if (!waits_for_slots()) return absl::OkStatus();
+  if (!waits()) return absl::OkStatus();
   // A rank that does not answer a recall (it may be stopped) is a straggler:
   // the others wait for it.
   if (now_ms - freed_ms_ < kSlotWaitMs || recalls_.silent() != 0) {
-    TellOfSilence();
-    RecallSlots();
+    ReportSilence();
+    Recall();
     return absl::OkStatus();
   }
   for (const WaitingRequest& w : std::exchange(waiting_, {})) {
@@ -251,19 +266,19 @@ absl::Status ExecutorEpoch::OnTime(int64_t now_ms) {
   const proto::StandIn& s = waiting_stand_ins_.front();
   return absl::ResourceExhaustedError(absl::StrCat(
       ResolveOrAllot(s.id(), &s.identity(), &slot).status().message(),
-      "; the ranks of ", info_.NodeText(info_.node_index),
+      "; the ranks of ", info_.OwnNodeText(),
       " have joined and cannot stand in for it"));
 }
 
-void ExecutorEpoch::TellOfSilence() {
+void NameSlots::ReportSilence() {
   const uint64_t silent = recalls_.silent();
   if (silent == 0 || waiting_.empty() || info_.stall_check_ms == 0 ||
       now_ms_ - freed_ms_ < info_.stall_check_ms) {
     return;
   }
   freed_ms_ = now_ms_;  // repeat the notice after the same time
-  const int rank = static_cast<int>(
-      info_.nodes[info_.node_index].ranks(std::countr_zero(silent)));
+  const int rank =
+      static_cast<int>(info_.own_node().ranks(std::countr_zero(silent)));
   auto notice = session::Make<session::Notice>();
   session::SetText(
       notice.text,
@@ -274,11 +289,11 @@ void ExecutorEpoch::TellOfSilence() {
           slots_.limit(), " operation names of this node: rank ", rank,
           " has not given back those that it no longer uses; "
           "it may be stopped"));
-  actions_->push_back(ReplyClient{waiting_.front().member.client, notice});
+  output_.Add(ReplyClient{waiting_.front().member.client, notice});
 }
 
-void ExecutorEpoch::RefuseWaiting(Code code, const std::string& text,
-                                  const Membership& members) {
+void NameSlots::RefuseWaiting(Code code, const std::string& text,
+                              const Membership& members) {
   for (const WaitingRequest& w : std::exchange(waiting_, {})) {
     if (members.Find(w.member.client) == nullptr) continue;
     Reply(w.member, w.request,
@@ -286,13 +301,13 @@ void ExecutorEpoch::RefuseWaiting(Code code, const std::string& text,
   }
 }
 
-void ExecutorEpoch::ForgetSlotsOf(uint32_t local) {
+void NameSlots::Forget(uint32_t local) {
   std::erase_if(waiting_, [&](const WaitingRequest& w) {
     return static_cast<uint32_t>(w.member.local_rank) == local;
   });
   std::vector<uint32_t> free;
   recalls_.Forget(local, &free);
-  ReleaseSlots(free);
+  Release(free);
 }
 
 }  // namespace maypole::worker

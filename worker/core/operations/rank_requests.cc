@@ -1,11 +1,10 @@
-// ExecutorEpoch: requests that concern all ranks: process sets and joins.
+#include "worker/core/operations/rank_requests.h"
+
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/wire/signature_message.h"
-#include "worker/core/limits.h"
-#include "worker/core/operations/executor_epoch.h"
 
 namespace maypole::worker {
 namespace {
@@ -23,33 +22,38 @@ absl::Status OutOfOrder(const LocalMember& m, const char* what,
 
 // --- Process sets ------------------------------------------------------------
 
-absl::Status ExecutorEpoch::OnSetRequest(const LocalMember& member,
-                                         const session::SetRequest& request) {
-  proto::ExecutorMessage message;
-  proto::SetRequest* out = message.mutable_set_request();
-  out->set_rank(static_cast<uint32_t>(member.rank));
-  AddMembers(request, out);
+absl::Status RankRequests::OnSetRequest(const LocalMember& member,
+                                        const session::SetRequest& request) {
+  proto::SetRequest out;
+  out.set_rank(static_cast<uint32_t>(member.rank));
+  AddMembers(request, &out);
   bool first = true;
   if (request.by_members != 0) {
-    out->set_by_members(true);
+    out.set_by_members(true);
     if (!member_requests_.Ask(member.local_rank,
-                              {member.client, request.number}, *out, &first)) {
+                              {member.client, request.number}, out, &first)) {
       return OutOfOrder(member, "request for a process set", request.number);
     }
   } else {
     if (!set_requests_.Ask(member.local_rank, member.client, request.number)) {
       return OutOfOrder(member, "request for a process set", request.number);
     }
-    out->set_number(request.number);
-    out->set_remove(request.remove != 0);
-    out->set_process_set(request.process_set);
-    asked_sets_[{request.number, out->rank()}] = *out;
+    out.set_number(request.number);
+    out.set_remove(request.remove != 0);
+    out.set_process_set(request.process_set);
+    asked_sets_[{request.number, out.rank()}] = out;
   }
-  if (first) Send(std::move(message));
-  return LeaveSchedule(proto::SCHEDULE_REQUEST, "a request for a process set");
+  if (first) SendSetRequest(out);
+  return absl::OkStatus();
 }
 
-absl::Status ExecutorEpoch::OnSetReply(const proto::SetReply& r) {
+void RankRequests::SendSetRequest(const proto::SetRequest& request) {
+  proto::ExecutorMessage message;
+  *message.mutable_set_request() = request;
+  output_.Send(std::move(message));
+}
+
+absl::Status RankRequests::OnSetReply(const proto::SetReply& r) {
   const std::vector<int> ranks(r.ranks().begin(), r.ranks().end());
   // The answer to members may name a set that exists.
   const bool creates = r.code() == 0 && !r.remove() &&
@@ -66,7 +70,7 @@ absl::Status ExecutorEpoch::OnSetReply(const proto::SetReply& r) {
     reply.by_members = 1;
     for (const auto& [client, number] : member_requests_.Answer(r)) {
       reply.number = number;
-      actions_->push_back(ReplyClient{client, reply});
+      output_.Add(ReplyClient{client, reply});
     }
     return absl::OkStatus();
   }
@@ -81,15 +85,15 @@ absl::Status ExecutorEpoch::OnSetReply(const proto::SetReply& r) {
   // After a rank has left, the coordinator may answer a number more than once:
   // for ranks that asked late.
   for (const ClientId client : set_requests_.Answer(r.number())) {
-    actions_->push_back(ReplyClient{client, reply});
+    output_.Add(ReplyClient{client, reply});
   }
   return absl::OkStatus();
 }
 
 // --- Joins -------------------------------------------------------------------
 
-absl::Status ExecutorEpoch::OnJoinRequest(const LocalMember& member,
-                                          const session::JoinRequest& request) {
+absl::Status RankRequests::OnJoinRequest(const LocalMember& member,
+                                         const session::JoinRequest& request) {
   const bool settles = request.settled != 0;
   // When a rank leaves, a join may be answered before it settles.
   if (request.number == 0 ||
@@ -101,21 +105,19 @@ absl::Status ExecutorEpoch::OnJoinRequest(const LocalMember& member,
   }
   if (!settles) settled_.erase(member.local_rank);
   SendJoinState(static_cast<uint32_t>(member.rank), request.number, settles);
-  return LeaveSchedule(proto::SCHEDULE_REQUEST,
-                       absl::StrCat("rank ", member.rank, " has joined"));
+  return absl::OkStatus();
 }
 
-void ExecutorEpoch::SendJoinState(uint32_t rank, uint32_t number,
-                                  bool settled) {
+void RankRequests::SendJoinState(uint32_t rank, uint32_t number, bool settled) {
   proto::ExecutorMessage message;
   proto::JoinState* state = message.mutable_join_state();
   state->set_rank(rank);
   state->set_number(number);
   state->set_settled(settled);
-  Send(std::move(message));
+  output_.Send(std::move(message));
 }
 
-void ExecutorEpoch::OnJoinReply(const proto::JoinReply& r) {
+void RankRequests::OnJoinReply(const proto::JoinReply& r) {
   if (r.code() == 0) joins_answered_ = std::max(joins_answered_, r.number());
   auto reply = session::Make<session::JoinReply>();
   reply.number = r.number();
@@ -123,38 +125,53 @@ void ExecutorEpoch::OnJoinReply(const proto::JoinReply& r) {
   reply.code = static_cast<uint32_t>(r.code());
   session::SetText(reply.text, r.message());
   for (const ClientId client : joins_.Answer(r.number())) {
-    actions_->push_back(ReplyClient{client, reply});
+    output_.Add(ReplyClient{client, reply});
   }
 }
 
-absl::Status ExecutorEpoch::OnStandIn(const proto::StandIn& s) {
-  uint32_t slot = 0;
-  const absl::StatusOr<SlotEntry*> entry =
-      ResolveOrAllot(s.id(), s.has_identity() ? &s.identity() : nullptr, &slot);
-  if (absl::IsResourceExhausted(entry.status())) {
-    if (!waits_for_slots()) freed_ms_ = now_ms_;
-    waiting_stand_ins_.push_back(s);
-    RecallSlots();
-    return absl::OkStatus();
+// --- All of them -------------------------------------------------------------
+
+void RankRequests::Forget(int rank, int local_rank) {
+  set_requests_.Forget(local_rank);
+  member_requests_.Forget(local_rank);
+  std::erase_if(asked_sets_, [rank](const auto& asked) {
+    return asked.first.second == static_cast<uint32_t>(rank);
+  });
+  joins_.Forget(local_rank);
+}
+
+bool RankRequests::AnyWaits() const {
+  for (int local = 0; local < info_.own_node().ranks_size(); ++local) {
+    if (WaitsForSet(local) || WaitsInJoin(local)) return true;
   }
-  if (!entry.ok()) return entry.status();
-  if (*entry == nullptr) return absl::OkStatus();
-  const uint32_t generation = (*entry)->GenerationOf(s.generation());
-  // The ranks of this node have submitted the operation meanwhile.
-  if ((*entry)->reported >= generation) return absl::OkStatus();
-  Signature signature = ReadSignature(s.signature(), (*entry)->set->id);
-  signature.aside = 0;  // the rank that stands in says so itself
-  const Status checked = CheckSignature((*entry)->name, signature);
-  if (!checked.ok() || signature.kind != (*entry)->kind) {
-    return absl::InternalError(absl::StrCat(
-        "the coordinator has requested ", std::string(Name((*entry)->kind)),
-        " '", (*entry)->name, "' with an invalid signature: ",
-        checked.message(), "; this is a bug in Maypole, please report it"));
+  return false;
+}
+
+void RankRequests::FillState(proto::NodeState* state) const {
+  sets_.ForEach([state](const NodeSet& set, bool removed) {
+    if (set.id == 0) return;
+    proto::KnownSet* known = state->add_sets();
+    known->set_process_set(set.id);
+    for (const int rank : set.ranks) {
+      known->add_ranks(static_cast<uint32_t>(rank));
+    }
+    known->set_removed(removed);
+  });
+  state->set_sets_answered(sets_answered_);
+  state->set_joins_answered(joins_answered_);
+}
+
+void RankRequests::OnRecovered() {
+  for (const auto& [key, request] : asked_sets_) SendSetRequest(request);
+  member_requests_.ForEach(
+      [this](const proto::SetRequest& request) { SendSetRequest(request); });
+  const auto& ranks = info_.own_node().ranks();
+  for (int local = 0; local < ranks.size(); ++local) {
+    if (!joins_.Waits(local)) continue;
+    SendJoinState(ranks[local], joins_.last(local), /*settled=*/false);
+    if (!settled_.contains(local)) continue;
+    SendJoinState(ranks[local], joins_.last(local), /*settled=*/true);
   }
-  wanted_[slot] = generation;
-  (*entry)->recalled = false;
-  actions_->push_back(WantSlot{slot, generation, signature});
-  return absl::OkStatus();
 }
 
 }  // namespace maypole::worker

@@ -1,0 +1,53 @@
+// EpochInfo: who takes part in an epoch, as the coordinator's EpochStart says
+// it.
+//
+// Thread contract: values; pure functions.
+#ifndef MAYPOLE_WORKER_CORE_EPOCH_INFO_H_
+#define MAYPOLE_WORKER_CORE_EPOCH_INFO_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/wire/session_messages.h"
+#include "proto/coordinator.pb.h"
+
+namespace maypole::worker {
+
+struct EpochInfo {
+  uint64_t epoch = 0;
+  int size = 1;
+  uint32_t node_index = 0;
+  std::vector<proto::NodeInfo> nodes;
+  int64_t stall_check_ms = 0;  // 0: stragglers are not reported
+  uint32_t checksums = 0;      // ChecksumMode
+  uint32_t chunk_bytes = 0;
+  bool sends_inputs = false;  // see PresentOperation.inputs_sent
+
+  bool several_nodes() const { return nodes.size() > 1; }
+  const proto::NodeInfo& own_node() const { return nodes[node_index]; }
+  // The global ranks of this node, by local rank.
+  std::vector<int> LocalRanks() const;
+  // By global rank.
+  std::vector<uint32_t> NodeOfRank() const;
+  std::string NodeText(uint32_t node) const;  // "node n1 (host b)"
+  std::string OwnNodeText() const { return NodeText(node_index); }
+  // The name of the rank's node; null: no node has the rank.
+  const std::string* NodeOf(int rank) const;
+  // A node with the smallest of the versions that the sessions have.
+  uint32_t OldestNode() const;
+};
+
+// The nodes speak the smallest of their versions with one another. An error
+// names the node whose version is not in `own`, this node's range.
+absl::Status CheckVersions(const EpochInfo& info, VersionRange own);
+
+// Checks the coordinator's EpochStart against the ranks of this node.
+absl::StatusOr<EpochInfo> ReadEpochStart(const proto::EpochStart& start,
+                                         const std::vector<int>& local_ranks);
+
+}  // namespace maypole::worker
+
+#endif  // MAYPOLE_WORKER_CORE_EPOCH_INFO_H_
