@@ -9,6 +9,8 @@
 #include <variant>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "common/absl_status.h"
 #include "common/board/board.h"
 #include "common/gpu/runner/gpu_run.h"
 #include "common/status.h"
@@ -33,6 +35,10 @@ struct RefuseClient {
   Code code = Code::kUnknown;
   std::string text;
 };
+inline RefuseClient Refusal(ClientId client, const absl::Status& why) {
+  const Status status = FromAbsl(why);
+  return {client, status.code(), status.message()};
+}
 struct CloseClient {
   ClientId client = 0;
 };

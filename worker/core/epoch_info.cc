@@ -72,7 +72,8 @@ absl::StatusOr<EpochInfo> ReadEpochStart(const proto::EpochStart& start,
       start.epoch(),          static_cast<int>(start.size()),
       start.node_index(),     {start.nodes().begin(), start.nodes().end()},
       start.stall_check_ms(), start.checksums(),
-      start.chunk_bytes(),    start.sends_inputs()};
+      start.chunk_bytes(),    start.sends_inputs(),
+      start.relay_fan_out()};
   if (start.size() < 1 || start.size() > static_cast<uint32_t>(kMaxRanks) ||
       info.node_index >= info.nodes.size()) {
     return bad("size or node index out of range");
@@ -91,6 +92,16 @@ absl::StatusOr<EpochInfo> ReadEpochStart(const proto::EpochStart& start,
     return bad("it does not list the ranks of this node");
   }
   return info;
+}
+
+absl::Status ReasonOf(const proto::EpochEnd& end) {
+  const bool known = end.code() > 0 && end.code() <= 16;
+  return absl::Status(
+      known ? static_cast<absl::StatusCode>(end.code())
+            : absl::StatusCode::kAborted,
+      end.message().empty()
+          ? "the coordinator ended the epoch without giving a reason"
+          : end.message());
 }
 
 }  // namespace maypole::worker

@@ -25,6 +25,7 @@ struct EpochInfo {
   uint32_t checksums = 0;      // ChecksumMode
   uint32_t chunk_bytes = 0;
   bool sends_inputs = false;  // see PresentOperation.inputs_sent
+  uint32_t relay_fan_out = 0;
 
   bool several_nodes() const { return nodes.size() > 1; }
   const proto::NodeInfo& own_node() const { return nodes[node_index]; }
@@ -47,6 +48,9 @@ absl::Status CheckVersions(const EpochInfo& info, VersionRange own);
 // Checks the coordinator's EpochStart against the ranks of this node.
 absl::StatusOr<EpochInfo> ReadEpochStart(const proto::EpochStart& start,
                                          const std::vector<int>& local_ranks);
+
+// The reason in an EpochEnd, for ranks: never OK, and never without a text.
+absl::Status ReasonOf(const proto::EpochEnd& end);
 
 }  // namespace maypole::worker
 

@@ -1,9 +1,5 @@
 // EpochOutput: where the parts of an epoch (executor_epoch.h) put their actions
-// and their messages to the coordinator.
-//
-// Purpose: sets the epoch of each message, and keeps messages back while a
-// coordinator that has replaced another learns the epoch: it asks later for
-// what is still open (docs/recovery.md).
+// and their messages to the coordinator, whose epoch it sets.
 //
 // Thread contract: not synchronized; no I/O, no clock.
 #ifndef MAYPOLE_WORKER_CORE_EPOCH_OUTPUT_H_
@@ -15,30 +11,30 @@
 
 #include "proto/coordinator.pb.h"
 #include "worker/core/actions.h"
+#include "worker/core/coordinator_link.h"
 
 namespace maypole::worker {
 
 class EpochOutput {
  public:
-  // `actions` must outlive this object.
-  EpochOutput(uint64_t epoch, std::vector<Action>* actions)
-      : epoch_(epoch), actions_(*actions) {}
+  // Both must outlive this object.
+  EpochOutput(uint64_t epoch, CoordinatorLink* link,
+              std::vector<Action>* actions)
+      : epoch_(epoch), link_(*link), actions_(*actions) {}
 
   void Add(Action action) { actions_.push_back(std::move(action)); }
   // Drops the message if the output is quiet.
   void Send(proto::ExecutorMessage message) {
-    if (quiet_) return;
     message.set_epoch(epoch_);
-    Add(SendToCoordinator{std::move(message)});
+    link_.Send(std::move(message));
   }
-
-  bool quiet() const { return quiet_; }
-  void set_quiet(bool quiet) { quiet_ = quiet; }
+  // A coordinator that has replaced another learns the epoch.
+  bool quiet() const { return link_.recovering(); }
 
  private:
   const uint64_t epoch_;
+  CoordinatorLink& link_;
   std::vector<Action>& actions_;
-  bool quiet_ = false;
 };
 
 }  // namespace maypole::worker

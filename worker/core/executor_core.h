@@ -36,9 +36,9 @@
 #define MAYPOLE_WORKER_CORE_EXECUTOR_CORE_H_
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -46,48 +46,26 @@
 #include "common/wire/session_messages.h"
 #include "proto/coordinator.pb.h"
 #include "worker/core/actions.h"
+#include "worker/core/coordinator_link.h"
+#include "worker/core/epoch_record.h"
+#include "worker/core/executor_core_options.h"
 #include "worker/core/executor_epoch.h"
+#include "worker/core/local_gathering.h"
 #include "worker/core/membership.h"
-#include "worker/core/operations/decisions.h"
-#include "worker/core/relays.h"
+#include "worker/core/returning_processes.h"
 #include "worker/core/stats_watch.h"
 
 namespace maypole::worker {
 
-struct ExecutorCoreOptions {
-  std::string job;
-  std::string node;
-  std::string host;
-  uint32_t slots = kMaxSlots;
-  uint32_t records = kMaxRuns;
-  uint32_t chunk_bytes = 1 << 20;
-  uint32_t ring_depth = 2;
-  uint64_t arena_bytes = 0;
-  int64_t start_timeout_ms = 120000;
-  int64_t resume_timeout_ms = 3000;
-  // How long ranks wait for something that only the coordinator can give while
-  // it cannot be reached.
-  int64_t coordinator_timeout_ms = 60000;
-  // A rank that is frozen in an operation for this long counts as lost; 0:
-  // never.
-  int64_t frozen_timeout_ms = 10000;
-  // Limit of the states that the executor keeps for the job; and for how long
-  // it keeps them while the job has no process on this node.
-  uint64_t state_bytes = uint64_t{64} << 30;
-  int64_t state_timeout_ms = 600000;
-  // Of the NCCL with which this executor's GPUs reduce together; 0: none.
-  uint32_t nccl_version = 0;
-  // False: not with other nodes' GPUs, since NCCL sends in the clear.
-  bool nccl_between_nodes = true;
-  // As in proto::RankGpu.
-  uint64_t nccl_host = 0;
-  VersionRange versions = kProtocolVersions;
-};
-
 class ExecutorCore {
  public:
   explicit ExecutorCore(ExecutorCoreOptions options)
-      : options_(std::move(options)) {}
+      : options_(std::move(options)),
+        link_(options_.coordinator_timeout_ms, &actions_),
+        gathering_(options_, &link_, &actions_),
+        returning_(&actions_) {}
+  ExecutorCore(const ExecutorCore&) = delete;
+  ExecutorCore& operator=(const ExecutorCore&) = delete;
 
   std::vector<Action> TakeActions() { return std::exchange(actions_, {}); }
 
@@ -177,8 +155,8 @@ class ExecutorCore {
   // The link is permanently lost, or was refused.
   void OnLinkLost(const absl::Status& status);
   // The coordinator cannot be reached; can be reached again; has been replaced
-  // by one that knows nothing (executor_core_recovery.cc). `status` has the
-  // text for ranks that wait for it for too long.
+  // by one that knows nothing. `status` has the text for ranks that wait for it
+  // for too long.
   void OnCoordinatorAway(const absl::Status& status);
   void OnCoordinatorBack();
   void OnCoordinatorReplaced();
@@ -198,7 +176,7 @@ class ExecutorCore {
   // Clients that are connected or expected to return, and processes that live
   // on after their training.
   size_t clients() const {
-    return members_.members().size() + gathering_.members().size() +
+    return members_.members().size() + gathering_.ranks().members().size() +
            returning_.size();
   }
   // All ranks of this node have left the epoch, and other nodes still receive
@@ -227,52 +205,74 @@ class ExecutorCore {
   uint64_t epoch_number() const {
     return epoch_ && phase_ != Phase::kReady ? epoch_->info().epoch : 0;
   }
-  // Converts a code that another program has sent.
-  static Code CodeOf(int code);
-  // The reason in an EpochEnd, for ranks; never empty.
-  static std::string TextOf(const proto::EpochEnd& end);
   std::string RankText(const LocalMember& m) const;
+  std::string NodeText() const;  // "node n1 (host b)"
   // Returns the client's member in the running epoch, or null.
   const LocalMember* RunningMember(ClientId client) const;
+  // Calls absl::Status event(ExecutorEpoch&) if an epoch runs; an error ends
+  // it.
+  template <typename Event>
+  void InEpoch(const Event& event) {
+    if (phase_ != Phase::kRunning) return;
+    if (absl::Status s = event(*epoch_); !s.ok()) FailEpochHere(s);
+  }
+  // As InEpoch(), for an event of a client in it: event(epoch, member).
+  template <typename Event>
+  void InEpochOf(ClientId client, const Event& event) {
+    const LocalMember* const m = RunningMember(client);
+    if (m == nullptr) return;
+    InEpoch([&](ExecutorEpoch& epoch) { return event(epoch, *m); });
+  }
   // Answers a request of a client for which no epoch runs with an error.
   template <typename Reply>
   void ReplyNoEpoch(ClientId client, Reply reply);
 
+  // --- Starts ----------------------------------------------------------------
+  // Elastic: whether the client may wait beside the running epoch.
+  absl::Status CheckElastic(const session::Hello& hello) const;
   // Reports the ranks as ready if all local ranks are there; otherwise reports
   // which of them are waiting.
   void BeginIfComplete();
-  void SendWaiting(const Membership& waiting);
-  void WithdrawWaiting();
-  void SayReady();
-  // Adds the settings of the ranks and of this node.
-  void AddFacts(const Membership& membership, proto::RanksReady* ready);
+  void LeaveGathering(ClientId client);
+  // Ranks that wait for the end of an epoch were not reported, and an empty
+  // list would end that epoch.
+  void WithdrawWaiting() {
+    if (phase_ == Phase::kIdle) gathering_.Withdraw();
+  }
   void OnEpochStart(const proto::EpochStart& start);
+  // Elastic: moves the ranks that `start` names from gathering_ to members_.
+  // Returns false if the epoch cannot start on this node.
+  bool TakeIn(const proto::EpochStart& start);
   void OnEndpoints(uint64_t epoch, const proto::Endpoints& endpoints);
+  void MakeBoard();
+  // The start has failed: refuses all members and forgets the epoch.
+  void FailStart(const absl::Status& why);
+  // Elastic: a start has failed, not because of its members: they wait again.
+  void WaitAgain();
+  // The backend has failed to start: elastic members wait again, up to
+  // kMaxFailedStarts times in a row.
+  void StartFailedHere(const absl::Status& status);
+
+  // --- Messages of the coordinator -------------------------------------------
   void OnEpochEnd(uint64_t epoch, const proto::EpochEnd& end);
   void OnRankLeftElsewhere(uint64_t epoch, const proto::RankLeft& left);
   // A message for the running epoch.
   absl::Status OnEpochMessage(const proto::CoordinatorMessage& message);
   void OnNotice(const proto::Notice& notice);
+  void OnMembershipWanted(const proto::CoordinatorMessage& message);
   // If the message belongs to the epoch that is starting, keeps it until the
   // epoch runs and returns true.
   bool KeptForLater(const proto::CoordinatorMessage& message);
   void OnRecovered(uint64_t epoch, const proto::Recovered& recovered);
   void FillState(proto::NodeState* state) const;
   bool WaitsForCoordinator() const;
-  // Gives the coordinator up if ranks have waited for it for too long.
-  void CheckCoordinator();
-  // What a coordinator that replaces this one must learn: the last epoch, and
-  // how it has ended here.
-  void NoteEpoch(const proto::EpochStart& start);
-  void NoteEnd(Code code, const std::string& text);
-  void MakeBoard();
-  // The start has failed: refuses all members and forgets the epoch.
-  void FailStart(Code code, const std::string& text);
+
+  // --- Ends ------------------------------------------------------------------
   void ForgetEpoch();
   // The epoch has failed: aborts the board, upon which the members leave.
-  void FailEpoch(Code code, const std::string& text);
+  void FailEpoch(const absl::Status& why);
   // As FailEpoch, and reports the failure to the coordinator.
-  void FailEpochHere(const absl::Status& status);
+  void FailEpochHere(const absl::Status& why);
   // Another node is lost: the coordinator says why; if it does not in time,
   // this is the reason.
   void AwaitCause(absl::Status failure);
@@ -284,87 +284,28 @@ class ExecutorCore {
   void AfterMemberGone();
   // Removes a frozen member and fails the epoch.
   void Expel(const BoardWatch::Frozen& frozen);
-  void LeaveGathering(ClientId client);
-  void Send(proto::ExecutorMessage message);
   void SendRankGone(const LocalMember& member, bool clean,
                     const std::string& how, bool returns = false);
   void SendGone(proto::ExecutorMessage message);
   void SendFailed(uint64_t epoch, const absl::Status& status);
-  void Refuse(Membership* membership, Code code, const std::string& text);
-
-  // --- Elastic jobs (executor_core_elastic.cc) -------------------------------
-  absl::Status AdmitElastic(ClientId client, const session::Hello& hello,
-                            int visible_pid);
-  // Tells the coordinator which ranks wait here.
-  void SayWaiting();
-  // Moves the ranks that `start` names from gathering_ to members_. Returns
-  // false if the epoch cannot start on this node.
-  bool TakeIn(const proto::EpochStart& start);
-  void RefuseWaiting(const proto::EpochEnd& end);
-  // A start has failed, not because of its members: they wait again.
-  void WaitAgain();
-  // The backend has failed to start: elastic members wait again, up to
-  // kMaxFailedStarts times in a row.
-  void StartFailedHere(const absl::Status& status);
-  // Watches the process of a leaving member that intends to return, or that has
-  // finished: as long as it lives, the job is known, so that nobody begins its
-  // training again.
-  void KeepWatch(const LocalMember& member, bool returns);
-  // Stops watching the processes for which `over` is true.
-  template <typename Over>
-  void EndWatches(Over over) {
-    std::erase_if(returning_, [&](const auto& r) {
-      if (!over(r.second)) return false;
-      actions_.push_back(StopWatching{r.first});
-      return true;
-    });
-  }
-  void OnMembershipWanted(const proto::CoordinatorMessage& message);
-
-  // --- What executors pass on (executor_core_relays.cc) ----------------------
-  void BeginRelays();
-  void OnRelaysReady(uint32_t node);
-  // Tells the parent or, at the root, the coordinator.
-  void SayRelaysReady();
-  void OnRelayed(const proto::Relayed& relayed);
 
   const ExecutorCoreOptions options_;
   std::vector<Action> actions_;
+  CoordinatorLink link_;
+  LocalGathering gathering_;      // for the next epoch
+  ReturningProcesses returning_;  // elastic
+  EpochRecord record_;
+  StatsWatch stats_watch_;
   int64_t now_ms_ = 0;
   Phase phase_ = Phase::kIdle;
-  Membership members_;    // of the epoch that starts or runs
-  Membership gathering_;  // for the next one
-  int64_t gathering_since_ms_ = 0;
-  struct Returning {
-    uint64_t epoch = 0;
-    int rank = 0;
-    int visible_pid = 0;
-    std::optional<int64_t> until_ms;  // absent: it has finished
-  };
-  std::map<ClientId, Returning> returning_;  // elastic; bounded by processes
-  uint64_t round_ = 0;            // of this session; see proto RanksReady
-  bool told_of_elastic_ = false;  // in this session
-  int failed_starts_ = 0;
+  Membership members_;                  // of the epoch that starts or runs
   std::optional<ExecutorEpoch> epoch_;  // also while draining
-  std::optional<Relays> relays_;        // of epoch_
   uint32_t nccl_version_ = 0;           // of all nodes of epoch_; 0: none
-  bool link_open_ = false;
-  // In kEnded: why epoch_ was aborted.
-  Code abort_code_ = Code::kAborted;
-  std::string abort_text_;
   // Messages for epoch_ that arrived before its board existed; their number is
   // bounded by the job's ranks and names.
   std::vector<proto::CoordinatorMessage> early_;
-  DecisionLog decisions_;
-  StatsWatch stats_watch_;
-  proto::EpochStart start_;             // the last one; epoch 0: none
-  std::optional<proto::EpochEnd> end_;  // of that epoch, if it failed here
-  std::vector<proto::ExecutorMessage> gone_;        // RankGone of that epoch
-  std::optional<proto::ExecutorMessage> endpoint_;  // of that epoch, as sent
-  bool connected_ = false;   // that epoch has its Endpoints, or needs none
-  bool recovering_ = false;  // until Recovered
-  std::optional<absl::Status> away_;  // the coordinator cannot be reached
-  std::optional<int64_t> waiting_since_ms_;  // for it
+  int failed_starts_ = 0;
+  absl::Status abort_;  // in kEnded: why epoch_ was aborted
   // Set when the backend has failed: until then the executor waits for the
   // coordinator to send the real cause.
   std::optional<int64_t> give_up_ms_;

@@ -7,15 +7,16 @@
 
 namespace maypole::worker {
 
-ExecutorEpoch::ExecutorEpoch(EpochInfo info, uint32_t slots, uint32_t records,
-                             int64_t frozen_timeout_ms,
+ExecutorEpoch::ExecutorEpoch(EpochInfo info, const ExecutorCoreOptions& options,
+                             CoordinatorLink* link,
                              std::vector<Action>* actions)
     : info_(std::move(info)),
-      output_(info_.epoch, actions),
+      output_(info_.epoch, link, actions),
       left_(info_),
       sets_(info_.NodeOfRank(), info_.LocalRanks()),
-      slots_(slots),
-      runs_(static_cast<uint32_t>(info_.size), info_.node_index, records),
+      slots_(options.slots),
+      runs_(static_cast<uint32_t>(info_.size), info_.node_index,
+            options.records),
       small_runs_(info_.node_index, info_.sends_inputs, &slots_, &runs_,
                   &output_),
       schedule_(info_, left_, &slots_, &presence_, &runs_, &small_runs_,
@@ -27,7 +28,8 @@ ExecutorEpoch::ExecutorEpoch(EpochInfo info, uint32_t slots, uint32_t records,
       gpu_runs_(info_, nccl_, left_, memories_, &communicators_, &slots_,
                 &runs_, &output_),
       results_(info_.checksums != 0, &slots_, &output_),
-      watch_(info_, frozen_timeout_ms, slots_, *this, &output_) {}
+      watch_(info_, options.frozen_timeout_ms, slots_, *this, &output_),
+      relays_(info_, &output_) {}
 
 // --- Operations --------------------------------------------------------------
 
@@ -217,7 +219,6 @@ bool ExecutorEpoch::WaitsForOthers(uint32_t slot, uint32_t generation) const {
 // --- A coordinator that replaces another -------------------------------------
 
 void ExecutorEpoch::OnCoordinatorReplaced() {
-  output_.set_quiet(true);
   communicators_.OnCoordinatorReplaced();
   watch_.OnCoordinatorReplaced();
   schedule_.OnCoordinatorReplaced();
@@ -237,7 +238,7 @@ void ExecutorEpoch::FillState(proto::NodeState* state) const {
 
 void ExecutorEpoch::OnRecovered(const proto::Recovered& recovered) {
   small_runs_.set_sends_inputs(recovered.sends_inputs());
-  output_.set_quiet(false);
+  relays_.OnRecovered();
   presence_.Reset();
   requests_.OnRecovered();
   memories_.OnRecovered();

@@ -13,6 +13,7 @@
 //   schedule   the frozen tier
 //   watch      stragglers, frozen and blocked ranks
 //   results    checksums of results
+//   relays     messages that executors pass on
 //
 // Thread contract: not synchronized; no I/O, no clock.
 //
@@ -31,6 +32,7 @@
 #include "worker/core/actions.h"
 #include "worker/core/epoch_info.h"
 #include "worker/core/epoch_output.h"
+#include "worker/core/executor_core_options.h"
 #include "worker/core/gpus/gpu_communicators.h"
 #include "worker/core/gpus/gpu_memories.h"
 #include "worker/core/gpus/gpu_runs.h"
@@ -48,14 +50,15 @@
 #include "worker/core/operations/sets.h"
 #include "worker/core/operations/slots.h"
 #include "worker/core/operations/small_runs.h"
+#include "worker/core/relays.h"
 
 namespace maypole::worker {
 
 class ExecutorEpoch : private WaitJudge {
  public:
-  // `actions` must outlive this object.
-  ExecutorEpoch(EpochInfo info, uint32_t slots, uint32_t records,
-                int64_t frozen_timeout_ms, std::vector<Action>* actions);
+  // `link` and `actions` must outlive this object.
+  ExecutorEpoch(EpochInfo info, const ExecutorCoreOptions& options,
+                CoordinatorLink* link, std::vector<Action>* actions);
   ExecutorEpoch(const ExecutorEpoch&) = delete;
   ExecutorEpoch& operator=(const ExecutorEpoch&) = delete;
 
@@ -71,6 +74,7 @@ class ExecutorEpoch : private WaitJudge {
   const ScheduleFollower& schedule() const { return schedule_; }
   BoardWatch& watch() { return watch_; }
   const BoardWatch& watch() const { return watch_; }
+  Relays& relays() { return relays_; }
   ResultReports& results() { return results_; }
   const ResultReports& results() const { return results_; }
 
@@ -100,7 +104,6 @@ class ExecutorEpoch : private WaitJudge {
   }
 
   // --- A coordinator that replaces another (docs/recovery.md) ----------------
-  // Sends nothing until OnRecovered().
   void OnCoordinatorReplaced();
   // What a coordinator that knows nothing must know of this epoch.
   void FillState(proto::NodeState* state) const;
@@ -147,6 +150,7 @@ class ExecutorEpoch : private WaitJudge {
   GpuRuns gpu_runs_;
   ResultReports results_;
   BoardWatch watch_;
+  Relays relays_;
 };
 
 }  // namespace maypole::worker

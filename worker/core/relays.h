@@ -3,43 +3,47 @@
 //
 // Purpose: knows this node's neighbours in the tree, and when the whole tree
 // can be reached: a node tells its parent so when it and all nodes below it
-// can.
+// can; the root tells the coordinator, which then uses the tree.
 //
-//   Relays relays(self, nodes, fan_out);
-//   if (relays.OnReady(self)) ...tell the parent or, at the root, the
-//   coordinator
-//   if (relays.OnReady(child)) ...
-//   ...send to relays.tree().children what came from the parent...
+//   Relays relays(info, &output);
+//   relays.OnReady(info.node_index);    // this node can be reached
+//   relays.OnReady(child);              // so says a child
+//   relays.OnRelayed(message);
 //
 // Thread contract: not synchronized; no I/O.
 #ifndef MAYPOLE_WORKER_CORE_RELAYS_H_
 #define MAYPOLE_WORKER_CORE_RELAYS_H_
 
 #include <cstdint>
+#include <optional>
 #include <set>
 
+#include "proto/coordinator.pb.h"
+#include "worker/core/epoch_info.h"
+#include "worker/core/epoch_output.h"
 #include "worker/core/node_tree.h"
 
 namespace maypole::worker {
 
 class Relays {
  public:
-  Relays(uint32_t self, uint32_t nodes, uint32_t fan_out)
-      : tree_(self, nodes, fan_out),
-        awaited_(tree_.children.begin(), tree_.children.end()) {
-    awaited_.insert(self);
-  }
+  // `output` must outlive this object.
+  Relays(const EpochInfo& info, EpochOutput* output);
 
-  // This node, or a child with all nodes below it, can be reached. Returns true
-  // if that was the last one.
-  bool OnReady(uint32_t node) {
-    return awaited_.erase(node) > 0 && awaited_.empty();
-  }
-  bool ready() const { return awaited_.empty(); }
-  const NodeTree& tree() const { return tree_; }
+  // This node, or a child with all nodes below it, can be reached.
+  void OnReady(uint32_t node);
+  // Passes the message on, and takes this node's copy.
+  void OnRelayed(const proto::Relayed& relayed);
+  // A coordinator that has replaced another does not know about the tree.
+  void OnRecovered();
 
  private:
-  const NodeTree tree_;
+  void ReportReady();
+
+  const uint64_t epoch_;
+  const uint32_t self_;
+  EpochOutput& output_;
+  std::optional<NodeTree> tree_;  // none: messages are not passed on
   std::set<uint32_t> awaited_;
 };
 

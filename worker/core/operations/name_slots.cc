@@ -292,12 +292,11 @@ void NameSlots::ReportSilence() {
   output_.Add(ReplyClient{waiting_.front().member.client, notice});
 }
 
-void NameSlots::RefuseWaiting(Code code, const std::string& text,
+void NameSlots::RefuseWaiting(const absl::Status& why,
                               const Membership& members) {
   for (const WaitingRequest& w : std::exchange(waiting_, {})) {
     if (members.Find(w.member.client) == nullptr) continue;
-    Reply(w.member, w.request,
-          absl::Status(static_cast<absl::StatusCode>(code), text), false);
+    Reply(w.member, w.request, why, false);
   }
 }
 

@@ -83,8 +83,7 @@ class NameSlots {
   void Forget(uint32_t local);
   // The epoch is over: answers the requests of `members` that wait with this
   // error.
-  void RefuseWaiting(Code code, const std::string& text,
-                     const Membership& members);
+  void RefuseWaiting(const absl::Status& why, const Membership& members);
   // The coordinator is not there: names that wait for it wait longer.
   void OnCoordinatorMissing(int64_t now_ms) { freed_ms_ = now_ms; }
   // Another coordinator requests again what it still wants.

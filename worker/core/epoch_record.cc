@@ -1,0 +1,36 @@
+#include "worker/core/epoch_record.h"
+
+namespace maypole::worker {
+
+void EpochRecord::Begin(const proto::EpochStart& start) {
+  start_ = start;
+  decisions_.BeginEpoch();
+  end_.reset();
+  // A coordinator that replaces this one must know that the training is over.
+  std::erase_if(gone_, [](const proto::ExecutorMessage& m) {
+    return !m.rank_gone().finished();
+  });
+  endpoint_.reset();
+  connected_ = start.nodes_size() == 1;
+}
+
+void EpochRecord::AddGone(const proto::ExecutorMessage& message) {
+  if (epoch() != 0 && message.epoch() == epoch()) gone_.push_back(message);
+}
+
+void EpochRecord::End(const absl::Status& why) {
+  if (!end_ && epoch() != 0) end_ = why;
+}
+
+bool EpochRecord::FillState(proto::NodeState* state) const {
+  decisions_.Write(state);
+  if (epoch() == 0) return false;
+  *state->mutable_start() = start_;
+  state->set_connected(connected_);
+  if (!end_) return true;
+  state->mutable_end()->set_code(end_->raw_code());
+  state->mutable_end()->set_message(std::string(end_->message()));
+  return false;
+}
+
+}  // namespace maypole::worker
