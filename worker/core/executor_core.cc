@@ -333,7 +333,7 @@ void ExecutorCore::SendRankGone(const LocalMember& m, bool clean,
 }
 
 void ExecutorCore::SendGone(proto::ExecutorMessage message) {
-  record_.AddGone(message);
+  last_epoch_.AddGone(message);
   link_.Send(std::move(message));
 }
 
@@ -369,7 +369,7 @@ void ExecutorCore::OnEpochStart(const proto::EpochStart& start) {
     return FailStart(status);
   }
   early_.clear();
-  record_.Begin(start);
+  last_epoch_.Begin(start);
   epoch_.emplace(*info, options_, &link_, &actions_);
   epoch_->watch().CountHandled();
   nccl_version_ = options_.nccl_version;
@@ -412,9 +412,9 @@ bool ExecutorCore::TakeIn(const proto::EpochStart& start) {
     proto::RankGone* gone = message.mutable_rank_gone();
     gone->set_rank(own[static_cast<int>(i)]);
     gone->set_how("it ended before the epoch began");
-    record_.Begin(start);
+    last_epoch_.Begin(start);
     SendGone(std::move(message));
-    record_.End(absl::AbortedError("the start has failed"));
+    last_epoch_.End(absl::AbortedError("the start has failed"));
     gathering_.ReportElastic();
     return false;
   }
@@ -435,7 +435,7 @@ void ExecutorCore::OnBackendPrepared(
   }
   message.mutable_endpoint()->set_nccl_version(
       options_.nccl_between_nodes ? options_.nccl_version : 0);
-  record_.SetEndpoint(message);
+  last_epoch_.SetEndpoint(message);
   link_.Send(std::move(message));
 }
 
@@ -445,7 +445,7 @@ void ExecutorCore::OnEndpoints(uint64_t epoch,
   epoch_->watch().CountHandled();
   // A coordinator that has replaced another tells all nodes again.
   if (phase_ != Phase::kPreparing) return;
-  record_.SetConnected();
+  last_epoch_.SetConnected();
   phase_ = Phase::kConnecting;
   nccl_version_ = endpoints.nccl_version();
   actions_.push_back(ConnectBackend{
@@ -514,7 +514,7 @@ void ExecutorCore::StartFailedHere(const absl::Status& status) {
 }
 
 void ExecutorCore::WaitAgain() {
-  record_.End(absl::AbortedError("the start has failed"));
+  last_epoch_.End(absl::AbortedError("the start has failed"));
   gathering_.TakeBack(std::exchange(members_, Membership()));
   phase_ = Phase::kIdle;
   ForgetEpoch();
@@ -527,7 +527,7 @@ void ExecutorCore::FailStart(const absl::Status& why) {
       SendRankGone(m, false, "it was refused");
     }
   }
-  if (phase_ != Phase::kReady) record_.End(why);
+  if (phase_ != Phase::kReady) last_epoch_.End(why);
   for (const auto& [local, m] : members_.members()) {
     actions_.push_back(Refusal(m.client, why));
   }
@@ -630,7 +630,7 @@ void ExecutorCore::OnPeerMessage(uint32_t node,
 void ExecutorCore::OnCoordinator(const proto::CoordinatorMessage& message) {
   // Messages that were kept for later come here twice.
   gathering_.OnCoordinator(message);
-  record_.Take(message);
+  last_epoch_.Take(message);
   switch (message.payload_case()) {
     case proto::CoordinatorMessage::kEpochStart:
       return OnEpochStart(message.epoch_start());
@@ -753,7 +753,7 @@ void ExecutorCore::OnMembershipWanted(
 
 void ExecutorCore::OnEpochEnd(uint64_t epoch, const proto::EpochEnd& end) {
   const absl::Status why = ReasonOf(end);
-  if (epoch != 0 && epoch == record_.epoch()) record_.End(why);
+  if (epoch != 0 && epoch == last_epoch_.epoch()) last_epoch_.End(why);
   const bool nobody = members_.empty() && gathering_.ranks().empty();
   if (epoch == 0 && (gathering_.elastic() || members_.elastic() ||
                      (nobody && gathering_.reported_elastic()))) {
@@ -808,8 +808,8 @@ void ExecutorCore::OnCoordinatorReplaced() {
 }
 
 void ExecutorCore::FillState(proto::NodeState* state) const {
-  if (!record_.FillState(state)) return;
-  const bool here = epoch_ && epoch_->info().epoch == record_.epoch();
+  if (!last_epoch_.FillState(state)) return;
+  const bool here = epoch_ && epoch_->info().epoch == last_epoch_.epoch();
   if (here) {
     epoch_->FillState(state);
   } else {
@@ -823,11 +823,12 @@ void ExecutorCore::OnRecovered(uint64_t epoch,
                                const proto::Recovered& recovered) {
   if (!link_.OnRecovered()) return;
   if (epoch_ && epoch_->info().epoch == epoch) epoch_->watch().CountHandled();
-  for (const proto::ExecutorMessage& gone : record_.gone()) link_.Send(gone);
-  if (record_.end()) SendFailed(record_.epoch(), *record_.end());
-  if (record_.endpoint() &&
+  for (const proto::ExecutorMessage& gone : last_epoch_.gone())
+    link_.Send(gone);
+  if (last_epoch_.end()) SendFailed(last_epoch_.epoch(), *last_epoch_.end());
+  if (last_epoch_.endpoint() &&
       (recovered.endpoints() || phase_ == Phase::kPreparing)) {
-    link_.Send(*record_.endpoint());
+    link_.Send(*last_epoch_.endpoint());
   }
   if (gathering_.elastic() || gathering_.reported_elastic()) {
     gathering_.ReportElastic();
@@ -889,7 +890,7 @@ void ExecutorCore::FailEpoch(const absl::Status& why) {
   give_up_ms_.reset();
   epoch_->names().RefuseWaiting(why, members_);
   phase_ = Phase::kEnded;
-  record_.End(why);
+  last_epoch_.End(why);
   abort_ = why;
   const Status status = FromAbsl(why);
   actions_.push_back(AbortBoard{status.code(), status.message()});

@@ -47,9 +47,9 @@
 #include "proto/coordinator.pb.h"
 #include "worker/core/actions.h"
 #include "worker/core/coordinator_link.h"
-#include "worker/core/epoch_record.h"
 #include "worker/core/executor_core_options.h"
 #include "worker/core/executor_epoch.h"
+#include "worker/core/last_epoch.h"
 #include "worker/core/local_gathering.h"
 #include "worker/core/membership.h"
 #include "worker/core/returning_processes.h"
@@ -294,7 +294,7 @@ class ExecutorCore {
   CoordinatorLink link_;
   LocalGathering gathering_;      // for the next epoch
   ReturningProcesses returning_;  // elastic
-  EpochRecord record_;
+  LastEpoch last_epoch_;
   StatsWatch stats_watch_;
   int64_t now_ms_ = 0;
   Phase phase_ = Phase::kIdle;

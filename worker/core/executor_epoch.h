@@ -34,7 +34,7 @@
 #include "worker/core/epoch_output.h"
 #include "worker/core/executor_core_options.h"
 #include "worker/core/gpus/gpu_communicators.h"
-#include "worker/core/gpus/gpu_memories.h"
+#include "worker/core/gpus/rank_gpu_memories.h"
 #include "worker/core/gpus/gpu_runs.h"
 #include "worker/core/left_ranks.h"
 #include "worker/core/liveness/blocked.h"
@@ -67,7 +67,7 @@ class ExecutorEpoch : private WaitJudge {
   NameSlots& names() { return names_; }
   const NameSlots& names() const { return names_; }
   RankRequests& requests() { return requests_; }
-  GpuMemories& memories() { return memories_; }
+  RankGpuMemories& memories() { return memories_; }
   GpuCommunicators& communicators() { return communicators_; }
   GpuRuns& gpu_runs() { return gpu_runs_; }
   ScheduleFollower& schedule() { return schedule_; }
@@ -145,7 +145,7 @@ class ExecutorEpoch : private WaitJudge {
   NameSlots names_;
   RankRequests requests_;
   JobNccl nccl_;
-  GpuMemories memories_;
+  RankGpuMemories memories_;
   GpuCommunicators communicators_;
   GpuRuns gpu_runs_;
   ResultReports results_;

@@ -29,7 +29,7 @@
 #include "proto/coordinator.pb.h"
 #include "worker/core/epoch_info.h"
 #include "worker/core/epoch_output.h"
-#include "worker/core/gpus/gpu_memories.h"
+#include "worker/core/gpus/rank_gpu_memories.h"
 #include "worker/core/operations/sets.h"
 
 namespace maypole::worker {
@@ -48,7 +48,7 @@ class GpuCommunicators {
 
   // All must outlive this object.
   GpuCommunicators(const EpochInfo& info, const JobNccl& nccl,
-                   const GpuMemories& memories, const SetTable& sets,
+                   const RankGpuMemories& memories, const SetTable& sets,
                    EpochOutput* output)
       : info_(info),
         nccl_(nccl),
@@ -86,7 +86,7 @@ class GpuCommunicators {
 
   const EpochInfo& info_;
   const JobNccl& nccl_;
-  const GpuMemories& memories_;
+  const RankGpuMemories& memories_;
   const SetTable& sets_;
   EpochOutput& output_;
   std::map<uint32_t, GpuCommunicator> of_gpus_;  // by number

@@ -27,7 +27,7 @@ absl::Status GpuRuns::ReadTensors(const ReadySlot& ready,
     const uint64_t result_at = gathers ? GpuResultAt(bytes) : bytes;
     const GpuPlace place = UnpackGpuPlace(ready.gpu_places[i]);
     const GpuMemoryId id{entry->set->locals[i], place.number};
-    const GpuMemories::Memory* const memory = memories_.FindOpen(id);
+    const RankGpuMemories::Memory* const memory = memories_.FindOpen(id);
     const bool valid =
         memory != nullptr && memory->gpu == place.gpu &&
         (memory->own

@@ -28,7 +28,7 @@
 #include "worker/core/epoch_info.h"
 #include "worker/core/epoch_output.h"
 #include "worker/core/gpus/gpu_communicators.h"
-#include "worker/core/gpus/gpu_memories.h"
+#include "worker/core/gpus/rank_gpu_memories.h"
 #include "worker/core/left_ranks.h"
 #include "worker/core/operations/ready_slot.h"
 #include "worker/core/operations/runs.h"
@@ -40,7 +40,7 @@ class GpuRuns {
  public:
   // All must outlive this object.
   GpuRuns(const EpochInfo& info, const JobNccl& nccl, const LeftRanks& left,
-          const GpuMemories& memories, GpuCommunicators* communicators,
+          const RankGpuMemories& memories, GpuCommunicators* communicators,
           SlotTable* slots, RunQueue* runs, EpochOutput* output)
       : info_(info),
         nccl_(nccl),
@@ -77,7 +77,7 @@ class GpuRuns {
   const EpochInfo& info_;
   const JobNccl& nccl_;
   const LeftRanks& left_;
-  const GpuMemories& memories_;
+  const RankGpuMemories& memories_;
   GpuCommunicators& communicators_;
   SlotTable& slots_;
   RunQueue& runs_;

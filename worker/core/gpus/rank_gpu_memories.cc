@@ -1,4 +1,4 @@
-#include "worker/core/gpus/gpu_memories.h"
+#include "worker/core/gpus/rank_gpu_memories.h"
 
 #include <algorithm>
 #include <utility>
@@ -9,8 +9,8 @@
 
 namespace maypole::worker {
 
-absl::Status GpuMemories::OnRequest(const LocalMember& member,
-                                    const session::GpuMemoryRequest& request) {
+absl::Status RankGpuMemories::OnRequest(
+    const LocalMember& member, const session::GpuMemoryRequest& request) {
   const auto local = static_cast<uint32_t>(member.local_rank);
   uint32_t& last = requests_[local];
   const auto sharing = static_cast<session::GpuSharing>(request.sharing);
@@ -39,8 +39,8 @@ absl::Status GpuMemories::OnRequest(const LocalMember& member,
   return absl::OkStatus();
 }
 
-void GpuMemories::OnOpened(GpuMemoryId id,
-                           const absl::StatusOr<OpenedGpuMemory>& opened) {
+void RankGpuMemories::OnOpened(GpuMemoryId id,
+                               const absl::StatusOr<OpenedGpuMemory>& opened) {
   const auto it = memories_.find(id);
   if (it == memories_.end()) return;  // its rank has left
   auto reply = session::Make<session::GpuMemoryReply>();
@@ -61,7 +61,7 @@ void GpuMemories::OnOpened(GpuMemoryId id,
   output_.Add(ReplyClient{it->second.client, reply});
 }
 
-void GpuMemories::Report(uint32_t local, const Memory& memory) {
+void RankGpuMemories::Report(uint32_t local, const Memory& memory) {
   uint64_t bytes = 0;
   for (auto it = memories_.lower_bound({local, 0});
        it != memories_.end() && it->first.local == local; ++it) {
@@ -79,7 +79,7 @@ void GpuMemories::Report(uint32_t local, const Memory& memory) {
   output_.Send(std::move(message));
 }
 
-std::string GpuMemories::SharesText(const std::string& uuid) const {
+std::string RankGpuMemories::SharesText(const std::string& uuid) const {
   std::map<int, uint64_t> bytes;  // by rank
   for (const auto& [id, memory] : memories_) {
     if (memory.open && memory.uuid == uuid) bytes[memory.rank] += memory.bytes;
@@ -92,7 +92,7 @@ std::string GpuMemories::SharesText(const std::string& uuid) const {
   return text;
 }
 
-void GpuMemories::Forget(uint32_t local) {
+void RankGpuMemories::Forget(uint32_t local) {
   const auto end = memories_.upper_bound({local, kMaxGpuMemories});
   const auto begin = memories_.lower_bound({local, 0});
   if (begin == end) return;
@@ -100,18 +100,18 @@ void GpuMemories::Forget(uint32_t local) {
   output_.Add(CloseGpuMemories{local});
 }
 
-void GpuMemories::OnRecovered() {
+void RankGpuMemories::OnRecovered() {
   for (const auto& [id, memory] : memories_) {
     if (memory.open) Report(id.local, memory);
   }
 }
 
-const GpuMemories::Memory* GpuMemories::FindOpen(GpuMemoryId id) const {
+const RankGpuMemories::Memory* RankGpuMemories::FindOpen(GpuMemoryId id) const {
   const auto it = memories_.find(id);
   return it != memories_.end() && it->second.open ? &it->second : nullptr;
 }
 
-std::optional<ClientId> GpuMemories::ClientOf(uint32_t local) const {
+std::optional<ClientId> RankGpuMemories::ClientOf(uint32_t local) const {
   const auto it = memories_.lower_bound({local, 0});
   if (it == memories_.end() || it->first.local != local) return std::nullopt;
   return it->second.client;
@@ -119,7 +119,7 @@ std::optional<ClientId> GpuMemories::ClientOf(uint32_t local) const {
 
 // --- Ranks that call NCCL themselves -----------------------------------------
 
-absl::StatusOr<OpenedGpuMemory> GpuMemories::OwnGpu(
+absl::StatusOr<OpenedGpuMemory> RankGpuMemories::OwnGpu(
     const LocalMember& member, const session::GpuMemoryRequest& request) {
   if (!nccl_.enabled) {
     return absl::UnavailableError(
@@ -145,12 +145,12 @@ absl::StatusOr<OpenedGpuMemory> GpuMemories::OwnGpu(
       absl::StrCat("a job may use ", kMaxGpus, " GPUs of a node"));
 }
 
-bool GpuMemories::AnyIsOwn(const std::vector<GpuTensor>& tensors) const {
+bool RankGpuMemories::AnyIsOwn(const std::vector<GpuTensor>& tensors) const {
   return std::any_of(tensors.begin(), tensors.end(),
                      [&](const GpuTensor& t) { return IsOwn(t); });
 }
 
-bool GpuMemories::RanksCanRun(const std::vector<GpuTensor>& tensors) const {
+bool RankGpuMemories::RanksCanRun(const std::vector<GpuTensor>& tensors) const {
   return !tensors.empty() && GpusOf(tensors).size() == tensors.size() &&
          std::all_of(tensors.begin(), tensors.end(),
                      [&](const GpuTensor& t) { return IsOwn(t); });

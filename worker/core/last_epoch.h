@@ -1,9 +1,9 @@
-// EpochRecord: what a coordinator that replaces another must learn of the last
+// LastEpoch: what a coordinator that replaces another must learn of the last
 // epoch of this node, and how it has ended here (docs/recovery.md).
 //
 // Thread contract: not synchronized; no I/O, no clock.
-#ifndef MAYPOLE_WORKER_CORE_EPOCH_RECORD_H_
-#define MAYPOLE_WORKER_CORE_EPOCH_RECORD_H_
+#ifndef MAYPOLE_WORKER_CORE_LAST_EPOCH_H_
+#define MAYPOLE_WORKER_CORE_LAST_EPOCH_H_
 
 #include <cstdint>
 #include <optional>
@@ -16,7 +16,7 @@
 
 namespace maypole::worker {
 
-class EpochRecord {
+class LastEpoch {
  public:
   void Begin(const proto::EpochStart& start);
   // Takes the decisions in any message of the coordinator.
@@ -56,4 +56,4 @@ class EpochRecord {
 
 }  // namespace maypole::worker
 
-#endif  // MAYPOLE_WORKER_CORE_EPOCH_RECORD_H_
+#endif  // MAYPOLE_WORKER_CORE_LAST_EPOCH_H_

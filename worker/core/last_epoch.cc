@@ -1,8 +1,8 @@
-#include "worker/core/epoch_record.h"
+#include "worker/core/last_epoch.h"
 
 namespace maypole::worker {
 
-void EpochRecord::Begin(const proto::EpochStart& start) {
+void LastEpoch::Begin(const proto::EpochStart& start) {
   start_ = start;
   decisions_.BeginEpoch();
   end_.reset();
@@ -14,15 +14,15 @@ void EpochRecord::Begin(const proto::EpochStart& start) {
   connected_ = start.nodes_size() == 1;
 }
 
-void EpochRecord::AddGone(const proto::ExecutorMessage& message) {
+void LastEpoch::AddGone(const proto::ExecutorMessage& message) {
   if (epoch() != 0 && message.epoch() == epoch()) gone_.push_back(message);
 }
 
-void EpochRecord::End(const absl::Status& why) {
+void LastEpoch::End(const absl::Status& why) {
   if (!end_ && epoch() != 0) end_ = why;
 }
 
-bool EpochRecord::FillState(proto::NodeState* state) const {
+bool LastEpoch::FillState(proto::NodeState* state) const {
   decisions_.Write(state);
   if (epoch() == 0) return false;
   *state->mutable_start() = start_;

@@ -1,5 +1,5 @@
-// GpuMemories: memory of GPUs that this node's ranks share with their executor,
-// and the GPUs of ranks that call NCCL themselves.
+// RankGpuMemories: memory of GPUs that this node's ranks share with their
+// executor, and the GPUs of ranks that call NCCL themselves.
 //
 // Purpose: checks the ranks' requests, has memory opened, numbers the own GPUs
 // of ranks (session::GpuSharing::kOwn), and tells the coordinator which rank
@@ -8,8 +8,8 @@
 // Thread contract: not synchronized; no I/O, no clock.
 //
 // Invariant: a rank's requests count from 1 without gaps.
-#ifndef MAYPOLE_WORKER_CORE_GPUS_GPU_MEMORIES_H_
-#define MAYPOLE_WORKER_CORE_GPUS_GPU_MEMORIES_H_
+#ifndef MAYPOLE_WORKER_CORE_GPUS_RANK_GPU_MEMORIES_H_
+#define MAYPOLE_WORKER_CORE_GPUS_RANK_GPU_MEMORIES_H_
 
 #include <array>
 #include <cstdint>
@@ -36,7 +36,7 @@ struct JobNccl {
   uint64_t host = 0;  // proto::RankGpu.nccl_host
 };
 
-class GpuMemories {
+class RankGpuMemories {
  public:
   struct Memory {
     ClientId client = 0;
@@ -49,7 +49,7 @@ class GpuMemories {
   };
 
   // Both must outlive this object.
-  GpuMemories(const JobNccl& nccl, EpochOutput* output)
+  RankGpuMemories(const JobNccl& nccl, EpochOutput* output)
       : nccl_(nccl), output_(*output) {}
 
   // An error concerns the rank, which has broken the protocol.
@@ -94,4 +94,4 @@ class GpuMemories {
 
 }  // namespace maypole::worker
 
-#endif  // MAYPOLE_WORKER_CORE_GPUS_GPU_MEMORIES_H_
+#endif  // MAYPOLE_WORKER_CORE_GPUS_RANK_GPU_MEMORIES_H_
