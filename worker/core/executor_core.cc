@@ -17,10 +17,6 @@ constexpr int kMaxFailedStarts = 3;
 
 }  // namespace
 
-std::string ExecutorCore::NodeText() const {
-  return absl::StrCat("node ", options_.node, " (host ", options_.host, ")");
-}
-
 std::string ExecutorCore::RankText(const LocalMember& m) const {
   return absl::StrCat("rank ", m.rank, " (pid ", m.pid, ", host ",
                       m.host.empty() ? options_.host : m.host, ", node ",
@@ -497,8 +493,9 @@ bool ExecutorCore::OnBoardCreated(const absl::Status& status) {
   }
   const absl::Status why(
       status.code(),
-      absl::StrCat(NodeText(),
-                   " cannot make the job's shared memory: ", status.message()));
+      absl::StrCat(
+          "node ", options_.node, " (host ", options_.host,
+          ") cannot make the job's shared memory: ", status.message()));
   SendFailed(epoch_number(), why);
   FailStart(why);
   return false;
@@ -571,8 +568,9 @@ void ExecutorCore::OnRunFree(uint32_t record) {
 }
 
 void ExecutorCore::OnBoardFull(const absl::Status& status) {
-  FailEpochHere(absl::Status(status.code(),
-                             absl::StrCat(NodeText(), ": ", status.message())));
+  FailEpochHere(absl::Status(
+      status.code(), absl::StrCat("node ", options_.node, " (host ",
+                                  options_.host, "): ", status.message())));
 }
 
 void ExecutorCore::OnGpuMemoryOpened(
@@ -602,9 +600,10 @@ void ExecutorCore::OnGpuRunEnded(const GpuRun& run,
 
 bool ExecutorCore::OnNetworkFailed(const absl::Status& status) {
   if (phase_ != Phase::kRunning || give_up_ms_) return false;
-  AwaitCause(absl::Status(status.code(),
-                          absl::StrCat("the network between nodes failed on ",
-                                       NodeText(), ": ", status.message())));
+  AwaitCause(absl::Status(
+      status.code(),
+      absl::StrCat("the network between nodes failed on node ", options_.node,
+                   " (host ", options_.host, "): ", status.message())));
   return true;
 }
 

@@ -206,7 +206,6 @@ class ExecutorCore {
     return epoch_ && phase_ != Phase::kReady ? epoch_->info().epoch : 0;
   }
   std::string RankText(const LocalMember& m) const;
-  std::string NodeText() const;  // "node n1 (host b)"
   // Returns the client's member in the running epoch, or null.
   const LocalMember* RunningMember(ClientId client) const;
   // Calls absl::Status event(ExecutorEpoch&) if an epoch runs; an error ends
