@@ -97,10 +97,23 @@ bool CoordinatorEpoch::SendsInputs() const {
          config_.checksums == ChecksumMode::kOff;
 }
 
+void CoordinatorEpoch::SetWanted(uint32_t new_ranks, uint32_t leaving) {
+  const std::pair wanted(new_ranks, leaving);
+  if (wanted == wanted_ || departures_.AllLeft()) return;
+  wanted_ = wanted;
+  proto::CoordinatorMessage m;
+  m.mutable_membership_wanted()->set_new_ranks(new_ranks);
+  m.mutable_membership_wanted()->set_leaving(leaving);
+  for (size_t i = 0; i < nodes_.members().size(); ++i) {
+    if (!departures_.LiveRanks(i).empty()) nodes_.SendUncounted(i, m);
+  }
+}
+
 void CoordinatorEpoch::Restore(
     const std::vector<const proto::NodeState*>& states,
     const std::set<uint32_t>& left, uint64_t last_decision) {
   nodes_.SetLastDecision(last_decision);
+  wanted_.reset();
   std::map<uint64_t, const proto::Decision*> decisions;
   const proto::NodeState* newest = nullptr;  // knows all process sets
   uint32_t joins = 0;

@@ -88,6 +88,9 @@ class CoordinatorEpoch {
   std::optional<Time> Deadline() const;
   // The rank has left cleanly.
   void OnRankLeft(uint32_t rank);
+  // Of an elastic job: how many ranks want to enter or leave. Tells the nodes
+  // that have ranks, if that has changed.
+  void SetWanted(uint32_t new_ranks, uint32_t leaving);
   // Sends EpochEnd(ABORTED) to all connected nodes.
   void End(const std::string& message);
 
@@ -166,6 +169,8 @@ class CoordinatorEpoch {
   ResultMonitor results_;
   TimelineRelay timeline_;
   JobStats stats_;
+  // As sent: new ranks, leaving. Unknown after Restore().
+  std::optional<std::pair<uint32_t, uint32_t>> wanted_ = std::pair(0u, 0u);
 };
 
 }  // namespace maypole::coordinator

@@ -27,23 +27,14 @@ const char* Name(Job::State state) {
   return "";
 }
 
-// Of an epoch that another coordinator has begun.
-Config ConfigOf(Config config, const proto::EpochStart& start) {
-  config.fusion_threshold = start.fusion_threshold();
-  config.stall_check = std::chrono::milliseconds(start.stall_check_ms());
-  config.stall_shutdown = std::chrono::milliseconds(start.stall_shutdown_ms());
-  config.checksums =
-      static_cast<ChecksumMode>(std::min(start.checksums(), kMostChecksumMode));
-  return config;
-}
-
 }  // namespace
 
 Job::Job(std::string id, const Config& config, JobOutput* output)
     : config_(config),
       nodes_(std::move(id), config.versions, output),
       start_(&nodes_, config.start_timeout),
-      elastic_(config.elastic_settle, config.start_timeout) {}
+      elastic_(config.elastic_settle, config.start_timeout),
+      recovery_(config, &nodes_) {}
 
 void Job::Join(Time now, SessionId session, Node node) {
   if (empty()) seen_since_ = now;
@@ -51,7 +42,7 @@ void Job::Join(Time now, SessionId session, Node node) {
 }
 
 bool Job::Needs(SessionId session) const {
-  if (recovery_ && recovery_->Has(session)) return true;
+  if (recovery_.Has(session)) return true;
   return start_.gathering().Find(session) != nullptr ||
          elastic_.Waits(session) || !LiveRanks(session).empty();
 }
@@ -263,7 +254,8 @@ absl::Status Job::OnFailed(SessionId session, uint64_t epoch,
 }
 
 absl::Status Job::CheckEpoch(uint64_t epoch) const {
-  if (epoch <= std::max(nodes_.epoch(), said_epoch_)) return absl::OkStatus();
+  if (epoch <= std::max(nodes_.epoch(), recovery_.last_epoch_said()))
+    return absl::OkStatus();
   return InvalidArgument("a message of epoch ", epoch,
                          ", the job's last epoch is ", nodes_.epoch());
 }
@@ -312,13 +304,14 @@ bool Job::Refuses(SessionId session, bool elastic) {
 }
 
 void Job::StartIfComplete() {
-  if (epoch_ != nullptr || recovery_ || !start_.gathering().Complete()) return;
+  if (epoch_ != nullptr || recovery_.active() || !start_.gathering().Complete())
+    return;
   const uint32_t size = start_.gathering().size();
   Begin(start_.Take(), size);
 }
 
 void Job::Begin(std::vector<NodeMember> members, uint32_t size) {
-  nodes_.SetEpoch(std::max(nodes_.epoch(), said_epoch_) + 1);
+  nodes_.SetEpoch(std::max(nodes_.epoch(), recovery_.last_epoch_said()) + 1);
   const Config config = StartConfig(config_, members, &nodes_);
   const EpochSize sizes = {size, elastic_.min_size(), elastic_.max_size()};
   epoch_ = std::make_unique<CoordinatorEpoch>(
@@ -333,11 +326,10 @@ void Job::Begin(std::vector<NodeMember> members, uint32_t size) {
 
 void Job::StartElastic() {
   // The new epoch gets a number that none of its processes has seen before.
-  nodes_.SetEpoch(
-      std::max({nodes_.epoch(), said_epoch_, elastic_.LastEpochSaid()}));
+  nodes_.SetEpoch(std::max(
+      {nodes_.epoch(), recovery_.last_epoch_said(), elastic_.LastEpochSaid()}));
   std::vector<NodeMember> members = elastic_.Begin(nodes_.epoch() + 1);
   SortByRank(&members);
-  wanted_ = {};
   uint32_t size = 0;
   for (const NodeMember& m : members) {
     size += static_cast<uint32_t>(m.ranks.size());
@@ -346,7 +338,7 @@ void Job::StartElastic() {
 }
 
 void Job::OnElasticTime(Time now) {
-  if (!elastic_.active() || recovery_) return;
+  if (!elastic_.active() || recovery_.active()) return;
   const Elastic::Verdict verdict =
       elastic_.OnTime(now, epoch_ != nullptr, RunningText());
   if (!verdict.left_behind.empty()) {
@@ -370,20 +362,7 @@ void Job::OnElasticTime(Time now) {
 
 void Job::SendWanted() {
   if (!IsElasticEpoch()) return;
-  const std::pair<uint32_t, uint32_t> wanted(elastic_.NewRanksWanted(),
-                                             elastic_.Leaving());
-  if (wanted == wanted_ || epoch_->departures().AllLeft()) return;
-  wanted_ = wanted;
-  proto::CoordinatorMessage m;
-  m.set_epoch(nodes_.epoch());
-  m.mutable_membership_wanted()->set_new_ranks(wanted.first);
-  m.mutable_membership_wanted()->set_leaving(wanted.second);
-  for (const NodeMember& member : epoch_->nodes().members()) {
-    if (!nodes_.Has(member.session) || LiveRanks(member.session).empty()) {
-      continue;
-    }
-    nodes_.out.messages.emplace_back(member.session, m);
-  }
+  epoch_->SetWanted(elastic_.NewRanksWanted(), elastic_.Leaving());
 }
 
 std::string Job::RunningText() const {
@@ -399,110 +378,20 @@ std::string Job::RunningText() const {
   return out;
 }
 
-// --- A coordinator before this one (recovery.h) ------------------------------
-
-void Job::Await(Time now, SessionId session, const std::string& node) {
-  if (!recovery_) {
-    // A job that has gone on without this node does not stop for it.
-    if (nodes_.epoch() > 0 || recovered_) return;
-    recovery_.emplace(now + config_.resume_timeout);
-  }
-  recovery_->Await(now, session, node);
-}
+// --- A coordinator before this one ------------------------------------------
 
 absl::Status Job::OnNodeState(SessionId session,
                               const proto::NodeState& state) {
-  if (!recovery_ || !recovery_->Has(session)) {
-    if (absl::Status s = CheckNodeState(state); !s.ok()) return s;
-    TellTooLate(session, state);
-    return absl::OkStatus();
-  }
-  absl::Status status = recovery_->Take(session, state);
+  absl::Status status = recovery_.Take(session, state);
   if (status.ok()) FinishRecoveryIfComplete();
   return status;
 }
 
-void Job::FinishRecoveryIfComplete() {
-  if (recovery_ && recovery_->Complete()) FinishRecovery();
-}
-
 void Job::FinishRecovery() {
-  const Recovery recovery = *std::exchange(recovery_, std::nullopt);
-  recovered_ = true;
-  decisions_ = std::max(decisions_, recovery.LastDecision());
-  const auto last = recovery.LastEpoch(SecondsText(config_.resume_timeout));
-  if (last) nodes_.SetEpoch(std::max(nodes_.epoch(), last->start.epoch()));
-  if (last && !last->members.front().clients.empty()) {
-    elastic_.Restore(last->start, last->members);
-    wanted_ = {UINT32_MAX, UINT32_MAX};  // the nodes may have been told any
-  }
-  const bool all_left = last && last->left.size() == last->start.size();
-  const bool runs = last && last->over.empty() && !all_left;
-  std::string over = "all ranks have left";
-  if (runs) {
-    over = absl::StrCat("the job has gone on without this node, in epoch ",
-                        last->start.epoch());
-  } else if (last && !last->over.empty()) {
-    over = last->over;
-  }
-  std::vector<SessionId> told;
-  if (runs) told = ContinueEpoch(*last);
-  for (const SessionId session : recovery.Sessions()) {
-    const proto::NodeState* state = recovery.StateOf(session);
-    // Without a state, the node is told when it sends it.
-    if (state == nullptr ||
-        std::find(told.begin(), told.end(), session) != told.end()) {
-      continue;
-    }
-    if (state->has_start() && !state->has_end()) {
-      nodes_.SendEpochOver(session, state->start().epoch(), over);
-    }
-    nodes_.SendRecovered(session);
-  }
-  nodes_.Info("job_recovered", " nodes=", recovery.Sessions().size(),
-              " running=", runs ? 1 : 0);
-  if (!last || last->over.empty()) return;
-  nodes_.Warn("epoch_end", " reason=", LogValue(last->over));
-}
-
-std::vector<SessionId> Job::ContinueEpoch(const Recovery::Epoch& last) {
-  std::vector<SessionId> told;
-  std::vector<const proto::NodeState*> states(last.members.size(), nullptr);
-  static const proto::NodeState kHasNotStarted;
-  for (size_t i = 0; i < last.members.size(); ++i) {
-    const SessionId session = last.members[i].session;
-    // A node that has dropped the epoch has no part in it any more.
-    if (session == 0 ||
-        (last.states[i] != nullptr && last.states[i]->has_end())) {
-      continue;
-    }
-    states[i] = last.states[i] != nullptr ? last.states[i] : &kHasNotStarted;
-    if (last.states[i] == nullptr) nodes_.CountStart(session);
-    told.push_back(session);
-  }
-  std::vector<NodeMember> members = last.members;
-  for (NodeMember& m : members) {
-    if (m.session != 0) m.versions = nodes_[m.session].versions;
-  }
-  const proto::EpochStart& start = last.start;
-  epoch_ = std::make_unique<CoordinatorEpoch>(
-      start.epoch(),
-      EpochSize{start.size(), start.min_size(), start.max_size()},
-      std::move(members), ConfigOf(config_, start), id(), &nodes_.out);
-  epoch_->Restore(states, last.left, decisions_);
-  return told;
-}
-
-void Job::TellTooLate(SessionId session, const proto::NodeState& state) {
-  said_epoch_ = std::max(said_epoch_, state.start().epoch());
-  if (state.has_start() && !state.has_end()) {
-    nodes_.SendEpochOver(
-        session, state.start().epoch(),
-        absl::StrCat("node ", nodes_[session].node,
-                     " came back too late after the coordinator had been "
-                     "replaced"));
-  }
-  nodes_.SendRecovered(session);
+  JobRecovery::Result result = recovery_.Finish(&decisions_);
+  epoch_ = std::move(result.epoch);
+  if (!result.last || result.last->members.front().clients.empty()) return;
+  elastic_.Restore(result.last->start, result.last->members);
 }
 
 // --- Ends --------------------------------------------------------------------
@@ -521,8 +410,8 @@ void Job::LoseMember(SessionId session, const std::string& how) {
       waiting == nullptr ? std::string() : ExecutorText(node, waiting->ranks),
       how);
   elastic_.OnLost(session);
-  if (recovery_) {
-    recovery_->Forget(session, how);
+  if (recovery_.active()) {
+    recovery_.Forget(session, how);
     return FinishRecoveryIfComplete();
   }
   if (epoch_ == nullptr) return;
@@ -572,16 +461,19 @@ std::optional<Time> Job::Deadline() const {
   const auto consider = [&next](const std::optional<Time>& time) {
     if (time && (!next || *time < *next)) next = time;
   };
-  if (recovery_) consider(recovery_->deadline());
+  consider(recovery_.Deadline());
   if (epoch_ != nullptr) consider(epoch_->Deadline());
-  if (elastic_.active() && !recovery_) {
+  if (elastic_.active() && !recovery_.active()) {
     consider(elastic_.Deadline(epoch_ != nullptr));
   }
   return next;
 }
 
 void Job::OnTime(Time now) {
-  if (recovery_ && recovery_->deadline() <= now) FinishRecovery();
+  if (const auto deadline = recovery_.Deadline();
+      deadline && *deadline <= now) {
+    FinishRecovery();
+  }
   if (epoch_ != nullptr) epoch_->OnTime(now);
   EndIfDecided();
   OnElasticTime(now);

@@ -31,10 +31,10 @@
 #include "absl/status/status.h"
 #include "coordinator/core/actions.h"
 #include "coordinator/core/coordinator_epoch.h"
+#include "coordinator/core/job_recovery.h"
 #include "coordinator/core/membership/elastic.h"
 #include "coordinator/core/membership/fixed_start.h"
 #include "coordinator/core/membership/job_nodes.h"
-#include "coordinator/core/recovery/recovery.h"
 #include "proto/admin.pb.h"
 #include "proto/coordinator.pb.h"
 
@@ -53,14 +53,13 @@ class Job {
   // Adds a new executor. The caller has checked that no other executor uses the
   // node's name.
   void Join(Time now, SessionId session, Node node);
-  // The executor had a session with a coordinator before this one, and will
-  // tell what it knows.
-  void Await(Time now, SessionId session, const std::string& node);
-  // Until this is false, Handle() takes nothing but NodeState.
-  bool recovering() const { return recovery_.has_value(); }
-  void PostponeRecovery(Time deadline) {
-    if (recovery_) recovery_->Postpone(deadline);
+  // As JobRecovery's.
+  void Await(Time now, SessionId session, const std::string& node) {
+    recovery_.Await(now, session, node);
   }
+  // Until this is false, Handle() takes nothing but NodeState.
+  bool recovering() const { return recovery_.active(); }
+  void PostponeRecovery(Time deadline) { recovery_.Postpone(deadline); }
   std::optional<SessionId> SessionOf(const std::string& node) const {
     return nodes_.SessionOf(node);
   }
@@ -145,11 +144,10 @@ class Job {
   std::string RunningText() const;
 
   // --- A coordinator before this one -----------------------------------------
-  void FinishRecoveryIfComplete();
+  void FinishRecoveryIfComplete() {
+    if (recovery_.Complete()) FinishRecovery();
+  }
   void FinishRecovery();
-  // Returns the sessions that were told.
-  std::vector<SessionId> ContinueEpoch(const Recovery::Epoch& last);
-  void TellTooLate(SessionId session, const proto::NodeState& state);
 
   void LoseMember(SessionId session, const std::string& how);
   // Ends the epoch if it has found a reason to end.
@@ -163,12 +161,9 @@ class Job {
   JobNodes nodes_;
   FixedStart start_;
   Elastic elastic_;
-  std::pair<uint32_t, uint32_t> wanted_;  // as sent: new ranks, leaving
+  JobRecovery recovery_;
   std::unique_ptr<CoordinatorEpoch> epoch_;
-  uint64_t said_epoch_ = 0;  // a greater one of a node that came back too late
-  uint64_t decisions_ = 0;   // number of the last one, of all epochs before
-  std::optional<Recovery> recovery_;
-  bool recovered_ = false;              // there was a recovery_
+  uint64_t decisions_ = 0;  // number of the last one, of all epochs before
   std::optional<std::string> aborted_;  // the message for the ranks
   std::pair<State, uint64_t> seen_;     // the last noted state, and its epoch
   Time seen_since_{};
