@@ -18,6 +18,11 @@
 
 #include "common/system/fd.h"
 
+#ifdef __SANITIZE_THREAD__
+// A child here starts a thread, while this process may have several.
+extern "C" const char* __tsan_default_options() { return "die_after_fork=0"; }
+#endif
+
 namespace maypole {
 namespace {
 

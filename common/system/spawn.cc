@@ -189,6 +189,14 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
+#ifdef __SANITIZE_THREAD__
+// ThreadSanitizer's clone() takes the child, which has this process's memory,
+// for one with a copy: in this process, no thread could start after it.
+extern "C" int __clone(int (*run)(void*), void* stack_end, int flags,
+                       void* argument, ...);
+#define clone __clone
+#endif
+
 // Returns the child's pid, or -1 with errno set. *pidfd stays -1 on kernels
 // that have none; those before 5.2 ignore CLONE_PIDFD, others refuse it.
 pid_t Clone(ChildSetup* setup, std::byte* stack_end, bool watched, int* pidfd) {

@@ -20,28 +20,42 @@
 namespace maypole::launcher {
 namespace {
 
-// The process id of the parent of `pid`, -1 if `pid` is gone, and its state.
-pid_t ParentOf(const char* pid, char* state) {
+// Of /proc/PID/stat.
+struct ProcessStat {
+  pid_t parent = -1;  // -1: there is no such process
+  char state = 0;     // of its first thread
+  int threads = 0;    // that have not ended, and the first one
+};
+
+ProcessStat StatOf(const char* pid) {
   char path[64];
   snprintf(path, sizeof path, "/proc/%s/stat", pid);
   FILE* file = fopen(path, "re");
-  if (file == nullptr) return -1;
+  if (file == nullptr) return {};
   char text[512] = {};
   size_t n = fread(text, 1, sizeof text - 1, file);
   fclose(file);
   text[n] = 0;
-  // "pid (name) state ppid": the name may hold spaces and brackets.
+  // "pid (name) state ppid ...": the name may hold spaces and brackets. The
+  // number of threads is the 20th.
   const char* bracket = strrchr(text, ')');
-  int parent = -1;
-  if (bracket == nullptr || sscanf(bracket + 1, " %c %d", state, &parent) != 2)
-    return -1;
-  return parent;
+  ProcessStat stat;
+  if (bracket == nullptr ||
+      sscanf(bracket + 1,
+             " %c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d "
+             "%*d %d",
+             &stat.state, &stat.parent, &stat.threads) != 3) {
+    return {};
+  }
+  return stat;
 }
 
+// With all its threads: until then it cannot be reaped, and its children are
+// its own.
 bool IsDead(pid_t pid) {
-  char state = 0;
-  return ParentOf(std::to_string(pid).c_str(), &state) < 0 || state == 'Z' ||
-         state == 'X';
+  const ProcessStat stat = StatOf(std::to_string(pid).c_str());
+  return stat.parent < 0 ||
+         ((stat.state == 'Z' || stat.state == 'X') && stat.threads <= 1);
 }
 
 std::vector<pid_t> ChildrenOf(pid_t parent) {
@@ -50,8 +64,7 @@ std::vector<pid_t> ChildrenOf(pid_t parent) {
   if (proc == nullptr) return children;
   while (dirent* entry = readdir(proc)) {
     if (entry->d_name[0] < '0' || entry->d_name[0] > '9') continue;
-    char state = 0;
-    if (ParentOf(entry->d_name, &state) == parent) {
+    if (StatOf(entry->d_name).parent == parent) {
       children.push_back(atoi(entry->d_name));
     }
   }

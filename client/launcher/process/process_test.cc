@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <thread>
 
 namespace maypole::launcher {
 namespace {
@@ -34,6 +36,31 @@ TEST(KillDescendants, ALimitCountsFromTheLastProcessThatWasFound) {
   close(ends[1]);
   char byte;
   for (int i = 0; i < kLength; ++i) ASSERT_EQ(read(ends[0], &byte, 1), 1);
+  ASSERT_TRUE(KillDescendants({}, milliseconds(200)).empty());
+  EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "somebody is left";
+  EXPECT_EQ(read(ends[0], &byte, 1), 0) << "somebody lives";
+  close(ends[0]);
+}
+
+// The process counts as dead in /proc, and is not: another thread of it runs,
+// to which its child belongs.
+TEST(KillDescendants, AProcessWithoutItsFirstThread) {
+  ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const pid_t pid = fork();
+  ASSERT_GE(pid, 0);
+  if (pid == 0) {
+    std::thread([&] {
+      fork();
+      if (write(ends[1], "x", 1) != 1) _exit(1);
+      while (true) pause();
+    }).detach();
+    syscall(SYS_exit, 0);  // of this thread alone
+  }
+  close(ends[1]);
+  char byte;
+  for (int i = 0; i < 2; ++i) ASSERT_EQ(read(ends[0], &byte, 1), 1);
   ASSERT_TRUE(KillDescendants({}, milliseconds(200)).empty());
   EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "somebody is left";
   EXPECT_EQ(read(ends[0], &byte, 1), 0) << "somebody lives";

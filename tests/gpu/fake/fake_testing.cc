@@ -83,8 +83,10 @@ void FakeTest::SetUp() {
   ASSERT_EQ(cuda().cuDevicePrimaryCtxRetain(&context_, 0), CUDA_SUCCESS);
   ASSERT_EQ(cuda().cuCtxPushCurrent(context_), CUDA_SUCCESS);
   stream_ = NewStream();
-  ASSERT_EQ(cuda().cuMemHostAlloc(&released_, sizeof(uint64_t), 0),
+  void* flags = nullptr;
+  ASSERT_EQ(cuda().cuMemHostAlloc(&flags, kMostHolds * sizeof(*released_), 0),
             CUDA_SUCCESS);
+  released_ = static_cast<uint64_t*>(flags);
 }
 
 void FakeTest::TearDown() {
@@ -121,11 +123,15 @@ CUfunction FakeTest::Kernel(const char* name) {
 }
 
 void FakeTest::Hold(CUstream stream) {
-  Launch(Kernel("fake_wait"), stream, reinterpret_cast<CUdeviceptr>(released_));
+  ASSERT_LT(holds_, kMostHolds);
+  Launch(Kernel("fake_wait"), stream,
+         reinterpret_cast<CUdeviceptr>(&released_[holds_++]));
 }
 
 void FakeTest::Release() {
-  std::atomic_ref(*static_cast<uint64_t*>(released_)).store(1);
+  for (size_t i = 0; i < holds_; ++i) {
+    std::atomic_ref(released_[i]).store(1);
+  }
 }
 
 void FakeTest::Delay(CUstream stream, unsigned milliseconds) {

@@ -57,7 +57,7 @@ class FakeTest : public testing::Test {
   CUstream NewStream(unsigned flags = CU_STREAM_NON_BLOCKING);
   CUevent NewEvent(unsigned flags = CU_EVENT_DISABLE_TIMING);
   CUfunction Kernel(const char* name);
-  // The stream goes on after Release().
+  // The stream goes on after the next Release(). At most kMostHolds in a test.
   void Hold(CUstream stream);
   void Release();
   // Has the stream do work that takes at least this long.
@@ -66,7 +66,9 @@ class FakeTest : public testing::Test {
  private:
   CUcontext context_ = nullptr;
   CUstream stream_ = nullptr;
-  void* released_ = nullptr;  // a flag in pinned memory
+  static constexpr size_t kMostHolds = 64;
+  uint64_t* released_ = nullptr;  // a flag of each Hold(), in pinned memory
+  size_t holds_ = 0;
 };
 
 }  // namespace maypole::cuda::fake
