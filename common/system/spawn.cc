@@ -189,19 +189,17 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
-#ifdef __SANITIZE_THREAD__
-// ThreadSanitizer's clone() takes the child, which has this process's memory,
-// for one with a copy: in this process, no thread could start after it.
-extern "C" int __clone(int (*run)(void*), void* stack_end, int flags,
-                       void* argument, ...);
-#define clone __clone
-#endif
-
 // Returns the child's pid, or -1 with errno set. *pidfd stays -1 on kernels
 // that have none; those before 5.2 ignore CLONE_PIDFD, others refuse it.
 pid_t Clone(ChildSetup* setup, std::byte* stack_end, bool watched, int* pidfd) {
   // CLONE_VFORK: this thread sleeps until the child runs its program.
+#ifdef __SANITIZE_THREAD__
+  // It takes every child for one with a copy of the memory, and would then think
+  // of this process that it has no other threads.
+  constexpr int kFlags = CLONE_VFORK | SIGCHLD;
+#else
   constexpr int kFlags = CLONE_VM | CLONE_VFORK | SIGCHLD;
+#endif
   if (watched) {
     const pid_t pid =
         clone(&ChildSetup::Run, stack_end, kFlags | CLONE_PIDFD, setup, pidfd);
