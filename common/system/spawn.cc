@@ -194,8 +194,8 @@ class SignalsBlocked {
 pid_t Clone(ChildSetup* setup, std::byte* stack_end, bool watched, int* pidfd) {
   // CLONE_VFORK: this thread sleeps until the child runs its program.
 #ifdef __SANITIZE_THREAD__
-  // It takes every child for one with a copy of the memory, and would then think
-  // of this process that it has no other threads.
+  // ThreadSanitizer takes every child for one with a copy of the memory, and
+  // would think of this process that it has no other threads.
   constexpr int kFlags = CLONE_VFORK | SIGCHLD;
 #else
   constexpr int kFlags = CLONE_VM | CLONE_VFORK | SIGCHLD;
