@@ -36,6 +36,11 @@ TEST(NodeTreeTest, EachNodeHasOneParentAndFewChildren) {
 class RelaysTest : public ExecutorCoreTest {
  protected:
   void Start(uint32_t self, uint32_t fan_out = 2) {
+    Connect(self, fan_out);
+    core_.OnBoardCreated(absl::OkStatus());
+  }
+  // Until the board is being created.
+  void Connect(uint32_t self, uint32_t fan_out = 2) {
     const int first = static_cast<int>(2 * self);
     core_.OnClient(1, MakeHello(first, 8, 0, 2), 1000);
     core_.OnClient(2, MakeHello(first + 1, 8, 1, 2), 1001);
@@ -50,7 +55,6 @@ class RelaysTest : public ExecutorCoreTest {
     core_.OnCoordinator(m);
     core_.OnBackendConnected(absl::OkStatus());
     Drop();
-    core_.OnBoardCreated(absl::OkStatus());
   }
   void BelowReady(uint32_t child) {
     proto::PeerMessage m;
@@ -101,6 +105,17 @@ TEST_F(RelaysTest, TheFirstNodeTellsTheCoordinatorWhenAllCanBeReached) {
   EXPECT_EQ(sent[0].epoch(), 1u);
   BelowReady(1);
   EXPECT_TRUE(TakeSent().empty());
+}
+
+TEST_F(RelaysTest, ANodeBelowMayBeReadyFirst) {
+  Connect(0);
+  BelowReady(1);
+  BelowReady(2);
+  EXPECT_TRUE(TakeSent().empty());
+  core_.OnBoardCreated(absl::OkStatus());
+  const auto sent = TakeSent();
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_TRUE(sent[0].has_relays_ready());
 }
 
 TEST_F(RelaysTest, AnotherNodeTellsItsParent) {
