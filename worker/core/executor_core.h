@@ -98,7 +98,7 @@ class ExecutorCore {
   // There is no memory for another slot: the epoch ends.
   void OnBoardFull(const absl::Status& status);
   void OnReadySlot(const ReadySlot& ready);
-  // The results of FindIdleSlots and FreeSlot (see ExecutorEpoch).
+  // The results of FindIdleSlots and FreeSlot (see NameSlots).
   void OnIdleSlots(const std::vector<IdleSlot>& idle);
   void OnSlotFreed(uint32_t slot, uint32_t first);
   // True while a name waits for a slot: call OnTime() often.
