@@ -336,6 +336,7 @@ void ElasticWorld::EndBadly(const std::string&) {
   Later([this] {
     while (!ranks_.empty()) KillProcess(ranks_.begin()->first, kKilled);
     while (!lives_.empty()) StopNode(lives_.begin()->first);
+    launcher_->Stop();
   });
 }
 

@@ -42,6 +42,10 @@ class Launcher {
   void OnNodeLost(int node, const std::string& why);
   void OnProcessEnd(int process, const launcher::Exit& exit);
 
+  // All processes have ended: it starts nothing any more, and waits for no
+  // node.
+  void Stop() { job_.Stop(); }
+
   bool finishing() const { return job_.finishing(); }
   bool over() const { return job_.over(); }
   int running() const { return static_cast<int>(processes_.size()); }
