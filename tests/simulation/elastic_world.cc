@@ -336,7 +336,6 @@ void ElasticWorld::EndBadly(const std::string&) {
   Later([this] {
     while (!ranks_.empty()) KillProcess(ranks_.begin()->first, kKilled);
     while (!lives_.empty()) StopNode(lives_.begin()->first);
-    launcher_->Stop();
   });
 }
 
@@ -498,6 +497,7 @@ RunResult ElasticWorld::Play() {
 
 void ElasticWorld::CheckEnd() {
   // As maypolerun does at its end.
+  launcher_->Stop();
   while (!lives_.empty()) StopNode(lives_.begin()->first);
   // The loss of a host is noticed after --resume_timeout.
   CheckNothingIsLeft(kResumeTimeout + 5 * kSecond);
