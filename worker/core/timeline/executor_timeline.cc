@@ -12,8 +12,9 @@ void ExecutorTimeline::OnEpochStarted(Epoch epoch) {
   epoch_ = std::move(epoch);
   clock_ = ClockOffset();  // the coordinator may be another one
   state_.Clear();
-  if (early_ && early_->epoch() == epoch_.number) OnState(early_->timeline());
-  early_.reset();
+  for (const auto& m : std::exchange(early_, {})) {
+    if (m.epoch() == epoch_.number) OnState(m.timeline());
+  }
 }
 
 // Nobody is left to answer.
@@ -130,7 +131,7 @@ bool ExecutorTimeline::OnCoordinator(const proto::CoordinatorMessage& m) {
   switch (m.payload_case()) {
     case proto::CoordinatorMessage::kTimeline:
       if (m.epoch() > epoch_.number) {
-        early_ = m;
+        KeepEarly(m);
       } else if (m.epoch() == epoch_.number) {
         OnState(m.timeline());
       }
@@ -157,6 +158,17 @@ bool ExecutorTimeline::OnCoordinator(const proto::CoordinatorMessage& m) {
     default:
       return false;
   }
+}
+
+// One that was begun and stopped before the epoch's ranks are there has a file,
+// too, and is closed by all nodes.
+void ExecutorTimeline::KeepEarly(const proto::CoordinatorMessage& message) {
+  if (message.timeline().on() ||
+      (!early_.empty() && early_.front().epoch() != message.epoch())) {
+    early_.clear();
+  }
+  if (early_.size() == 2) early_.pop_back();
+  early_.push_back(message);
 }
 
 void ExecutorTimeline::OnState(const proto::Timeline& timeline) {

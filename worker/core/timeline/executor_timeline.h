@@ -162,6 +162,7 @@ class ExecutorTimeline {
   };
 
   void Ask(const Request& request);
+  void KeepEarly(const proto::CoordinatorMessage& message);
   void OnState(const proto::Timeline& timeline);
   void Begin(const proto::Timeline& timeline);
   void MakeFile();
@@ -184,9 +185,10 @@ class ExecutorTimeline {
 
   Shell* const shell_;
   int64_t now_ = 0;
-  Epoch epoch_;                           // number 0: none
-  std::optional<proto::CoordinatorMessage> early_;  // of an epoch that starts
-  proto::Timeline state_;                 // the last one received
+  Epoch epoch_;  // number 0: none
+  // Of an epoch that starts: the last timeline is on, and then, it is not.
+  std::vector<proto::CoordinatorMessage> early_;
+  proto::Timeline state_;  // the last one received
   std::optional<Current> current_;
   ClockOffset clock_;
   std::vector<Request> requests_;  // unanswered

@@ -37,6 +37,9 @@ struct FakeShell : ExecutorTimeline::Shell {
 struct Node {
   explicit Node(uint32_t node, uint32_t nodes = 2) : timeline(&shell) {
     timeline.OnTime(now);
+    Start(node, nodes);
+  }
+  void Start(uint32_t node, uint32_t nodes) {
     ExecutorTimeline::Epoch epoch;
     epoch.number = 3;
     epoch.node = node;
@@ -121,6 +124,38 @@ struct Node {
   FakeShell shell;
   ExecutorTimeline timeline;
 };
+
+// By an operator, while the nodes prepare the epoch.
+TEST(ExecutorTimeline, OneThatIsOnAndOffBeforeItsEpochRunsIsClosed) {
+  Node node(0, 1);
+  node.timeline.OnEpochOver();
+  for (const bool on : {true, false}) {
+    node.State(1, on, 0, /*closing=*/!on, /*by_operator=*/true);
+  }
+  EXPECT_TRUE(node.shell.made.empty());
+  node.Start(0, 1);
+  EXPECT_EQ(node.shell.made.size(), 1u);
+  EXPECT_EQ(node.shell.word, 2u);
+  EXPECT_FALSE(node.timeline.recording());
+  node.Records(10, 0, true, "");
+  node.Records(11, 1, true, "");
+  EXPECT_EQ(node.shell.closes, 1);
+  node.timeline.OnFileClosed(Status());
+  EXPECT_TRUE(node.shell.sent.back().has_timeline_closed());
+}
+
+TEST(ExecutorTimeline, OfSeveralBeforeItsEpochRunsTheLastCounts) {
+  Node node(0, 1);
+  node.timeline.OnEpochOver();
+  for (const bool on : {true, false}) {
+    node.State(1, on, 0, /*closing=*/!on, /*by_operator=*/true);
+  }
+  node.State(2, true, 0, /*closing=*/false, /*by_operator=*/true);
+  node.Start(0, 1);
+  EXPECT_EQ(node.shell.made.size(), 1u);
+  EXPECT_EQ(node.shell.word, 5u);
+  EXPECT_TRUE(node.timeline.recording());
+}
 
 TEST(ExecutorTimeline, OneNodeFromStartToFile) {
   Node node(0, 1);
