@@ -10,7 +10,7 @@
 #define MAYPOLE_WORKER_CORE_LOCAL_GATHERING_H_
 
 #include <cstdint>
-#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"

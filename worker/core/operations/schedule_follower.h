@@ -54,7 +54,7 @@ class ScheduleFollower {
   // For how many milliseconds OnTime() need not be called; -1: any time.
   int64_t WaitMs() const { return schedule_.WaitMs(); }
 
-  // These need an active schedule. The operation is present here:
+  // The operation is present here. Needs an active schedule, as AddUrgent().
   absl::Status Add(uint32_t slot, const SlotEntry& entry);
   // A rank waits for an operation that was added.
   void AddUrgent(uint32_t slot) { schedule_.Urge(slot); }
