@@ -347,6 +347,7 @@ class Script {
       case 6:
         m.set_epoch(Epoch());
         m.mutable_timeline()->set_number(feed_.Below(4));
+        m.mutable_timeline()->set_on(true);
         m.mutable_timeline()->set_path(std::string(feed_.Take(4)));
         return m;
       case 7:
@@ -359,7 +360,9 @@ class Script {
         return m;
       case 9:
         m.set_epoch(Epoch());
-        m.mutable_timeline_closed();
+        m.mutable_timeline()->set_number(feed_.Below(4));
+        m.mutable_timeline()->set_closing(feed_.OnceIn(2));
+        m.mutable_timeline()->set_error(std::string(feed_.Take(4)));
         return m;
       case 10:
         m.set_epoch(Epoch());

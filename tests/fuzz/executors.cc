@@ -429,11 +429,12 @@ void Coordinated::Payload(Player* p, const proto::CoordinatorMessage& m) {
     case proto::CoordinatorMessage::kTimeline:
       Expect(m.timeline().path().size() <= kMaxShownPathBytes || p->lied,
              "a shown path has a bound");
+      Expect(m.timeline().error().size() <= kMaxForeignText || p->lied,
+             "an error of a timeline has a bound");
       p->timeline = m.timeline().number();
       return;
     case proto::CoordinatorMessage::kTimelineRecords:
     case proto::CoordinatorMessage::kTimelineTaken:
-    case proto::CoordinatorMessage::kTimelineClosed:
     case proto::CoordinatorMessage::kClockReply:
     case proto::CoordinatorMessage::kWatchStats:
       return;  // not counted

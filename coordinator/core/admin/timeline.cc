@@ -61,6 +61,8 @@ void TimelineRelay::Restore(
       timeline_ = t;
     }
   }
+  timeline_.set_path(Cut(timeline_.path(), kMaxShownPathBytes));
+  timeline_.set_error(Cut(timeline_.error(), kMaxForeignText));
 }
 
 void TimelineRelay::SendState() {
@@ -106,7 +108,6 @@ void TimelineRelay::Begin(size_t node, uint32_t rank, absl::string_view path) {
   timeline_.set_rank(rank);
   timeline_.set_node(static_cast<uint32_t>(node));
   timeline_.set_path(Cut(path, kMaxShownPathBytes));
-  error_.clear();
 }
 
 void TimelineRelay::Close() {
@@ -165,7 +166,7 @@ void TimelineRelay::FillStatus(proto::JobStatus* status) const {
   t->set_path(ToUtf8(timeline_.path()));
   t->set_rank(timeline_.rank());
   t->set_host(nodes_[timeline_.node()].host);
-  t->set_error(ToUtf8(error_));
+  t->set_error(ToUtf8(timeline_.error()));
 }
 
 // Records of a timeline that is over are not taken by anybody.
@@ -211,11 +212,9 @@ void TimelineRelay::OnClosed(size_t node, const proto::TimelineClosed& closed) {
     SendState();
   }
   timeline_.set_closing(false);
-  error_ = Cut(closed.message(), kMaxForeignText);
-  proto::CoordinatorMessage message;
-  *message.mutable_timeline_closed() = closed;
-  message.mutable_timeline_closed()->set_message(error_);
-  SendAll(message);
+  timeline_.set_code(closed.code());
+  timeline_.set_error(Cut(closed.message(), kMaxForeignText));
+  SendState();
 }
 
 }  // namespace maypole::coordinator

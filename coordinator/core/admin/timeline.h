@@ -19,7 +19,6 @@
 #define MAYPOLE_COORDINATOR_CORE_ADMIN_TIMELINE_H_
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -71,7 +70,6 @@ class TimelineRelay {
   EpochNodes& nodes_;
   const Departures& departures_;
   proto::Timeline timeline_;  // the last one; number 0: there was none
-  std::string error_;         // why its file is missing or not complete
 };
 
 }  // namespace maypole::coordinator

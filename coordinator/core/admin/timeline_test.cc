@@ -94,7 +94,8 @@ TEST(TimelineRelay, StopsOnceAndCloses) {
   EXPECT_TRUE(r.Closed(0, 1).empty());  // not the node that writes
   const Messages closed = r.Closed(1, 1);
   ASSERT_EQ(closed.size(), 3u);
-  EXPECT_EQ(closed[2].second.timeline_closed().number(), 1u);
+  EXPECT_EQ(closed[2].second.timeline().number(), 1u);
+  EXPECT_FALSE(closed[2].second.timeline().closing());
   EXPECT_TRUE(r.Closed(1, 1).empty());
   EXPECT_EQ(r.Start(0, 0)[0].second.timeline().number(), 2u);
 }
@@ -105,7 +106,8 @@ TEST(TimelineRelay, AFileThatFailsEndsIt) {
   const Messages out = r.Closed(1, 1);
   ASSERT_EQ(out.size(), 6u);
   EXPECT_FALSE(out[0].second.timeline().on());
-  EXPECT_TRUE(out[3].second.has_timeline_closed());
+  EXPECT_TRUE(out[0].second.timeline().closing());
+  EXPECT_FALSE(out[3].second.timeline().closing());
 }
 
 TEST(TimelineRelay, RecordsGoToTheNodeThatWrites) {
@@ -196,6 +198,29 @@ TEST(TimelineRelay, WhyThereIsNoFileIsKeptUntilTheNext) {
   r.Record(/*stop=*/false, &status);
   ASSERT_TRUE(status.ok());
   EXPECT_EQ(r.Status().error(), "");
+}
+
+// Another coordinator learns it from any node that has learnt it.
+TEST(TimelineRelay, WhyThereIsNoFileIsTakenOver) {
+  Relay r;
+  r.Start(1, 3);
+  proto::NodeState late;
+  proto::NodeState state;
+  *late.mutable_timeline() = r.Stop(0, 1)[0].second.timeline();
+  proto::ExecutorMessage m;
+  m.mutable_timeline_closed()->set_number(1);
+  m.mutable_timeline_closed()->set_code(3);
+  m.mutable_timeline_closed()->set_message("no place");
+  *state.mutable_timeline() = r.Handle(1, m)[2].second.timeline();
+  EXPECT_EQ(state.timeline().code(), 3);
+  Relay next;
+  next.relay.Restore({&late, &state, nullptr, &late});
+  EXPECT_EQ(next.Status().state(), "off");
+  EXPECT_EQ(next.Status().error(), "no place");
+  next.relay.SendState();
+  const Messages out = next.bed.Take();
+  ASSERT_EQ(out.size(), 3u);
+  EXPECT_EQ(out[0].second.timeline().error(), "no place");
 }
 
 TEST(TimelineRelay, RecordsAreBounded) {

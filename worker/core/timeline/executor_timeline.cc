@@ -145,11 +145,6 @@ bool ExecutorTimeline::OnCoordinator(const proto::CoordinatorMessage& m) {
         Pump();
       }
       return true;
-    case proto::CoordinatorMessage::kTimelineClosed:
-      if (m.epoch() == epoch_.number) {
-        OnClosed(m.timeline_closed());
-      }
-      return true;
     case proto::CoordinatorMessage::kClockReply:
       clock_.OnReply(m.clock_reply().sent_ns(),
                      m.clock_reply().coordinator_ns(), now_);
@@ -173,11 +168,16 @@ void ExecutorTimeline::KeepEarly(const proto::CoordinatorMessage& message) {
 
 void ExecutorTimeline::OnState(const proto::Timeline& timeline) {
   if (epoch_.number == 0) return;
+  const bool closed = !timeline.on() && !timeline.closing();
+  const bool newly_closed = closed && (state_.on() || state_.closing());
   state_ = timeline;
   const bool known = current_ && current_->info.number() == timeline.number();
   if (timeline.on() && !known) Begin(timeline);
   if (!timeline.on() && known && current_->off_since == 0) Stop(timeline);
-  AnswerStarts(timeline);
+  if (closed && known) current_.reset();
+  AnswerRequests();
+  if (!newly_closed) return;
+  for (const Request& r : requests_) Ask(r);
 }
 
 void ExecutorTimeline::Begin(const proto::Timeline& timeline) {
@@ -219,57 +219,34 @@ void ExecutorTimeline::Stop(const proto::Timeline& timeline) {
   Pump();
 }
 
-// A start that came while the file of the last timeline was being closed is
-// asked again when that is done (OnClosed()).
-void ExecutorTimeline::AnswerStarts(const proto::Timeline& timeline) {
-  if (timeline.closing()) return;
+// A start waits until a timeline is on: one that came while the last file was
+// being closed is asked again after that (OnState()). A stop waits until the
+// file of its timeline is closed.
+void ExecutorTimeline::AnswerRequests() {
+  if (state_.closing()) return;
   for (const Request& r : std::exchange(requests_, {})) {
-    // A stop is answered here if its timeline is not on any more.
-    const bool other = r.stop && r.message.number != timeline.number();
-    if (r.stop ? timeline.on() && !other : !timeline.on()) {
+    const bool same = r.message.number == state_.number();
+    if (r.stop ? state_.on() && same : !state_.on()) {
       requests_.push_back(r);
       continue;
     }
     auto reply = session::Make<session::TimelineReply>();
     reply.stop = r.stop ? 1 : 0;
-    reply.number = timeline.number();
-    reply.rank = timeline.rank();
-    session::SetText(reply.path, timeline.path());
+    reply.number = state_.number();
+    reply.rank = state_.rank();
+    session::SetText(reply.path, state_.path());
+    if (r.stop && same) {
+      reply.code = static_cast<uint32_t>(state_.code());
+      session::SetText(reply.text, state_.error());
+    }
     const int rank = epoch_.ranks.at(r.client);
-    if (!r.stop && granted_ < timeline.number() &&
-        timeline.node() == epoch_.node &&
-        rank == static_cast<int>(timeline.rank())) {
+    if (!r.stop && granted_ < state_.number() &&
+        state_.node() == epoch_.node &&
+        rank == static_cast<int>(state_.rank())) {
       reply.writer = 1;
-      granted_ = timeline.number();
+      granted_ = state_.number();
     }
-    Answer(r, reply);
-  }
-}
-
-void ExecutorTimeline::Answer(const Request& request,
-                              const session::TimelineReply& reply) {
-  shell_->Reply(request.client, reply);
-}
-
-void ExecutorTimeline::OnClosed(const proto::TimelineClosed& closed) {
-  std::vector<Request> again;
-  for (const Request& r : std::exchange(requests_, {})) {
-    if (!r.stop || r.message.number != closed.number()) {
-      again.push_back(r);
-      continue;
-    }
-    auto reply = session::Make<session::TimelineReply>();
-    reply.stop = 1;
-    reply.number = closed.number();
-    reply.code = static_cast<uint32_t>(closed.code());
-    session::SetText(reply.text, closed.message());
-    Answer(r, reply);
-  }
-  requests_ = again;
-  if (state_.number() == closed.number()) state_.set_closing(false);
-  if (current_ && current_->info.number() == closed.number()) current_.reset();
-  for (const Request& r : again) {
-    if (!r.stop) Ask(r);
+    shell_->Reply(r.client, reply);
   }
 }
 

@@ -167,13 +167,11 @@ class ExecutorTimeline {
   void Begin(const proto::Timeline& timeline);
   void MakeFile();
   void Stop(const proto::Timeline& timeline);
-  void OnClosed(const proto::TimelineClosed& closed);
   void OnRecords(const proto::TimelineRecords& records);
   void TakeHeld();
   void AddToTrace(std::string_view records, uint32_t node, int64_t shift_ns,
                   uint64_t dropped);
-  void AnswerStarts(const proto::Timeline& timeline);
-  void Answer(const Request& request, const session::TimelineReply& reply);
+  void AnswerRequests();
   void Take(std::string_view records, uint64_t dropped);
   void Pump();
   void SendRecords(size_t bytes, bool last);
@@ -186,7 +184,7 @@ class ExecutorTimeline {
   Shell* const shell_;
   int64_t now_ = 0;
   Epoch epoch_;  // number 0: none
-  // Of an epoch that starts: the last timeline is on, and then, it is not.
+  // Of an epoch that starts: the last timeline is on, and its state now.
   std::vector<proto::CoordinatorMessage> early_;
   proto::Timeline state_;  // the last one received
   std::optional<Current> current_;

@@ -67,9 +67,9 @@ struct Node {
   void Closed(uint32_t number, Code code = Code::kOk, std::string text = "") {
     proto::CoordinatorMessage m;
     m.set_epoch(3);
-    m.mutable_timeline_closed()->set_number(number);
-    m.mutable_timeline_closed()->set_code(static_cast<int>(code));
-    m.mutable_timeline_closed()->set_message(text);
+    m.mutable_timeline()->set_number(number);
+    m.mutable_timeline()->set_code(static_cast<int>(code));
+    m.mutable_timeline()->set_error(text);
     EXPECT_TRUE(timeline.OnCoordinator(m));
   }
   void Request(ClientId client, bool stop, uint32_t number = 0) {
@@ -268,6 +268,46 @@ TEST(ExecutorTimeline, ARankThatDoesNotAnswerIsNotWaitedForForEver) {
   EXPECT_EQ(node.shell.closes, 0);
   node.Wait(1);
   EXPECT_EQ(node.shell.closes, 1);
+}
+
+// The coordinator was replaced between the file's end and its word of it.
+TEST(ExecutorTimeline, WhyThereIsNoFileIsToldByTheNextCoordinator) {
+  Node node(1);
+  node.State(1, true, 0);
+  node.Request(10, /*stop=*/true, 1);
+  node.Request(11, /*stop=*/false);
+  node.State(1, false, 0, /*closing=*/true);
+  EXPECT_TRUE(node.shell.replies.empty());
+  node.timeline.OnCoordinatorReplaced();
+  node.shell.sent.clear();
+  node.Closed(1, Code::kInternal, "disk full");
+  ASSERT_EQ(node.shell.replies.size(), 1u);
+  EXPECT_EQ(node.shell.replies[0].first, 10u);
+  EXPECT_EQ(node.shell.replies[0].second.code,
+            static_cast<uint32_t>(Code::kInternal));
+  EXPECT_STREQ(node.shell.replies[0].second.text, "disk full");
+  EXPECT_EQ(node.timeline.SleepMs(), -1);
+  // The start is asked again, once; the coordinator after it learns the rest.
+  ASSERT_EQ(node.shell.sent.size(), 1u);
+  EXPECT_FALSE(node.shell.sent[0].timeline_request().stop());
+  node.Closed(1, Code::kInternal, "disk full");
+  EXPECT_EQ(node.shell.sent.size(), 1u);
+  proto::NodeState state;
+  state.mutable_start()->set_epoch(3);
+  node.timeline.WriteState(&state);
+  EXPECT_EQ(state.timeline().error(), "disk full");
+}
+
+TEST(ExecutorTimeline, OneThatFailedBeforeItsEpochRunsIsClosed) {
+  Node node(1);
+  node.timeline.OnEpochOver();
+  node.State(1, true, 0, /*closing=*/false, /*by_operator=*/true);
+  node.State(1, false, 0, /*closing=*/true, /*by_operator=*/true);
+  node.Closed(1, Code::kInternal, "disk full");
+  node.Start(1, 2);
+  EXPECT_EQ(node.shell.word, 2u);
+  EXPECT_FALSE(node.timeline.recording());
+  EXPECT_EQ(node.timeline.SleepMs(), -1);
 }
 
 TEST(ExecutorTimeline, AStartDuringTheCloseIsAskedAgain) {
