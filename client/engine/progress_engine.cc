@@ -116,7 +116,7 @@ void ProgressEngine::TakeTicket(const Ticket& ticket) {
   }
   if (Status s = LayOut(*board_, me_, run); !s.ok()) {
     run.broken = true;
-    table_->Break(std::move(s));
+    table_->GiveUp(std::move(s));
   }
   ChooseStore(run);
   run.on_gpu = std::any_of(run.parts.begin(), run.parts.end(), [](auto& part) {
@@ -155,7 +155,7 @@ bool ProgressEngine::TakeEager(uint32_t slot, uint32_t generation) {
   Operation* op = table_->Claim(slot, generation);
   moved_bytes_ += op->signature.Bytes();
   if (Status s = DeliverEager(*board_, me_, *op, result); !s.ok()) {
-    table_->Break(s);
+    table_->GiveUp(s);
     table_->Finish(op, std::move(s));
     return true;
   }
@@ -242,7 +242,7 @@ bool ProgressEngine::BringToHost(Run& run) {
     bool done = false;
     if (Status s = op.staged->BringToHost(&op, &done); !s.ok()) {
       run.broken = true;
-      table_->Break(op.Explain(s));
+      table_->GiveUp(op.Explain(s));
       return false;
     }
     if (!done) return false;

@@ -78,7 +78,7 @@ class SubmittedOperations {
   // All operations that have arrived and wait for a ticket.
   virtual std::vector<Operation*> Waiting() = 0;
   // True if an abort came so long ago that a rank still in a run must be stuck.
-  virtual bool PatienceIsOver() = 0;
+  virtual bool AbortIsOverdue() = 0;
   // Makes the operation's arena tensor private to this rank, because peers may
   // still write to it.
   virtual void Detach(Operation* operation) = 0;
@@ -86,7 +86,7 @@ class SubmittedOperations {
   virtual int64_t Now() = 0;
   // This rank cannot continue (no memory for a result): leaves the job, so that
   // the executor ends the epoch for all ranks.
-  virtual void Break(Status status) = 0;
+  virtual void GiveUp(Status status) = 0;
 };
 
 class ProgressEngine {

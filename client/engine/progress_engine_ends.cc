@@ -152,7 +152,7 @@ bool ProgressEngine::HandleAbort() {
 // longer. Called after the abort was seen.
 bool ProgressEngine::GpuIsIdle() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  return board_->header().gpu_runs.load() == 0 || table_->PatienceIsOver();
+  return board_->header().gpu_runs.load() == 0 || table_->AbortIsOverdue();
 }
 
 // Publishes that this rank writes to no tensors of the run any more.
@@ -175,7 +175,7 @@ bool ProgressEngine::PeersHaveLeft(const Run& run) {
     const bool gone = board_->rank(j).state.load(std::memory_order_acquire) ==
                       static_cast<uint32_t>(RankState::kLeft);
     if (gone || CountAt(word, run.generation) == UINT32_MAX) continue;
-    if (!table_->PatienceIsOver()) return false;
+    if (!table_->AbortIsOverdue()) return false;
     for (const Part& part : run.parts) table_->Detach(part.operation);
     return true;
   }

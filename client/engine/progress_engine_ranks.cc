@@ -36,7 +36,7 @@ void ProgressEngine::BeginOnRank(Run& run) {
   }
   if (run.on_rank != nullptr) return;
   run.broken = true;
-  table_->Break(first.Explain(
+  table_->GiveUp(first.Explain(
       Status(Code::kInternal,
              "the executor has planned it for GPUs of ranks that call NCCL "
              "themselves, but " +
@@ -51,7 +51,7 @@ bool ProgressEngine::AdvanceOnRank(Run& run) {
     // An abort is why; see RetireAbortedOnRank().
     if (board_->aborted() || AwaitCause(s, &run.failed_at)) return false;
     run.broken = true;
-    table_->Break(run.parts.front().operation->Explain(s));
+    table_->GiveUp(run.parts.front().operation->Explain(s));
     return false;
   }
   if (state == RankRun::State::kWaiting) return false;
@@ -85,7 +85,7 @@ bool ProgressEngine::RetireAbortedOnRank(Run& run) {
     RetireOnRank(run);
     return true;
   }
-  if (!failed && !table_->PatienceIsOver()) return false;
+  if (!failed && !table_->AbortIsOverdue()) return false;
   Retire(run, /*aborted=*/true);
   return true;
 }
@@ -100,7 +100,7 @@ void ProgressEngine::WatchEnqueued() {
     if (s.ok()) return state == RankRun::State::kEnded;
     if (board_->aborted()) return true;
     if (AwaitCause(s, &e.failed_at)) return false;
-    table_->Break(Status(s.code(), e.title + ": " + s.message()));
+    table_->GiveUp(Status(s.code(), e.title + ": " + s.message()));
     return true;
   });
   enqueued_count_.store(enqueued_.size(), std::memory_order_relaxed);

@@ -474,7 +474,7 @@ TEST_F(ArenaAbortTest, DoesNotWaitForOneThatIsGone) {
 TEST_F(ArenaAbortTest, TakesTheTensorAwayFromOneThatIsStuck) {
   StepFirstTwo();
   EXPECT_FALSE(s_[0].op->done.load());
-  node_.ranks[0]->table.patience_is_over = true;
+  node_.ranks[0]->table.abort_is_overdue = true;
   StepFirstTwo();
   ASSERT_TRUE(s_[0].op->done.load());
   EXPECT_EQ(node_.ranks[0]->table.detached,

@@ -1,7 +1,9 @@
 #include "client/engine/rank_core.h"
 
 #include <algorithm>
+#include <bit>
 #include <set>
+#include <string>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -9,7 +11,6 @@
 #include "client/engine/arrival.h"
 #include "common/board/kill_point.h"
 #include "common/board/urgent.h"
-#include "common/unnamed.h"
 
 namespace maypole {
 
@@ -37,38 +38,14 @@ RankCore::RankCore(const Board* board, uint32_t local_rank, RankShell* shell)
       me_(board->rank(local_rank)),
       shell_(shell),
       engine_(board, local_rank, this),
-      by_slot_(board->config().slots, nullptr),
-      pool_(board, local_rank),
-      global_set_(
-          std::make_shared<const ProcessSet>(MakeGlobalSet(board->config()))) {}
+      requests_(shell),
+      names_(board, local_rank, &requests_),
+      sets_(board, &requests_),
+      join_(board, local_rank, shell, &requests_, &names_, &sets_),
+      results_(shell),
+      pool_(board, local_rank) {}
 
 // --- Submitting ------------------------------------------------------------
-
-RankCore::Name& RankCore::FindName(const Operation& op,
-                                   const std::string& key) {
-  std::unique_ptr<Name>& entry = names_[key];
-  if (entry == nullptr) {
-    entry = std::make_unique<Name>();
-    entry->process_set = op.signature.process_set;
-    entry->kind = op.signature.kind;
-    entry->name = op.name;
-    RequestSlot(*entry);
-  }
-  return *entry;
-}
-
-void RankCore::RequestSlot(Name& name) {
-  auto m = session::Make<session::SlotRequest>();
-  m.request = ++last_request_;
-  m.process_set = name.process_set;
-  m.kind = static_cast<uint32_t>(name.kind);
-  session::SetText(m.name, name.name);
-  by_request_[m.request] = &name;
-  MAYPOLE_KILL_POINT("slot.wanted");
-  expected_.fetch_add(1);
-  shell_->Send(&m, sizeof(m));
-  MAYPOLE_KILL_POINT("slot.requested");
-}
 
 Status RankCore::Start(std::span<const std::shared_ptr<Operation>> operations) {
   const Operation& first = *operations.front();
@@ -78,17 +55,19 @@ Status RankCore::Start(std::span<const std::shared_ptr<Operation>> operations) {
     return Status(Code::kFailedPrecondition,
                   first.Title() + ": this rank has left the job");
   }
-  if (join_ != nullptr) {
+  if (join_.pending()) {
     return Status(Code::kFailedPrecondition,
                   first.Title() +
                       ": this rank has joined; wait until its join has ended");
   }
-  if (first.control != Control::kNone) {
-    return StartControl(operations.front());
+  if (first.control == Control::kSetRequest) {
+    return RequestSet(operations.front());
   }
-  if (!removing_.empty()) {
-    if (Status s = CheckNotRemoved(operations); !s.ok()) return s;
+  if (first.control == Control::kJoin) {
+    BeginJoin(operations.front());
+    return Status();
   }
+  if (Status s = sets_.CheckNotRemoved(operations); !s.ok()) return s;
   if (operations.size() > 1) {
     if (Status s = CheckGroup(operations); !s.ok()) return s;
   }
@@ -103,9 +82,8 @@ Status RankCore::CheckGroup(
     std::span<const std::shared_ptr<Operation>> operations) const {
   for (const std::shared_ptr<Operation>& op : operations) {
     if (op->name.empty()) continue;
-    const Signature& s = op->signature;
-    const auto it = names_.find(IdentityKey(s.process_set, s.kind, op->name));
-    if (it != names_.end() && it->second->busy()) {
+    const RankName* const name = names_.Find(*op);
+    if (name != nullptr && name->busy()) {
       return Status(Code::kAlreadyExists,
                     op->Title() +
                         ": an operation of this name is still pending on this "
@@ -117,33 +95,13 @@ Status RankCore::CheckGroup(
   return CheckDoubles(operations);
 }
 
-// Fills in the fields that depend on the job: the number of joins, the name of
-// an unnamed operation, and for a barrier how many unnamed operations there
-// were.
-void RankCore::Prepare(Operation& op) {
-  Signature& s = op.signature;
-  s.joins = static_cast<uint8_t>(joins_);
-  if (!op.name.empty() && s.kind != Kind::kBarrier) return;
-  std::array<uint64_t, kKinds>& counts = unnamed_[s.process_set];
-  if (s.kind == Kind::kBarrier) {  // a barrier compares the ranks' counts
-    s.dims = kMaxDims;
-    s.shape[0] = 0;
-    for (int kind = 0; kind < kMaxDims - 1; ++kind) {
-      s.shape[kind + 1] = static_cast<int64_t>(counts[kind]);
-    }
-  }
-  if (!op.name.empty()) return;
-  const uint64_t n = counts[static_cast<int>(s.kind)]++;
-  op.name = std::string(kUnnamedPrefix) +
-            std::to_string(n % UnnamedNames(s.process_set));
-}
-
 Status RankCore::StartOne(const std::shared_ptr<Operation>& operation) {
   Operation& op = *operation;
-  const Signature& s = op.signature;
+  op.signature.joins = static_cast<uint8_t>(join_.joins());
   const bool unnamed = op.name.empty();
-  if (unnamed) Prepare(op);
-  Name& name = FindName(op, IdentityKey(s.process_set, s.kind, op.name));
+  if (unnamed) names_.Number(op);
+  RankName& name =
+      names_.FindOrAdd(op.signature.process_set, op.signature.kind, op.name);
   if (!unnamed) {
     if (name.busy()) {
       return Status(Code::kAlreadyExists,
@@ -151,17 +109,42 @@ Status RankCore::StartOne(const std::shared_ptr<Operation>& operation) {
                         ": an operation of this name is still pending on this "
                         "rank; wait for it first, or use another name");
     }
-    Prepare(op);
+    names_.Number(op);
   }
   Enqueue(name, operation);
   return Status();
 }
 
-void RankCore::Enqueue(Name& name, std::shared_ptr<Operation> operation) {
+Status RankCore::RequestSet(const std::shared_ptr<Operation>& operation) {
+  const Operation& op = *operation;
+  if (Status s = sets_.CheckRequest(op); !s.ok()) return s;
+  const RankName* const busy =
+      op.removes == 0 ? nullptr : names_.FindBusy(op.removes);
+  if (busy != nullptr) {
+    return Status(Code::kFailedPrecondition,
+                  op.Title() + ": " + std::string(Name(busy->kind)) + " '" +
+                      busy->name +
+                      "' is still pending on it; wait for it first");
+  }
+  CountIn();
+  sets_.Request(operation);
+  UpdateControls();
+  shell_->WakeThreads();
+  return Status();
+}
+
+void RankCore::BeginJoin(const std::shared_ptr<Operation>& operation) {
+  CountIn();
+  join_.Begin(operation);
+  UpdateControls();
+  shell_->WakeThreads();
+}
+
+void RankCore::Enqueue(RankName& name, std::shared_ptr<Operation> operation) {
   // Counted first, so that a waiter that stops driving now sees it. Then the
   // shell sets the sleeping flag, before other ranks can see the arrival.
   CountIn();
-  const bool left_alone = shell_->LeaveAlone(*operation);
+  const bool unattended = shell_->MarkUnattended(*operation);
   if (board_->header().timeline.load(std::memory_order_relaxed) % 2 == 1) {
     operation->moments.submitted = shell_->Now();
     unrecorded_.fetch_add(1);
@@ -171,7 +154,7 @@ void RankCore::Enqueue(Name& name, std::shared_ptr<Operation> operation) {
   Begin(name);
   // The slot was requested before the sleeping flag was set: if the reply has
   // come already, it has woken no thread.
-  if (left_alone && !name.known) shell_->WakeThreads();
+  if (unattended && !name.known) shell_->WakeThreads();
 }
 
 // A rank with nothing outstanding needs none of the tickets placed so far.
@@ -189,7 +172,7 @@ void RankCore::CountOut() {
   }
 }
 
-void RankCore::Begin(Name& name) {
+void RankCore::Begin(RankName& name) {
   // If this rank began another generation now, slower ranks could no longer see
   // the outcome of the previous one.
   if (board_->aborted()) return FailQueue(name, board_->AbortStatus());
@@ -203,16 +186,15 @@ void RankCore::InputReady(const std::shared_ptr<Operation>& operation) {
   std::lock_guard lock(mutex_);
   Operation& op = *operation;
   if (op.input_ready) return;  // or it has failed meanwhile
-  SettleInput(op);
-  const Signature& s = op.signature;
-  shell_->LeaveAlone(op);  // before other ranks can see the arrival
-  Begin(*names_.at(IdentityKey(s.process_set, s.kind, op.name)));
+  OnInputSettled(op);
+  shell_->MarkUnattended(op);  // before other ranks can see the arrival
+  Begin(*names_.Find(op));
   // It may have found the operation failed, or no room for its ticket: only the
   // driver thread can go on.
   if (!op.done.load()) shell_->WakeThreads();
 }
 
-void RankCore::SettleInput(Operation& op) {
+void RankCore::OnInputSettled(Operation& op) {
   if (std::exchange(op.input_ready, true)) return;
   inputs_pending_.fetch_sub(1);
 }
@@ -222,9 +204,9 @@ void RankCore::SettleInput(Operation& op) {
 bool RankCore::FailPendingInputs() {
   std::lock_guard lock(mutex_);
   const uint32_t before = inputs_pending_.load();
-  for (auto& [key, name] : names_) {
-    if (name->current == nullptr) FailQueue(*name, board_->AbortStatus());
-  }
+  names_.ForEach([this](RankName& name) {
+    if (name.current == nullptr) FailQueue(name, board_->AbortStatus());
+  });
   return inputs_pending_.load() != before;
 }
 
@@ -235,7 +217,7 @@ void RankCore::InputFailed(const Operation& op, const Status& error) {
 }
 
 // Arrives at the first operation of the queue. True if it has already ended.
-bool RankCore::ArriveFirst(Name& name) {
+bool RankCore::ArriveFirst(RankName& name) {
   name.current = std::move(name.queue.front());
   name.queue.pop_front();
   Operation& op = *name.current;
@@ -263,7 +245,7 @@ bool RankCore::ArriveFirst(Name& name) {
     name.waiting = false;
     if (!arrival.held) engine_.Pass(arrival.ticket);
     CountEnded(name, *keep);
-    if (RecordsResult(*keep)) NoteResult(MakeResultRecord(*keep, true));
+    if (results_.Wants(*keep)) results_.Add(MakeResultRecord(*keep, true));
     End(*keep, Status());
     return true;
   }
@@ -279,7 +261,7 @@ bool RankCore::ArriveFirst(Name& name) {
 
 Operation* RankCore::Claim(uint32_t slot, uint32_t generation) {
   std::lock_guard lock(mutex_);
-  Name* name = slot < by_slot_.size() ? by_slot_[slot] : nullptr;
+  RankName* const name = names_.At(slot);
   if (name == nullptr || !name->waiting || name->generation != generation) {
     return nullptr;
   }
@@ -291,28 +273,17 @@ Operation* RankCore::Claim(uint32_t slot, uint32_t generation) {
 
 uint32_t RankCore::WaitingGeneration(uint32_t slot) {
   std::lock_guard lock(mutex_);
-  Name* name = slot < by_slot_.size() ? by_slot_[slot] : nullptr;
+  RankName* const name = names_.At(slot);
   return name != nullptr && name->waiting ? name->generation : 0;
 }
 
-std::vector<Operation*> RankCore::Waiting() {
-  std::lock_guard lock(mutex_);
-  std::vector<Operation*> all;
-  // Not all of by_slot_, because this is called often between eager operations.
-  for (uint32_t slot = 0; slot < slots_end_; ++slot) {
-    const Name* name = by_slot_[slot];
-    if (name != nullptr && name->waiting) all.push_back(name->current.get());
-  }
-  return all;
-}
-
 void RankCore::Finish(Operation* operation, Status status) {
-  const bool records = RecordsResult(*operation);
+  const bool records = results_.Wants(*operation);
   session::ResultRecord record;
   if (records) record = MakeResultRecord(*operation, status.ok());
   std::lock_guard lock(mutex_);
-  if (records) NoteResult(record);
-  Name* name = by_slot_[operation->slot];
+  if (records) results_.Add(record);
+  RankName* const name = names_.At(operation->slot);
   // The user may release the handle as soon as `done` is true; this keeps the
   // operation alive.
   const std::shared_ptr<Operation> keep = std::move(name->current);
@@ -326,8 +297,8 @@ void RankCore::Finish(Operation* operation, Status status) {
 
 void RankCore::End(Operation& operation, Status status) {
   operation.status = std::move(status);
-  if (operation.stands_in) --stand_ins_;
-  SettleInput(operation);
+  if (operation.stands_in) join_.OnStandInEnded();
+  OnInputSettled(operation);
   if (operation.recorded()) {
     operation.moments.ended = shell_->Now();
     shell_->Record(operation);
@@ -342,7 +313,7 @@ void RankCore::End(Operation& operation, Status status) {
 
 // The executor reads the heartbeat: it takes a rank without one for frozen.
 // Ranks that place tickets read tickets_read.
-void RankCore::TellWhereItIs() {
+void RankCore::PublishPosition() {
   me_.heartbeat.fetch_add(1, std::memory_order_relaxed);
   if (me_.tickets_read.load(std::memory_order_relaxed) != kAllRead) {
     std::lock_guard lock(mutex_);
@@ -356,13 +327,16 @@ bool RankCore::Step() {
   bool moved = engine_.Step();
   if (has_held_.load(std::memory_order_relaxed)) moved |= PlaceHeldTickets();
   if (has_controls_.load(std::memory_order_relaxed)) {
-    moved |= LookAfterControls();
+    moved |= StepControls();
   }
   if (inputs_pending_.load(std::memory_order_relaxed) > 0 &&
       board_->aborted()) {
     moved |= FailPendingInputs();
   }
-  if (has_results_.load(std::memory_order_relaxed)) SendDueResults();
+  if (results_.waits()) {
+    std::lock_guard lock(mutex_);
+    results_.SendDue(shell_->Now());
+  }
   return moved;
 }
 
@@ -393,54 +367,32 @@ void RankCore::OnMessage(const std::vector<char>& message) {
     OnSetReply(set);
   } else if (session::Parse(message.data(), message.size(), &join).ok()) {
     std::lock_guard lock(mutex_);
-    if (join_ == nullptr || join.number != joins_ + 1) return;
-    join_reply_ = join;
+    join_.OnReply(join);
   } else if (session::Parse(message.data(), message.size(), &recall).ok()) {
     OnRecall(recall);
   } else if (session::Parse(message.data(), message.size(), &notice).ok()) {
-    shell_->Tell(notice.text);
+    shell_->ShowUser(notice.text);
   }
-}
-
-// Checks that the slot belongs to the name. Two names in one slot would mix
-// their tensors.
-Status RankCore::CheckReply(const Name& name,
-                            const session::SlotReply& reply) const {
-  if (reply.code != 0) return Status(static_cast<Code>(reply.code), reply.text);
-  const bool fits =
-      reply.slot < by_slot_.size() &&
-      board_->slot(reply.slot).identity.load(std::memory_order_acquire) ==
-          IdentityHash(name.process_set, name.kind, name.name);
-  if (fits) return Status();
-  return Status(Code::kInternal, "the executor allotted slot " +
-                                     std::to_string(reply.slot) +
-                                     ", which belongs to another operation");
 }
 
 void RankCore::AllotSlot(const session::SlotReply& reply) {
   std::lock_guard lock(mutex_);
-  // Ignores a reply without a pending request.
-  const auto it = by_request_.find(reply.request);
-  if (it == by_request_.end()) return;
-  Name& name = *it->second;
-  by_request_.erase(it);
-  expected_.fetch_sub(1);
-  if (const Status s = CheckReply(name, reply); !s.ok()) {
-    FailQueue(name, s);
-    names_.erase(IdentityKey(name.process_set, name.kind, name.name));
+  RankName* const name = names_.TakeRequested(reply.request);
+  if (name == nullptr) return;
+  if (const Status s = names_.Allot(*name, reply); !s.ok()) {
+    FailQueue(*name, s);
+    names_.Remove(*name);
     return;
   }
-  MAYPOLE_KILL_POINT("slot.allotted");
-  name.known = true;
-  name.negotiated = reply.negotiated != 0;
-  name.slot = reply.slot;
-  name.base = board_->slot(reply.slot).base.load(std::memory_order_relaxed);
-  // This rank may have used the name before and given the slot back.
-  name.generation = board_->arrival(reply.slot, local_rank_)
-                        .generation.load(std::memory_order_acquire);
-  by_slot_[reply.slot] = &name;
-  slots_end_ = std::max(slots_end_, reply.slot + 1);
-  Begin(name);
+  Begin(*name);
+}
+
+void RankCore::OnSetReply(const session::SetReply& reply) {
+  std::lock_guard lock(mutex_);
+  auto [operation, status] = sets_.OnReply(reply);
+  if (operation == nullptr) return;
+  UpdateControls();
+  End(*operation, std::move(status));
 }
 
 // Gives the requested slots back unless they are in use. After that they may
@@ -449,7 +401,7 @@ void RankCore::OnRecall(const session::SlotRecall& recall) {
   std::lock_guard lock(mutex_);
   MAYPOLE_KILL_POINT("slot.recalled");
   // The executor finds an operation by its slot as long as this rank keeps it.
-  SendResults();
+  results_.SendAll();
   auto reply = session::Make<session::SlotReturn>();
   for (uint32_t i = 0; i < std::min(recall.count, kMaxRecall); ++i) {
     if (GiveBack(recall.slots[i])) {
@@ -463,17 +415,62 @@ void RankCore::OnRecall(const session::SlotRecall& recall) {
 
 // True if this rank no longer uses the slot.
 bool RankCore::GiveBack(uint32_t slot) {
-  Name* const name = slot < by_slot_.size() ? by_slot_[slot] : nullptr;
+  const RankName* const name = names_.At(slot);
   if (name == nullptr) return true;
   const bool held = std::any_of(held_.begin(), held_.end(),
                                 [&](const Held& h) { return h.slot == slot; });
   if (name->busy() || held) return false;
-  by_slot_[slot] = nullptr;
-  names_.erase(IdentityKey(name->process_set, name->kind, name->name));
+  names_.Remove(*name);
   return true;
 }
 
-void RankCore::FailQueue(Name& name, const Status& status) {
+std::shared_ptr<const ProcessSet> RankCore::FindSet(uint32_t id) const {
+  if (id == 0) return sets_.global();
+  std::lock_guard lock(mutex_);
+  return sets_.Find(id);
+}
+
+bool RankCore::StepControls() {
+  std::lock_guard lock(mutex_);
+  if (board_->aborted()) {
+    FailControls(board_->AbortStatus());
+    return true;
+  }
+  if (!join_.pending()) return false;
+  if (!join_.answered()) return StandIn();
+  if (!join_.may_end()) return false;
+  EndJoin(join_.End());
+  return true;
+}
+
+bool RankCore::StandIn() {
+  const uint32_t slots =
+      std::min(board_->header().allotted.load(std::memory_order_acquire),
+               board_->config().slots);
+  bool moved = false;
+  for (uint32_t slot = 0; slot < slots; ++slot) {
+    std::shared_ptr<Operation> operation = join_.StandIn(slot);
+    if (operation == nullptr) continue;
+    Enqueue(*names_.At(slot), std::move(operation));
+    moved = true;
+  }
+  join_.ReportIdle(outstanding_.load());
+  return moved;
+}
+
+void RankCore::EndJoin(
+    const std::pair<std::shared_ptr<Operation>, Status>& join) {
+  UpdateControls();
+  End(*join.first, join.second);
+}
+
+void RankCore::FailControls(const Status& status) {
+  for (const auto& op : sets_.TakePending()) End(*op, op->Explain(status));
+  if (join_.pending()) EndJoin(join_.Fail(status));
+  UpdateControls();
+}
+
+void RankCore::FailQueue(RankName& name, const Status& status) {
   while (!name.queue.empty()) {
     const std::shared_ptr<Operation> op = std::move(name.queue.front());
     name.queue.pop_front();
@@ -488,7 +485,7 @@ void RankCore::Want(const Operation& op) {
   std::lock_guard lock(mutex_);
   // op.slot and op.generation are written together with `current`, under this
   // mutex.
-  Name* name = op.slot < by_slot_.size() ? by_slot_[op.slot] : nullptr;
+  const RankName* const name = names_.At(op.slot);
   const bool arrival = name != nullptr && name->current.get() == &op;
   if (!arrival || !name->waiting || !name->negotiated) return;
   if (RaiseUrgency(*board_, op.slot, op.generation, op.urgency()) &&
@@ -503,9 +500,8 @@ bool RankCore::SetBlocked(const Operation& op) {
     std::lock_guard lock(mutex_);
     // Not certainly blocked if an operation could begin without another rank:
     // when its slot is allotted, or when the one before it in a queue ends.
-    if (has_held_.load() || asked_.size() > 1) return false;
-    for (const auto& [key, name] : names_) {
-      if (!name->known || !name->queue.empty()) return false;
+    if (has_held_.load() || sets_.pending() > 1 || names_.AnyQueued()) {
+      return false;
     }
     uint64_t on =
         op.control == Control::kJoin ? kBlockedInJoin : kBlockedForSet;
@@ -535,9 +531,9 @@ void RankCore::ClearBlocked() {
 void RankCore::LoseExecutor() {
   const Status status = board_->AbortStatus();
   std::lock_guard lock(mutex_);
-  for (auto& [key, name] : names_) FailQueue(*name, status);
+  names_.ForEach([&](RankName& name) { FailQueue(name, status); });
   FailControls(status);
-  expected_.store(0);
+  requests_.Forget();
 }
 
 void RankCore::Leave() {
@@ -547,17 +543,85 @@ void RankCore::Leave() {
 
 void RankCore::FailAll(const Status& status) {
   std::lock_guard lock(mutex_);
-  for (auto& [key, name] : names_) {
-    FailQueue(*name, status);
-    if (name->current == nullptr) continue;
+  names_.ForEach([&](RankName& name) {
+    FailQueue(name, status);
+    if (name.current == nullptr) return;
     // Peers that have not noticed yet may still write to the tensor.
-    if (name->current->arena != 0) shell_->Detach(name->current.get());
-    const std::shared_ptr<Operation> op = std::move(name->current);
-    name->current = nullptr;
-    name->waiting = false;
+    if (name.current->arena != 0) shell_->Detach(name.current.get());
+    const std::shared_ptr<Operation> op = std::move(name.current);
+    name.current = nullptr;
+    name.waiting = false;
     End(*op, op->Explain(status));
-  }
+  });
   FailControls(status);
+}
+
+// --- Counters for the metrics (RankCounters) ---------------------------------
+
+// Called under the mutex. Costs two plain additions in a cache line of this
+// rank.
+void RankCore::CountEnded(const RankName& name, const Operation& op) const {
+  if (name.negotiated) return;  // the executor counts it
+  const bool first = op.set->locals.front() == local_rank_;
+  // In an alltoall each rank has its own result.
+  if (!first && name.kind != Kind::kAlltoall) return;
+  const int kind = static_cast<int>(name.kind);
+  if (first) Grow(me_.counters.operations[kind], 1);
+  Grow(me_.counters.operation_bytes[kind], op.result_bytes());
+}
+
+uint64_t RankCore::RanksNotJoined() const {
+  uint64_t ranks = 0;
+  for (uint32_t i = 0; i < board_->config().local_size; ++i) {
+    const RankBlock& rank = board_->rank(i);
+    const bool left = rank.state.load(std::memory_order_relaxed) ==
+                      static_cast<uint32_t>(RankState::kLeft);
+    const bool aside = rank.aside.load(std::memory_order_relaxed) != 0;
+    if (i != local_rank_ && !left && !aside) ranks |= uint64_t{1} << i;
+  }
+  return ranks;
+}
+
+WaitFor RankCore::WaitsFor(const Operation& op, uint64_t* late) const {
+  *late = 0;
+  const bool alone = board_->config().nodes == 1;
+  if (op.control == Control::kJoin) {
+    *late = RanksNotJoined();
+    if (*late != 0) return WaitFor::kRanks;
+    return alone ? WaitFor::kAgent : WaitFor::kNodes;
+  }
+  if (op.control != Control::kNone) return WaitFor::kAgent;
+  std::lock_guard lock(mutex_);
+  if (!op.input_ready) return WaitFor::kInput;
+  // If it queues behind another operation of its name, the wait is for that
+  // one.
+  const RankName* const found = names_.Find(op);
+  if (found == nullptr || !found->known) return WaitFor::kAgent;
+  const RankName& name = *found;
+  if (!name.waiting) return WaitFor::kData;
+  for (const uint32_t i : op.set->locals) {
+    const uint32_t reached = board_->arrival(name.slot, i)
+                                 .generation.load(std::memory_order_relaxed);
+    if (reached < name.generation) *late |= uint64_t{1} << i;
+  }
+  if (*late != 0) return WaitFor::kRanks;
+  const uint64_t on_gpus =
+      board_->slot(name.slot).on_gpus.load(std::memory_order_relaxed);
+  const bool runs = !name.negotiated || TagOf(on_gpus) == name.generation;
+  return runs ? WaitFor::kData : WaitFor::kNodes;
+}
+
+// Atomic additions, because several threads of the rank may wait.
+void RankCore::CountSleep(WaitFor what, uint64_t late, uint64_t nanoseconds,
+                          bool first) const {
+  RankCounters& counters = me_.counters;
+  const auto i = static_cast<size_t>(what);
+  if (first) counters.waits[i].fetch_add(1, std::memory_order_relaxed);
+  counters.wait_ns[i].fetch_add(nanoseconds, std::memory_order_relaxed);
+  for (; late != 0; late &= late - 1) {
+    counters.waited_for_ns[std::countr_zero(late)].fetch_add(
+        nanoseconds, std::memory_order_relaxed);
+  }
 }
 
 }  // namespace maypole

@@ -28,18 +28,41 @@ session::ResultRecord MakeResultRecord(const Operation& op, bool ok) {
   return record;
 }
 
-bool ResultLog::Due(int64_t now_ns) {
-  if (empty()) return false;
-  if (!since_ns_) since_ns_ = now_ns;
-  return full() || now_ns - *since_ns_ >= kResultPauseNs;
-}
-
 void ResultLog::Add(const session::ResultRecord& record) {
   if (records_.size() < kMaxKeptResultRecords) {
     records_.push_back(record);
   } else {
     ++dropped_;
   }
+  waits_.store(true, std::memory_order_relaxed);
+  // Not only in SendDue(): operations that end in Start() need no driver
+  // thread.
+  if (full()) static_cast<void>(SendIfRoom());
+}
+
+void ResultLog::SendDue(int64_t now_ns) {
+  while (!empty()) {
+    if (!since_ns_) since_ns_ = now_ns;
+    if (!full() && now_ns - *since_ns_ < kResultPauseNs) return;
+    if (!SendIfRoom()) return;
+  }
+  waits_.store(false, std::memory_order_relaxed);
+}
+
+void ResultLog::SendAll() {
+  while (!empty()) {
+    const session::ResultRecords message = Take();
+    shell_->Send(&message, sizeof(message));
+  }
+}
+
+bool ResultLog::SendIfRoom() {
+  const session::ResultRecords message = Take();
+  if (shell_->SendIfRoom(&message, sizeof(message))) return true;
+  records_.insert(records_.begin(), message.records,
+                  message.records + message.count);
+  dropped_ += message.dropped;
+  return false;
 }
 
 session::ResultRecords ResultLog::Take() {
@@ -52,12 +75,6 @@ session::ResultRecords ResultLog::Take() {
   if (records_.empty()) message.dropped = std::exchange(dropped_, 0);
   since_ns_.reset();
   return message;
-}
-
-void ResultLog::PutBack(const session::ResultRecords& message) {
-  records_.insert(records_.begin(), message.records,
-                  message.records + message.count);
-  dropped_ += message.dropped;
 }
 
 }  // namespace maypole

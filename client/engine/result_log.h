@@ -4,13 +4,13 @@
 // Purpose: with checksums on (common/checksum/checksum_mode.h), RankCore adds
 // each operation whose result should be equal on all ranks, when the result is
 // in the rank's memory and not yet the user's. The records leave in messages of
-// up to kMaxResultRecords, at the latest kResultPauseNs after Due() has seen
-// the first of them.
+// up to kMaxResultRecords: when one is full, and at the latest kResultPauseNs
+// after SendDue() has seen the first of them.
 //
-//   log.Add(MakeResultRecord(operation, ok));   // before the operation is done
-//   if (log.Due(now)) Send(log.Take());
+//   if (log.Wants(operation)) log.Add(MakeResultRecord(operation, ok));
+//   if (log.waits()) log.SendDue(now);
 //
-// Thread contract: not synchronized; RankCore's mutex guards it.
+// Thread contract: waits(): any thread; RankCore's mutex guards the rest.
 //
 // Invariants: records leave in the order in which they were added. If the
 // executor does not read, at most kMaxKeptResultRecords are kept: later ones
@@ -18,11 +18,13 @@
 #ifndef MAYPOLE_CLIENT_ENGINE_RESULT_LOG_H_
 #define MAYPOLE_CLIENT_ENGINE_RESULT_LOG_H_
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <optional>
 
 #include "client/engine/operation.h"
+#include "client/engine/rank_shell.h"
 #include "common/wire/session_messages.h"
 
 namespace maypole {
@@ -34,22 +36,33 @@ session::ResultRecord MakeResultRecord(const Operation& operation, bool ok);
 
 class ResultLog {
  public:
+  explicit ResultLog(RankShell* shell) : shell_(shell) {}
+
+  // Called before the first operation.
+  void Enable() { enabled_ = true; }
+  bool Wants(const Operation& operation) const {
+    return enabled_ && HasEqualResults(operation.signature.kind);
+  }
   void Add(const session::ResultRecord& record);
-  bool empty() const { return records_.empty() && dropped_ == 0; }
-  // There are enough records for a message.
-  bool full() const { return records_.size() >= kMaxResultRecords; }
-  // True if a message should leave now.
-  bool Due(int64_t now_ns);
-  // The oldest records.
-  session::ResultRecords Take();
-  // The message that Take() has returned could not be sent.
-  void PutBack(const session::ResultRecords& message);
+  bool waits() const { return waits_.load(std::memory_order_relaxed); }
+  // Sends what is due, as far as the executor reads.
+  void SendDue(int64_t now_ns);
+  void SendAll();
 
  private:
+  bool empty() const { return records_.empty() && dropped_ == 0; }
+  bool full() const { return records_.size() >= kMaxResultRecords; }
+  bool SendIfRoom();
+  // The oldest records.
+  session::ResultRecords Take();
+
+  RankShell* const shell_;
+  bool enabled_ = false;
   std::deque<session::ResultRecord> records_;
   uint32_t dropped_ = 0;
-  // Since when Due() has seen records that have not left.
+  // Since when SendDue() has seen records that have not left.
   std::optional<int64_t> since_ns_;
+  std::atomic<bool> waits_{false};
 };
 
 }  // namespace maypole

@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
 #include <vector>
 
+#include "client/testing/rank_core_testing.h"
 #include "common/checksum/checksum.h"
 
 namespace maypole {
@@ -16,51 +18,82 @@ session::ResultRecord Record(uint32_t slot) {
   return record;
 }
 
-TEST(ResultLogTest, TheFirstRecordLeavesAfterThePause) {
-  ResultLog log;
-  EXPECT_FALSE(log.Due(5));
-  log.Add(Record(1));
-  log.Add(Record(2));
-  EXPECT_FALSE(log.Due(10));
-  EXPECT_FALSE(log.Due(10 + kResultPauseNs - 1));
-  EXPECT_TRUE(log.Due(10 + kResultPauseNs));
-  const session::ResultRecords message = log.Take();
-  EXPECT_EQ(message.count, 2u);
-  EXPECT_EQ(message.records[0].slot, 1u);
-  EXPECT_EQ(message.records[1].slot, 2u);
-  EXPECT_TRUE(log.empty());
-  log.Add(Record(3));
-  EXPECT_FALSE(log.Due(10 + 2 * kResultPauseNs)) << "it has just come";
-}
-
-TEST(ResultLogTest, AFullMessageLeavesAtOnce) {
-  ResultLog log;
-  for (uint32_t i = 0; i < kMaxResultRecords + 1; ++i) log.Add(Record(i));
-  EXPECT_TRUE(log.full());
-  EXPECT_TRUE(log.Due(0));
-  EXPECT_EQ(log.Take().count, kMaxResultRecords);
-  EXPECT_FALSE(log.Due(0));
-  EXPECT_EQ(log.Take().records[0].slot, kMaxResultRecords);
-}
-
-TEST(ResultLogTest, TheOrderSurvivesAMessageThatCouldNotBeSent) {
-  ResultLog log;
-  for (uint32_t i = 0; i < kMaxResultRecords + 3; ++i) log.Add(Record(i));
-  log.PutBack(log.Take());
-  const session::ResultRecords first = log.Take();
-  for (uint32_t i = 0; i < kMaxResultRecords; ++i) {
-    EXPECT_EQ(first.records[i].slot, i);
+class ResultLogTest : public testing::Test {
+ protected:
+  // The messages that have been sent since the last call.
+  std::vector<session::ResultRecords> Sent() {
+    std::vector<session::ResultRecords> messages;
+    for (const auto& bytes : std::exchange(shell_.sent, {})) {
+      messages.emplace_back();
+      EXPECT_TRUE(
+          session::Parse(bytes.data(), bytes.size(), &messages.back()).ok());
+    }
+    return messages;
   }
-  EXPECT_EQ(log.Take().records[2].slot, kMaxResultRecords + 2);
+  void Add(uint32_t count) {
+    for (; count > 0; --count) log_.Add(Record(added_++));
+  }
+
+  Shell shell_;
+  ResultLog log_{&shell_};
+  uint32_t added_ = 0;
+};
+
+TEST_F(ResultLogTest, TheFirstRecordLeavesAfterThePause) {
+  EXPECT_FALSE(log_.waits());
+  Add(2);
+  EXPECT_TRUE(log_.waits());
+  log_.SendDue(10);
+  log_.SendDue(10 + kResultPauseNs - 1);
+  EXPECT_TRUE(Sent().empty());
+  log_.SendDue(10 + kResultPauseNs);
+  const auto messages = Sent();
+  ASSERT_EQ(messages.size(), 1u);
+  EXPECT_EQ(messages[0].count, 2u);
+  EXPECT_EQ(messages[0].records[0].slot, 0u);
+  EXPECT_EQ(messages[0].records[1].slot, 1u);
+  EXPECT_FALSE(log_.waits());
+  Add(1);
+  log_.SendDue(10 + 2 * kResultPauseNs);
+  EXPECT_TRUE(Sent().empty()) << "it has just come";
 }
 
-TEST(ResultLogTest, BeyondTheLimitRecordsAreCountedAndDropped) {
-  ResultLog log;
+TEST_F(ResultLogTest, AFullMessageLeavesAtOnce) {
+  Add(kMaxResultRecords + 1);
+  const auto messages = Sent();
+  ASSERT_EQ(messages.size(), 1u);
+  EXPECT_EQ(messages[0].count, kMaxResultRecords);
+  log_.SendDue(0);
+  EXPECT_TRUE(Sent().empty());
+  log_.SendAll();
+  EXPECT_EQ(Sent().at(0).records[0].slot, kMaxResultRecords);
+}
+
+TEST_F(ResultLogTest, TheOrderSurvivesAMessageThatCouldNotBeSent) {
+  shell_.no_room = true;
+  Add(kMaxResultRecords + 3);
+  log_.SendDue(0);
+  EXPECT_TRUE(Sent().empty());
+  EXPECT_TRUE(log_.waits());
+  shell_.no_room = false;
+  log_.SendDue(0);
+  log_.SendDue(kResultPauseNs);
+  const auto messages = Sent();
+  ASSERT_EQ(messages.size(), 2u);
+  for (uint32_t i = 0; i < kMaxResultRecords; ++i) {
+    EXPECT_EQ(messages[0].records[i].slot, i);
+  }
+  EXPECT_EQ(messages[1].count, 3u);
+  EXPECT_EQ(messages[1].records[2].slot, kMaxResultRecords + 2);
+}
+
+TEST_F(ResultLogTest, BeyondTheLimitRecordsAreCountedAndDropped) {
   const auto most = static_cast<uint32_t>(kMaxKeptResultRecords);
-  for (uint32_t i = 0; i < most + 7; ++i) log.Add(Record(i));
+  shell_.no_room = true;
+  Add(most + 7);
+  log_.SendAll();
   uint32_t kept = 0, dropped = 0;
-  while (!log.empty()) {
-    const session::ResultRecords message = log.Take();
+  for (const session::ResultRecords& message : Sent()) {
     EXPECT_EQ(dropped, 0u) << "they came last";
     kept += message.count;
     dropped += message.dropped;

@@ -19,7 +19,7 @@ using std::chrono::milliseconds;
 constexpr microseconds kNap{50};
 constexpr microseconds kSpin{100};
 // After the end of an epoch, how long the GPU may still write to the tensors;
-// as for operations that have not ended (PatienceIsOver).
+// as for operations that have not ended (AbortIsOverdue).
 constexpr milliseconds kPatience{700};
 // How long NCCL's error may be known before the epoch's, which
 // ProgressEngine::AwaitCause() waits for at most 4 s.

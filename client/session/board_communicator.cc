@@ -61,11 +61,11 @@ Status BoardCommunicator::Join(const RankOptions& options,
   if (Status s = StartThread([c = communicator.get()] { c->ProgressLoop(); },
                              &communicator->progress_);
       !s.ok()) {
-    communicator->Break(s);
+    communicator->GiveUp(s);
     return s;
   }
   if (Status s = communicator->BindProgressThread(); !s.ok()) {
-    communicator->Break(s);
+    communicator->GiveUp(s);
     return s;
   }
   *out = std::move(communicator);
@@ -344,16 +344,16 @@ void BoardCommunicator::WakeThreads() {
   FutexWakeAll(me_.wake);
 }
 
-bool BoardCommunicator::LeaveAlone(const Operation& operation) {
+bool BoardCommunicator::MarkUnattended(const Operation& operation) {
   if (operation.awaited || waiters_.load() > 0) return false;
   me_.sleeping.store(1, std::memory_order_seq_cst);
   MAYPOLE_KILL_POINT("start.flag");
   return true;
 }
 
-void BoardCommunicator::Tell(const std::string& line) { TellUser(line); }
+void BoardCommunicator::ShowUser(const std::string& line) { TellUser(line); }
 
-bool BoardCommunicator::PatienceIsOver() {
+bool BoardCommunicator::AbortIsOverdue() {
   const auto now = Clock::now();
   if (abort_seen_ == Clock::time_point{}) abort_seen_ = now;
   return now - abort_seen_ > kPatience;
@@ -375,7 +375,7 @@ int64_t BoardCommunicator::Now() {
       .count();
 }
 
-void BoardCommunicator::Break(Status status) {
+void BoardCommunicator::GiveUp(Status status) {
   SayGoodbye(std::max(1u, core_.outstanding()), options_.elastic, status);
   board_->Abort(status.code(), "rank " + std::to_string(options_.rank) + ": " +
                                    status.message());

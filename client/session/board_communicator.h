@@ -121,18 +121,18 @@ class BoardCommunicator : public Communicator, private RankShell {
   bool SendIfRoom(const void* message, size_t bytes) override;
   void WakeExecutor() override { session_->WakeExecutor(); }
   void WakeThreads() override;
-  bool LeaveAlone(const Operation& operation) override;
+  bool MarkUnattended(const Operation& operation) override;
   void Ended() override;
-  void Tell(const std::string& line) override;
+  void ShowUser(const std::string& line) override;
   void Record(const Operation& operation) override;
-  bool PatienceIsOver() override;
+  bool AbortIsOverdue() override;
   void Detach(Operation* operation) override;
   int64_t Now() override;
-  void Break(Status status) override;
+  void GiveUp(Status status) override;
 
   // What the driver thread does besides a step of the progress engine: nothing,
   // report this rank's position on the board, or read the socket.
-  enum class Look { kAtBoard, kTell, kAtSocket };
+  enum class Look { kAtBoard, kPublish, kAtSocket };
 
   void FindInArena(Operation& operation) const;
   bool Drive(bool look_at_socket);

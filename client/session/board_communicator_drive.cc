@@ -23,7 +23,7 @@ constexpr int kIdleSleepMs = 1000;
 // With checksums, whose records must not wait longer.
 constexpr int kIdleSleepWithChecksumsMs = 100;
 // A thread that does not sleep publishes its position once in so many steps.
-constexpr uint32_t kTellEvery = 64;
+constexpr uint32_t kPublishEvery = 64;
 // A waiter lets another thread drive for at most this long before it checks its
 // own deadline.
 constexpr auto kTurn = std::chrono::milliseconds(50);
@@ -96,7 +96,7 @@ bool BoardCommunicator::Drive(bool look_at_socket) {
       core_.outstanding() == 0 && input_failed_.exchange(false)) {
     SayGoodbye(/*pending=*/1, options_.elastic, InputFailure());
   }
-  if (++drives_ % kTellEvery == 0) core_.TellWhereItIs();
+  if (++drives_ % kPublishEvery == 0) core_.PublishPosition();
   if (core_.expects_messages() || core_.recalled() || look_at_socket ||
       expected_messages_.load(std::memory_order_relaxed) > 0 ||
       timeline_.waits()) {
@@ -119,7 +119,7 @@ void BoardCommunicator::TellEpochOver() {
 bool BoardCommunicator::DriveInTurn(Look look) {
   std::unique_lock lock(drive_mutex_, std::try_to_lock);
   if (!lock.owns_lock() && !LockWithin(kTurn, &lock)) return true;
-  if (look == Look::kTell) core_.TellWhereItIs();
+  if (look == Look::kPublish) core_.PublishPosition();
   return Drive(look == Look::kAtSocket);
 }
 
@@ -211,7 +211,7 @@ bool BoardCommunicator::SleepOnBoard(const Operation& operation, int timeout_ms,
   me_.sleeping.store(1, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   MAYPOLE_KILL_POINT("sleep.flag");
-  if (DriveInTurn(Look::kTell)) return true;
+  if (DriveInTurn(Look::kPublish)) return true;
   // Another thread may have ended it before `seen` was read.
   if (operation.done.load(std::memory_order_acquire)) return true;
   MAYPOLE_KILL_POINT("sleep.looked");
@@ -400,7 +400,7 @@ void BoardCommunicator::Park() {
     MAYPOLE_KILL_POINT("park.flag");
     std::atomic_thread_fence(std::memory_order_seq_cst);
     std::lock_guard drive(drive_mutex_);
-    core_.TellWhereItIs();
+    core_.PublishPosition();
     if (Drive(false)) return;
   }
   const int idle_ms =

@@ -48,14 +48,14 @@ class Table : public SubmittedOperations {
     for (auto& [slot, op] : waiting) all.push_back(op);
     return all;
   }
-  bool PatienceIsOver() override { return patience_is_over; }
+  bool AbortIsOverdue() override { return abort_is_overdue; }
   void Detach(Operation* op) override { detached.push_back(op); }
-  void Break(Status status) override { broken = std::move(status); }
+  void GiveUp(Status status) override { broken = std::move(status); }
 
   int64_t Now() override { return now += 1000; }
 
   int64_t now = 0;
-  bool patience_is_over = false;
+  bool abort_is_overdue = false;
   std::vector<Operation*> detached;
 
   std::map<uint32_t, Operation*> waiting;

@@ -35,16 +35,16 @@ class Shell : public RankShell {
   }
   void WakeExecutor() override { ++executor_wakes; }
   void WakeThreads() override {}
-  bool LeaveAlone(const Operation&) override { return false; }
+  bool MarkUnattended(const Operation&) override { return false; }
   void Ended() override { ++ended; }
-  void Tell(const std::string& line) override { told.push_back(line); }
+  void ShowUser(const std::string& line) override { told.push_back(line); }
   void Record(const Operation& op) override {
     recorded.emplace_back(op.name, op.moments);
   }
-  bool PatienceIsOver() override { return false; }
+  bool AbortIsOverdue() override { return false; }
   void Detach(Operation*) override {}
   int64_t Now() override { return now += 1000; }
-  void Break(Status status) override { broken = std::move(status); }
+  void GiveUp(Status status) override { broken = std::move(status); }
 
   std::deque<std::vector<char>> sent;
   bool no_room = false;

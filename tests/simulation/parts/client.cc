@@ -28,20 +28,20 @@ void Client::Send(const void* message, size_t bytes) {
   connection_->to_executor.Send(message, bytes);
 }
 
-bool Client::LeaveAlone(const Operation& operation) {
+bool Client::MarkUnattended(const Operation& operation) {
   if (operation.awaited) return false;
   board_->rank(me_).sleeping.store(1);
   return true;
 }
 
-bool Client::PatienceIsOver() {
+bool Client::AbortIsOverdue() {
   if (abort_seen_ == 0) abort_seen_ = Now();
   const bool over = Now() - abort_seen_ > kPatience;
   by_time_ = by_time_ || over;
   return over;
 }
 
-void Client::Break(Status status) {
+void Client::GiveUp(Status status) {
   if (!callbacks_.breaks(status)) {
     return stage_->Found("a rank cannot go on: ", status.message());
   }
@@ -58,7 +58,7 @@ bool Client::Drive(bool look_at_socket, bool* by_board) {
   by_time_ = false;
   bool moved = core_.Step();
   *by_board = moved && !by_time_;
-  if (look_at_socket || stage_->random.OneIn(16)) core_.TellWhereItIs();
+  if (look_at_socket || stage_->random.OneIn(16)) core_.PublishPosition();
   if (core_.expects_messages() || core_.recalled() || gpu_requests_ > 0 ||
       look_at_socket || callbacks_.awaits_connect()) {
     moved |= ReadMessages();

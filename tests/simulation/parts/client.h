@@ -66,14 +66,14 @@ class Client : private RankShell {
   }
   void WakeExecutor() override { callbacks_.wake_executor(); }
   void WakeThreads() override { callbacks_.wake_threads(); }
-  bool LeaveAlone(const Operation& operation) override;
+  bool MarkUnattended(const Operation& operation) override;
   void Ended() override { callbacks_.ended(); }
-  void Tell(const std::string& line) override { callbacks_.tell(line); }
-  bool PatienceIsOver() override;
+  void ShowUser(const std::string& line) override { callbacks_.tell(line); }
+  bool AbortIsOverdue() override;
   void Detach(Operation*) override {}  // there are no arenas
   void Record(const Operation& operation) override;
   int64_t Now() override { return stage_->scheduler.now(); }
-  void Break(Status status) override;
+  void GiveUp(Status status) override;
 
   bool ReadMessages();
   void SendTimeline(bool leaving);
