@@ -1,51 +1,23 @@
 #include "client/engine/progress_engine.h"
 
 #include <algorithm>
-#include <cstring>
-#include <span>
+#include <utility>
 
 #include "client/engine/eager.h"
+#include "common/board/copy_text.h"
 #include "common/board/kill_point.h"
-#include "common/reduce/copy.h"
-#include "common/reduce/reduce.h"
 
 namespace maypole {
-namespace {
-
-// Calls f(part, begin, end) for each piece of the range that belongs to a part;
-// skips the gaps between parts.
-template <typename F>
-void ForParts(const Run& run, const Range& range, F&& f) {
-  auto it = std::upper_bound(
-      run.parts.begin(), run.parts.end(), range.begin,
-      [](uint64_t at, const Part& part) { return at < part.end; });
-  for (; it != run.parts.end() && it->begin < range.end; ++it) {
-    const Range piece = Overlap(range, it->begin, it->end);
-    if (piece.size() > 0) f(*it, piece.begin, piece.end);
-  }
-}
-
-void Copy(std::byte* to, const std::byte* from, uint64_t bytes) {
-  if (to != from && bytes > 0) std::memcpy(to, from, bytes);
-}
-
-// True if a rank writes its reduced slice to its own output too.
-bool TakesAlong(const Run& run) {
-  return !run.negotiated && run.signature.kind == Kind::kAllreduce;
-}
-
-}  // namespace
-
 ProgressEngine::ProgressEngine(const Board* board, uint32_t local_rank,
                                SubmittedOperations* table)
     : board_(board),
       me_(local_rank),
-      depth_(board->config().ring_depth),
       table_(table),
-      places_(depth_) {}
+      mover_(board, local_rank, [table] { return table->Now(); }),
+      gpu_runs_(board, local_rank, table) {}
 
 bool ProgressEngine::Step() {
-  moved_bytes_ = 0;
+  mover_.BeginStep();
   bool moved = TakeTickets();
   bool may_stage = true;
   for (Run& run : active_) {
@@ -54,10 +26,10 @@ bool ProgressEngine::Step() {
     may_stage = may_stage && run.staged == run.stage_end;
   }
   moved |= RetireEnded();
-  WatchEnqueued();
+  gpu_runs_.Watch();
   moved |= HandleFailures();
   // HandleAbort() needs all tickets to be taken first.
-  if (MayMove() && board_->aborted()) moved |= HandleAbort();
+  if (mover_.may_move() && board_->aborted()) moved |= HandleAbort();
   return moved;
 }
 
@@ -66,7 +38,7 @@ bool ProgressEngine::Step() {
 bool ProgressEngine::TakeTickets() {
   bool moved = false;
   Ticket ticket;
-  while (active_.size() < kWindow && MayMove()) {
+  while (active_.size() < kWindow && mover_.may_move()) {
     uint64_t expected = cursor_.load(std::memory_order_acquire);
     uint64_t position = expected;
     if (!board_->ReadTicket(&position, &ticket)) break;
@@ -105,7 +77,7 @@ void ProgressEngine::TakeTicket(const Ticket& ticket) {
   }
   if (run.parts.empty()) return;  // ended by an abort before its ticket came
   if (run.site == RunSite::kRanks) {
-    BeginOnRank(run);
+    gpu_runs_.Begin(run);
     active_.push_back(std::move(run));
     return;
   }
@@ -124,7 +96,7 @@ void ProgressEngine::TakeTicket(const Ticket& ticket) {
   });
   active_.push_back(std::move(run));
   MAYPOLE_KILL_POINT("engine.taken");
-  PublishStaged(active_.back());
+  mover_.PublishStaged(active_.back());
 }
 
 // Decides for the same runs on all ranks of the node.
@@ -153,7 +125,7 @@ bool ProgressEngine::TakeEager(uint32_t slot, uint32_t generation) {
   EagerResult result;
   if (!board_->ResultOf(slot, generation, &result)) return false;
   Operation* op = table_->Claim(slot, generation);
-  moved_bytes_ += op->signature.Bytes();
+  mover_.CountMoved(op->signature.Bytes());
   if (Status s = DeliverEager(*board_, me_, *op, result); !s.ok()) {
     table_->GiveUp(s);
     table_->Finish(op, std::move(s));
@@ -215,23 +187,17 @@ Run ProgressEngine::MakePlannedRun(RunRef ref) {
   return run;
 }
 
-// --- Chunks -----------------------------------------------------------------
+// --- Progress ---------------------------------------------------------------
 
 bool ProgressEngine::Advance(Run& run, bool may_stage) {
   if (run.broken || run.left) return false;
-  if (run.site == RunSite::kRanks) return AdvanceOnRank(run);
+  if (run.site == RunSite::kRanks) return gpu_runs_.Advance(run);
   bool moved = false;
   if (run.on_gpu) {
     if (!BringToHost(run)) return false;
     moved = true;
   }
-  while (MayMove() && TryConsume(run)) moved = true;
-  while (run.reduces() && MayMove() && TryReduce(run)) {
-    moved = true;
-    if (run.arena) break;  // its chunks never wait, so let other runs proceed
-  }
-  if (may_stage && MayMove() && TryStage(run)) moved = true;
-  return moved;
+  return mover_.Move(run, may_stage) || moved;
 }
 
 // True if the inputs of all its operations are in host memory now.
@@ -252,335 +218,180 @@ bool ProgressEngine::BringToHost(Run& run) {
   return true;
 }
 
-bool ProgressEngine::PlaceIsFree(uint32_t index) const {
-  const Occupant& o = places_[index];
-  if (o.generation == 0) return true;
-  for (uint32_t i = 0; i < board_->config().local_size; ++i) {
-    if ((o.members >> i & 1) == 0) continue;
-    const uint64_t word =
-        board_->progress(o.ref, i).consumed.load(std::memory_order_acquire);
-    if (CountAt(word, o.generation) <= o.chunk) return false;
-  }
-  return true;
-}
+// --- Ends -------------------------------------------------------------------
 
-bool ProgressEngine::TryStage(Run& run) {
-  if (run.staged == run.stage_end) return false;
-  const uint32_t c = run.staged;
-  Progress& progress = board_->progress(run.ref, me_);
-  std::byte* place;
-  if (run.uses_own_ring()) {
-    const uint32_t index = static_cast<uint32_t>(next_place_ % depth_);
-    if (!PlaceIsFree(index)) return false;
-    if (c == run.stage_begin) {
-      // Chunk c is at (base + c) % depth.
-      progress.base.store(index + depth_ - c % depth_,
-                          std::memory_order_relaxed);
+bool ProgressEngine::RetireEnded() {
+  bool moved = false;
+  while (!active_.empty()) {
+    Run& run = active_.front();
+    if (run.broken || run.left) break;
+    if (run.site == RunSite::kRanks) {
+      if (!run.ended) break;
+      gpu_runs_.OnEnded(run);
+      Retire(run);
+      active_.pop_front();
+      moved = true;
+      continue;
     }
-    MAYPOLE_KILL_POINT("stage.place");
-    places_[index] = {run.ref, run.generation, c, run.set->mask()};
-    ++next_place_;
-    place = board_->rank_ring(me_, index);
-  } else {
-    const uint64_t granted =
-        board_->run(run.ref).granted.load(std::memory_order_acquire);
-    if (CountAt(granted, run.generation) <= c) return false;
-    place = NodeChunk(run, c);
+    if (run.chunks == 0) {
+      if (board_->Decide(run.ref, run.generation, Outcome::kCommitted) !=
+          Outcome::kCommitted) {
+        break;  // aborted: HandleAbort() retires it
+      }
+    } else if (run.consumed < run.chunks) {
+      break;
+    }
+    RecordStore(run);
+    Retire(run);
+    active_.pop_front();
+    moved = true;
   }
-  const Range chunk = run.chunk(c);
-  if (run.reduces()) {
-    StageReduction(run, chunk, place);
-  } else {
-    StageGathered(run, chunk, place);
-  }
-  MAYPOLE_KILL_POINT("stage.copied");
-  moved_bytes_ += chunk.size();
-  run.staged = c + 1;
-  PublishStaged(run);
-  MAYPOLE_KILL_POINT("stage.published");
-  return true;
+  return moved;
 }
 
-// Chunks to which this rank contributes nothing count as staged.
-void ProgressEngine::PublishStaged(const Run& run) {
-  Publish(board_->progress(run.ref, me_).staged, run,
-          run.staged == run.stage_end ? run.chunks : run.staged,
-          /*for_network=*/!run.reduces());
-}
-
-void ProgressEngine::StageReduction(const Run& run, const Range& chunk,
-                                    std::byte* place) {
-  const size_t size = SizeOf(run.signature.dtype);
-  const auto ranks = static_cast<uint32_t>(run.set->locals.size());
-  for (uint32_t j = 0; j < ranks; ++j) {
-    const Range slice = SliceRange(chunk.size(), ranks, j);
-    ForParts(run, {chunk.begin + slice.begin, chunk.begin + slice.end},
-             [&](const Part& part, uint64_t begin, uint64_t end) {
-               const double prescale = part.operation->prescale();
-               const std::byte* from =
-                   part.operation->input + (begin - part.begin);
-               std::byte* to = place + (begin - chunk.begin);
-               if (prescale != 1.0) {
-                 Scale(run.signature.dtype, from, to, (end - begin) / size,
-                       prescale);
-               } else if (j == run.place) {
-                 return;  // ReduceSlice() reads it from private memory
-               } else if (run.store == Store::kStreamed) {
-                 CopyStreamed(to, from, end - begin);
-               } else {
-                 Copy(to, from, end - begin);
-               }
-             });
+// Ends a run in success or, if aborted, with errors that name each operation.
+void ProgressEngine::Retire(Run& run, bool aborted) {
+  MAYPOLE_KILL_POINT("retire.begun");
+  mover_.PublishLeft(run);
+  MAYPOLE_KILL_POINT("retire.published");
+  for (const Part& part : run.parts) {
+    if (run.site == RunSite::kExecutors && !aborted) SetOnGpu(part.operation);
+    table_->Finish(part.operation,
+                   aborted ? AbortedStatus(run, *part.operation) : Status());
   }
 }
 
-void ProgressEngine::StageGathered(const Run& run, const Range& chunk,
-                                   std::byte* place) {
-  for (const StagedBlock& block : run.blocks) {
-    if (block.local != static_cast<int>(me_)) continue;
-    const Range mine = Overlap(chunk, block.begin, block.end);
-    ForParts(run, mine, [&](const Part& part, uint64_t begin, uint64_t end) {
-      // In a broadcast, the input covers the whole part; otherwise it covers
-      // only the rank's own block.
-      const uint64_t origin =
-          run.signature.kind == Kind::kBroadcast ? part.begin : block.begin;
-      Copy(place + (begin - chunk.begin),
-           part.operation->input + (begin - origin), end - begin);
-    });
-  }
-}
-
-bool ProgressEngine::AllStaged(const Run& run, uint32_t chunk) const {
-  for (const uint32_t j : run.set->locals) {
-    const uint64_t word =
-        board_->progress(run.ref, j).staged.load(std::memory_order_acquire);
-    if (CountAt(word, run.generation) <= chunk) return false;
-  }
-  return true;
-}
-
-bool ProgressEngine::TryReduce(Run& run) {
-  const uint32_t c = run.reduced;
-  if (c == (run.arena ? run.chunks : run.staged)) return false;
-  // After an abort, a peer that has not seen this run's ticket has ended the
-  // operation, so we must not write to its tensor. A peer that has seen the
-  // ticket waits for us (PeersHaveLeft). We have read the ticket before this
-  // check.
-  if (run.arena && board_->header().abort_code.load() != 0) return false;
-  // Arena tensors need no staging: they are complete when their ranks arrive.
-  if (!run.arena && !AllStaged(run, c)) return false;
-  if (run.negotiated) {
-    const uint64_t granted =
-        board_->run(run.ref).granted.load(std::memory_order_acquire);
-    if (CountAt(granted, run.generation) <= c) return false;
-  }
-  if (run.measured && c == 0) run.all_began = table_->Now();
-  MAYPOLE_KILL_POINT("reduce.ready");
-  if (run.arena) {
-    ReduceInArena(run, run.chunk(c), c);
-  } else {
-    ReduceSlice(run, run.chunk(c), c);
-  }
-  MAYPOLE_KILL_POINT("reduce.summed");
-  moved_bytes_ += run.chunk(c).size();
-  run.reduced = c + 1;
-  Publish(board_->progress(run.ref, me_).reduced, run, run.reduced);
-  MAYPOLE_KILL_POINT("reduce.published");
-  return true;
-}
-
-// The epilogue of a run within the node. Across nodes the executor applies it.
-Epilogue ProgressEngine::EpilogueOf(const Run& run) const {
-  Epilogue finish;
-  if (run.negotiated) return finish;
-  if (run.signature.op == Op::kAverage) finish.divisor = run.set->size();
-  finish.scale = run.signature.postscale;
-  return finish;
-}
-
-// Reads and writes the tensors of all ranks in place.
-void ProgressEngine::ReduceInArena(const Run& run, const Range& chunk,
-                                   uint32_t number) {
-  const size_t ranks = run.set->locals.size();
-  const Range slice =
-      SliceRange(chunk.size(), static_cast<uint32_t>(ranks), run.place);
-  const size_t size = SizeOf(run.signature.dtype);
-  std::vector<const std::byte*> inputs(ranks);
-  std::vector<std::byte*> outputs(run.negotiated ? 1 : ranks);
-  ForParts(run, {chunk.begin + slice.begin, chunk.begin + slice.end},
-           [&](const Part& part, uint64_t begin, uint64_t end) {
-             for (size_t j = 0; j < ranks; ++j) {
-               inputs[j] = part.tensors[j] + (begin - part.begin);
-             }
-             if (run.negotiated) {
-               outputs[0] = NodeChunk(run, number) + (begin - chunk.begin);
-             } else {
-               for (size_t j = 0; j < ranks; ++j) {
-                 outputs[j] = part.tensors[j] + (begin - part.begin);
-               }
-             }
-             ReduceTo(run.signature.dtype, run.signature.op, inputs, outputs,
-                      (end - begin) / size, EpilogueOf(run));
-           });
-}
-
-void ProgressEngine::ReduceSlice(const Run& run, const Range& chunk,
-                                 uint32_t number) {
-  const auto ranks = static_cast<uint32_t>(run.set->locals.size());
-  std::byte* const to =
-      run.negotiated ? NodeChunk(run, number)
-                     : StagedChunk(run, HolderOf(run, run.place), number);
-  const Epilogue finish = EpilogueOf(run);
-  std::vector<const std::byte*> places(ranks);
-  for (uint32_t j = 0; j < ranks; ++j) {
-    places[j] = StagedChunk(run, run.set->locals[j], number);
-  }
-  const Range slice = SliceRange(chunk.size(), ranks, run.place);
-  const size_t size = SizeOf(run.signature.dtype);
-  std::vector<const std::byte*> inputs(ranks);
-  ForParts(run, {chunk.begin + slice.begin, chunk.begin + slice.end},
-           [&](const Part& part, uint64_t begin, uint64_t end) {
-             const Operation& op = *part.operation;
-             for (uint32_t j = 0; j < ranks; ++j) {
-               inputs[j] = places[j] + (begin - chunk.begin);
-             }
-             if (op.prescale() == 1.0) {
-               inputs[run.place] = op.input + (begin - part.begin);
-             }
-             // If this is the result of an allreduce within the node, writes it
-             // to our own output too.
-             const bool along = TakesAlong(run) && op.output != nullptr;
-             std::byte* const outputs[] = {
-                 to + (begin - chunk.begin),
-                 along ? op.output + (begin - part.begin) : nullptr};
-             ReduceTo(run.signature.dtype, run.signature.op, inputs,
-                      std::span(outputs, along ? 2 : 1), (end - begin) / size,
-                      finish);
-           });
-}
-
-bool ProgressEngine::OwnersStaged(const Run& run, const Range& chunk) const {
-  for (const StagedBlock& block : run.blocks) {
-    if (block.local < 0) continue;
-    if (Overlap(chunk, block.begin, block.end).size() == 0) continue;
-    const uint64_t word =
-        board_->progress(run.ref, static_cast<uint32_t>(block.local))
-            .staged.load(std::memory_order_acquire);
-    if (CountAt(word, run.generation) <= chunk.begin / run.chunk_bytes) {
-      return false;
+bool ProgressEngine::HandleFailures() {
+  const uint32_t failures =
+      board_->header().failures.load(std::memory_order_acquire);
+  if (failures == failures_seen_ && !recheck_.exchange(false)) return false;
+  failures_seen_ = failures;
+  for (Operation* op : table_->Waiting()) {
+    const Outcome outcome = board_->OutcomeOf(op->slot, op->generation);
+    if (outcome == Outcome::kFailed || outcome == Outcome::kSuperseded) {
+      table_->Claim(op->slot, op->generation);
+      table_->Finish(op, FailedStatus(*op));
     }
   }
   return true;
 }
 
-bool ProgressEngine::ResultReady(const Run& run, uint32_t chunk) const {
-  if (run.negotiated) {
-    const uint64_t done =
-        board_->run(run.ref).done.load(std::memory_order_acquire);
-    return CountAt(done, run.generation) > chunk;
-  }
-  if (!run.reduces()) {
-    return OwnersStaged(run, run.chunk(chunk));
-  }
-  for (const uint32_t j : run.set->locals) {
-    const uint64_t word =
-        board_->progress(run.ref, j).reduced.load(std::memory_order_acquire);
-    if (CountAt(word, run.generation) <= chunk) return false;
-  }
-  return true;
-}
-
-bool ProgressEngine::TryConsume(Run& run) {
-  const uint32_t c = run.consumed;
-  // This rank's own contributions come first: others need them, and an in-place
-  // result would overwrite them.
-  if (c == run.chunks) return false;
-  if (c >= run.staged && c < run.stage_end) return false;
-  if (run.reduces() && c >= run.reduced) return false;
-  if (!ResultReady(run, c)) return false;
-  MAYPOLE_KILL_POINT("consume.ready");
-  if (c + 1 == run.chunks && !Commit(run)) return false;
-  MAYPOLE_KILL_POINT("consume.decided");
-  const Range chunk = run.chunk(c);
-  if (run.negotiated) {
-    Deliver(run, chunk, NodeChunk(run, c));
-  } else if (run.reduces()) {
-    if (!run.arena) DeliverReduced(run, chunk, c);
-  } else {
-    for (const StagedBlock& block : run.blocks) {
-      const Range piece = Overlap(chunk, block.begin, block.end);
-      if (piece.size() == 0) continue;
-      const auto local = static_cast<uint32_t>(block.local);
-      Deliver(run, piece,
-              StagedChunk(run, local, c) + (piece.begin - chunk.begin));
+Status ProgressEngine::FailedStatus(const Operation& op) const {
+  Status error = board_->ErrorOf(op.slot, op.generation);
+  if (error.message().empty()) {  // superseded: the board has the reason
+    error = board_->AbortStatus();
+    if (error.ok()) {
+      const bool left = board_->header().left_count.load() > 0;
+      error = Status(Code::kAborted, left ? CopyText(board_->header().left_text)
+                                          : "failed on another rank");
     }
   }
-  MAYPOLE_KILL_POINT("consume.copied");
-  moved_bytes_ += chunk.size();
-  run.consumed = c + 1;
-  Publish(board_->progress(run.ref, me_).consumed, run, run.consumed);
-  MAYPOLE_KILL_POINT("consume.published");
+  return op.Explain(error);
+}
+
+Status ProgressEngine::AbortedStatus(const Run& run,
+                                     const Operation& op) const {
+  const Status status = board_->AbortStatus();
+  std::string text = op.Explain(status).message();
+  const bool written = run.arena || std::max(run.reduced, run.consumed) > 0;
+  if (written && op.in_place()) {
+    text +=
+        " (the tensor was being reduced in place: its contents are "
+        "undefined)";
+  }
+  return Status(status.code(), std::move(text));
+}
+
+// After an abort, every run that is not committed fails. So does every
+// operation that waits for a ticket, unless a rank has committed it.
+bool ProgressEngine::HandleAbort() {
+  if (TakeTickets()) return true;
+  bool moved = false;
+  for (auto it = active_.begin(); it != active_.end();) {
+    if (it->site == RunSite::kRanks) {
+      const auto state = gpu_runs_.PollAborted(*it);
+      if (state == RankGpuRuns::AfterAbort::kWaits) {
+        ++it;
+        continue;
+      }
+      const bool ended = state == RankGpuRuns::AfterAbort::kEnded;
+      if (ended) gpu_runs_.OnEnded(*it);
+      Retire(*it, /*aborted=*/!ended);
+      it = active_.erase(it);
+      moved = true;
+      continue;
+    }
+    const bool committed =
+        board_->Decide(it->ref, it->generation, Outcome::kAborted) ==
+        Outcome::kCommitted;
+    if (committed && !it->broken) {
+      ++it;  // all results are on the board: they can still be delivered
+      continue;
+    }
+    if (it->arena && !it->negotiated) {
+      moved |= LeaveArena(*it);
+      if (!PeersHaveLeft(*it)) {
+        ++it;
+        continue;
+      }
+    }
+    Retire(*it, /*aborted=*/true);
+    it = active_.erase(it);
+    moved = true;
+  }
+  if (active_.size() >= kWindow) return moved;
+  const Status status = board_->AbortStatus();
+  for (Operation* op : table_->Waiting()) {
+    if (board_->Decide(op->slot, op->generation, Outcome::kAborted) ==
+        Outcome::kCommitted) {
+      // Its ticket may never come: the rank that ran it may have died.
+      moved |= TakeResult(op->slot, op->generation);
+      continue;
+    }
+    if (op->gpu_place != kNoGpuPlace && !GpuIsIdle()) continue;
+    // Peers that have the ticket need not wait for us: see PeersHaveLeft().
+    mover_.PublishLeft(
+        Run{.ref = op->slot, .generation = op->generation, .set = op->set});
+    table_->Claim(op->slot, op->generation);
+    table_->Finish(op, op->Explain(status));
+    moved = true;
+  }
+  return moved;
+}
+
+// True if the executor writes to no tensor of this rank any more. A GPU that is
+// stuck is not waited for; then the contents of the tensor are undefined for
+// longer. Called after the abort was seen.
+bool ProgressEngine::GpuIsIdle() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  return board_->header().gpu_runs.load() == 0 || table_->AbortIsOverdue();
+}
+
+// Publishes that this rank writes to no tensors of the run any more.
+bool ProgressEngine::LeaveArena(Run& run) {
+  if (run.left) return false;
+  run.left = true;
+  mover_.PublishLeft(run);
+  MAYPOLE_KILL_POINT("abort.arena_left");
   return true;
 }
 
-void ProgressEngine::DeliverReduced(const Run& run, const Range& chunk,
-                                    uint32_t number) {
-  const auto ranks = static_cast<uint32_t>(run.set->locals.size());
-  for (uint32_t j = 0; j < ranks; ++j) {
-    if (j == run.place && TakesAlong(run)) continue;  // see ReduceSlice()
-    const Range slice = SliceRange(chunk.size(), ranks, j);
-    Deliver(run, {chunk.begin + slice.begin, chunk.begin + slice.end},
-            StagedChunk(run, HolderOf(run, j), number) + slice.begin);
-  }
-}
-
-void ProgressEngine::Deliver(const Run& run, const Range& range,
-                             const std::byte* from) {
-  auto it = std::upper_bound(
-      run.pieces.begin(), run.pieces.end(), range.begin,
-      [](uint64_t at, const ResultPiece& piece) { return at < piece.end; });
-  for (; it != run.pieces.end() && it->begin < range.end; ++it) {
-    const Range part = Overlap(range, it->begin, it->end);
-    if (part.size() == 0) continue;
-    Copy(it->to + (part.begin - it->begin), from + (part.begin - range.begin),
-         part.size());
-  }
-}
-
-// --- Helpers ----------------------------------------------------------------
-
-std::byte* ProgressEngine::StagedChunk(const Run& run, uint32_t local,
-                                       uint32_t chunk) const {
-  const uint64_t base =
-      board_->progress(run.ref, local).base.load(std::memory_order_relaxed);
-  return board_->rank_ring(local,
-                           static_cast<uint32_t>((base + chunk) % depth_));
-}
-
-// The rank in whose ring the slice's owner writes the slice's result, over what
-// that rank had staged for it. The owner has just read those cache lines, so
-// writing them costs little. Lines of its own ring were last read by the other
-// ranks, and would have to be taken from their caches first.
-uint32_t ProgressEngine::HolderOf(const Run& run, uint32_t slice) const {
-  return run.set->locals[(slice + 1) % run.set->locals.size()];
-}
-
-std::byte* ProgressEngine::NodeChunk(const Run& run, uint32_t chunk) const {
-  const uint64_t base =
-      board_->run(run.ref).node_base.load(std::memory_order_acquire);
-  return board_->node_ring(static_cast<uint32_t>((base + chunk) % depth_));
-}
-
-void ProgressEngine::Publish(std::atomic<uint64_t>& word, const Run& run,
-                             uint32_t count, bool for_network) {
-  word.store(Tagged(run.generation, count), std::memory_order_release);
-  MAYPOLE_KILL_POINT("publish.stored");
-  uint64_t others = 0;
+// True if no peer writes to our tensors any more: each has left the run or the
+// job. If one is stuck for too long, detaches the tensors, so that it writes to
+// pages that we no longer use.
+bool ProgressEngine::PeersHaveLeft(const Run& run) {
   for (const uint32_t j : run.set->locals) {
-    if (j != me_) others |= uint64_t{1} << j;
+    if (j == me_) continue;
+    const uint64_t word =
+        board_->progress(run.ref, j).consumed.load(std::memory_order_acquire);
+    const bool gone = board_->rank(j).state.load(std::memory_order_acquire) ==
+                      static_cast<uint32_t>(RankState::kLeft);
+    if (gone || CountAt(word, run.generation) == UINT32_MAX) continue;
+    if (!table_->AbortIsOverdue()) return false;
+    for (const Part& part : run.parts) table_->Detach(part.operation);
+    return true;
   }
-  board_->WakeRanks(others);
-  if (run.negotiated && for_network) board_->WakeNetwork();
+  return true;
 }
 
 }  // namespace maypole

@@ -342,7 +342,7 @@ TEST(ProgressEngineTest, AStepMovesABoundedNumberOfBytes) {
   }
   while (consumed() == 0) ASSERT_TRUE(first.Step());
   const uint64_t chunk = (2 << 20) / 4;
-  EXPECT_LE(consumed() * chunk, ProgressEngine::kStepBytes + chunk);
+  EXPECT_LE(consumed() * chunk, ChunkMover::kStepBytes + chunk);
   std::mt19937 random(1);
   node.Settle(random);
   for (const Submitted& one : s) {

@@ -122,7 +122,8 @@ def _install(version, to):
     pure = [need for need in needs if not _FOR_GPUS.match(need)]
     numpy = "numpy<2" if [int(n) for n in version.split(".")[:2]] < [2, 3] else "numpy"  # what it was compiled for
     runtime = os.path.join(to, "runtime")
-    if _pip("install", "--target", to, numpy, *pure) is None or \
+    # Such as 2.1 import packaging, and rely on what installs packages to bring it.
+    if _pip("install", "--target", to, numpy, "packaging", *pure) is None or \
             _pip("install", "--no-deps", "--target", runtime, cuda) is None:
         return False
     lib = os.path.join(to, "torch", "lib")

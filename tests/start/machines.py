@@ -52,7 +52,7 @@ umount /mnt/outer /mnt || exit
 
 def _shared(directory):
     """The names in /tmp that all machines see."""
-    paths = [directory, os.path.realpath(harness.ROOT), os.path.realpath(harness.LIBRARY)]
+    paths = [directory, os.path.realpath(harness.ROOT), os.path.realpath(harness.LIBRARY), harness.PYTHON]
     return sorted({p.split("/")[2] for p in paths if p.startswith("/tmp/")})
 
 

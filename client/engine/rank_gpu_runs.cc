@@ -1,10 +1,6 @@
-// The part of ProgressEngine that has the runs which this rank's own GPU
-// executes, together with those of other ranks (RunSite::kRanks).
-#include <string>
-#include <utility>
-#include <vector>
+#include "client/engine/rank_gpu_runs.h"
 
-#include "client/engine/progress_engine.h"
+#include <utility>
 
 namespace maypole {
 namespace {
@@ -15,7 +11,7 @@ constexpr int64_t kCauseNs = 4'000'000'000;
 
 }  // namespace
 
-void ProgressEngine::BeginOnRank(Run& run) {
+void RankGpuRuns::Begin(Run& run) {
   Operation& first = *run.parts.front().operation;
   run.signature = first.signature;
   run.set = first.set;
@@ -43,12 +39,12 @@ void ProgressEngine::BeginOnRank(Run& run) {
                  why)));
 }
 
-bool ProgressEngine::AdvanceOnRank(Run& run) {
+bool RankGpuRuns::Advance(Run& run) {
   if (run.ended || run.on_rank == nullptr) return false;
   RankRun::State state = RankRun::State::kWaiting;
   const Status s = run.on_rank->Poll(&state);
   if (!s.ok()) {
-    // An abort is why; see RetireAbortedOnRank().
+    // An abort is why; see PollAborted().
     if (board_->aborted() || AwaitCause(s, &run.failed_at)) return false;
     run.broken = true;
     table_->GiveUp(run.parts.front().operation->Explain(s));
@@ -60,39 +56,31 @@ bool ProgressEngine::AdvanceOnRank(Run& run) {
 }
 
 // True while an abort may still come that has the cause of the error.
-bool ProgressEngine::AwaitCause(const Status& error, int64_t* failed_at) {
+bool RankGpuRuns::AwaitCause(const Status& error, int64_t* failed_at) {
   const int64_t now = table_->Now();
   if (*failed_at == 0) *failed_at = now;
   return error.code() == Code::kUnavailable && now - *failed_at < kCauseNs;
 }
 
-void ProgressEngine::RetireOnRank(Run& run) {
+void RankGpuRuns::OnEnded(const Run& run) {
   for (const Part& part : run.parts) {
     part.operation->staged->ResultOnGpu(0);
     part.operation->ran_on_gpu = true;
   }
   enqueued_.push_back({run.on_rank, run.parts.front().operation->Title()});
   enqueued_count_.store(enqueued_.size(), std::memory_order_relaxed);
-  Retire(run);
 }
 
-// After an abort. Waits until this rank's GPU writes to its tensors no more,
-// but not for one that is stuck: then their contents are undefined for longer.
-bool ProgressEngine::RetireAbortedOnRank(Run& run) {
+RankGpuRuns::AfterAbort RankGpuRuns::PollAborted(const Run& run) const {
   RankRun::State state = RankRun::State::kWaiting;
-  const bool failed = run.on_rank == nullptr || !run.on_rank->Poll(&state).ok();
-  if (!failed && state == RankRun::State::kEnded) {
-    RetireOnRank(run);
-    return true;
+  if (run.on_rank == nullptr || !run.on_rank->Poll(&state).ok()) {
+    return AfterAbort::kFailed;
   }
-  if (!failed && !table_->AbortIsOverdue()) return false;
-  Retire(run, /*aborted=*/true);
-  return true;
+  if (state == RankRun::State::kEnded) return AfterAbort::kEnded;
+  return table_->AbortIsOverdue() ? AfterAbort::kFailed : AfterAbort::kWaits;
 }
 
-// The operations have ended for the user, but the GPU or NCCL may still fail:
-// then the other ranks' GPUs wait for this one's for ever.
-void ProgressEngine::WatchEnqueued() {
+void RankGpuRuns::Watch() {
   if (enqueued_.empty()) return;
   std::erase_if(enqueued_, [this](EnqueuedRun& e) {
     RankRun::State state = RankRun::State::kEnqueued;
