@@ -16,7 +16,6 @@
 #include "client/session/stall_notice.h"
 #include "common/board/futex.h"
 #include "common/board/kill_point.h"
-#include "common/system/resource_limits.h"
 #include "common/system/thread.h"
 
 namespace maypole {
@@ -27,8 +26,17 @@ using Clock = std::chrono::steady_clock;
 // A rank that still writes to an arena this long after an abort is stuck. Ranks
 // check every kMaxBackoffMs, so all waits end within a second.
 constexpr auto kPatience = std::chrono::milliseconds(700);
-// How long a rank that leaves tries to send its last messages.
-constexpr auto kFlushTime = std::chrono::seconds(1);
+// The longest sleep while nothing is outstanding.
+constexpr int kIdleSleepMs = 1000;
+// With checksums, whose records must not wait longer.
+constexpr int kIdleSleepWithChecksumsMs = 100;
+// A thread that does not sleep publishes its position once in so many steps.
+constexpr uint32_t kPublishEvery = 64;
+// A waiter lets another thread drive for at most this long before it checks its
+// own deadline.
+constexpr auto kTurn = std::chrono::milliseconds(50);
+// How long a rank that leaves tries to send the rest of its timeline.
+constexpr auto kTimelineRest = std::chrono::milliseconds(500);
 
 // Returns 0 or errno's value.
 int BindThread(pthread_t thread, int processor) {
@@ -41,6 +49,23 @@ int BindThread(pthread_t thread, int processor) {
   const int error = pthread_setaffinity_np(thread, bytes, set);
   CPU_FREE(set);
   return error;
+}
+
+// Locks the mutex within the time, or returns false. ThreadSanitizer of gcc 12
+// does not know pthread_mutex_clocklock(), by which try_lock_for() waits, and
+// would report races.
+bool LockWithin(std::chrono::milliseconds time,
+                std::unique_lock<std::timed_mutex>* lock) {
+#ifdef __SANITIZE_THREAD__
+  const auto deadline = Clock::now() + time;
+  while (!lock->try_lock()) {
+    if (Clock::now() > deadline) return false;
+    sched_yield();
+  }
+  return true;
+#else
+  return lock->try_lock_for(time);
+#endif
 }
 
 }  // namespace
@@ -79,23 +104,19 @@ BoardCommunicator::BoardCommunicator(const RankOptions& options,
       session_(std::move(session)),
       board_(&session_->board()),
       me_(board_->rank(static_cast<uint32_t>(options.local_rank))),
-      core_hints_(board_, static_cast<uint32_t>(options.local_rank)),
       arena_(std::move(arena)),
+      outbox_(session_.get()),
       core_(board_, static_cast<uint32_t>(options.local_rank), this),
+      waits_(&options_, board_, &core_, this),
       timeline_(
           [this](const void* message, size_t bytes, Fd fd) {
-            SendInOrder(message, bytes, std::move(fd));
+            outbox_.Send(message, bytes, std::move(fd));
             WakeThreads();  // one must look at the socket for the reply
           },
           [this] { return board_->AbortStatus(); }) {
   if (session_->checksums()) core_.EnableChecksums();
   const BoardConfig& config = board_->config();
   homogeneous_ = config.local_size * config.nodes == config.size;
-  waiting_ = ChooseWaitPolicy(AffinityCores(), CpuQuota(ReadFilesUnder("/")),
-                              config.local_size, config.nodes);
-  if (options_.spin_microseconds >= 0) {
-    waiting_.spin = std::chrono::microseconds(options_.spin_microseconds);
-  }
 }
 
 BoardCommunicator::~BoardCommunicator() { Leave(); }
@@ -129,7 +150,7 @@ void BoardCommunicator::AbandonInChild() { session_->Abandon(); }
 
 Status BoardCommunicator::Start(
     std::span<const std::shared_ptr<Operation>> operations) {
-  NoteUser();
+  waits_.NoteUser();
   if (arena_ != nullptr) {
     for (const std::shared_ptr<Operation>& op : operations) FindInArena(*op);
   }
@@ -149,7 +170,7 @@ void BoardCommunicator::FindInArena(Operation& op) const {
 void BoardCommunicator::InputFailed(const std::shared_ptr<Operation>& operation,
                                     const Status& error) {
   {
-    std::lock_guard lock(send_mutex_);
+    std::lock_guard lock(input_mutex_);
     if (input_failure_.ok()) input_failure_ = operation->Explain(error);
   }
   input_failed_.store(true);  // a thread that sees the end may leave at once
@@ -157,12 +178,12 @@ void BoardCommunicator::InputFailed(const std::shared_ptr<Operation>& operation,
 }
 
 Status BoardCommunicator::InputFailure() {
-  std::lock_guard lock(send_mutex_);
+  std::lock_guard lock(input_mutex_);
   return input_failure_;
 }
 
 void BoardCommunicator::Want(const Operation& operation) {
-  NoteUser();
+  waits_.NoteUser();
   core_.Want(operation);
   // Its caller was expected to drive it.
   if (operation.awaited) WakeThreads();
@@ -214,65 +235,17 @@ bool BoardCommunicator::MayRunOnGpus(const ProcessSet& set, Kind kind,
 
 // --- RankShell --------------------------------------------------------------
 
-void BoardCommunicator::Send(const void* message, size_t bytes) {
-  SendInOrder(message, bytes, Fd());
-}
-
-bool BoardCommunicator::SendIfRoom(const void* message, size_t bytes) {
-  std::lock_guard lock(send_mutex_);
-  return unsent_.empty() && TrySend(message, bytes, -1).ok();
-}
-
-// If the socket is full, the driver thread sends the message later. If it is
-// broken, the driver thread notices that.
-void BoardCommunicator::SendInOrder(const void* message, size_t bytes, Fd fd) {
-  std::lock_guard lock(send_mutex_);
-  if (unsent_.empty() && TrySend(message, bytes, fd.get()).ok()) return;
-  const char* first = static_cast<const char*>(message);
-  unsent_.push_back({{first, first + bytes}, std::move(fd)});
-}
-
-// A descriptor that cannot be sent must not hold up other messages: the
-// executor refuses the message without it.
-Status BoardCommunicator::TrySend(const void* message, size_t bytes, int fd) {
-  const Status s = session_->Send(message, bytes, fd);
-  if (s.ok() || fd < 0 || s.code() == Code::kResourceExhausted ||
-      s.code() == Code::kUnavailable) {
-    return s;
-  }
-  return session_->Send(message, bytes);
-}
-
-Status BoardCommunicator::ResendMessages() {
-  std::lock_guard lock(send_mutex_);
-  while (!unsent_.empty()) {
-    const auto& [message, fd] = unsent_.front();
-    const Status s = TrySend(message.data(), message.size(), fd.get());
-    if (!s.ok()) return s;
-    unsent_.pop_front();
-  }
-  return Status();
-}
-
-void BoardCommunicator::FlushMessages() {
-  const auto deadline = Clock::now() + kFlushTime;
-  while (ResendMessages().code() == Code::kResourceExhausted &&
-         Clock::now() < deadline) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-}
-
 void BoardCommunicator::SayGoodbye(uint32_t pending, bool returns,
                                    const Status& why) {
   if (!why.ok()) {
     auto reason = session::Make<session::LeaveReason>();
     session::SetText(reason.text, why.message());
-    Send(&reason, sizeof(reason));
+    outbox_.Send(&reason, sizeof(reason));
   }
   auto goodbye = session::Make<session::Goodbye>();
   goodbye.pending = pending;
   goodbye.returns = returns ? 1 : 0;
-  Send(&goodbye, sizeof(goodbye));
+  outbox_.Send(&goodbye, sizeof(goodbye));
 }
 
 Status BoardCommunicator::SendGpuMemory(
@@ -283,7 +256,7 @@ Status BoardCommunicator::SendGpuMemory(
     if (!copy.valid()) return ErrnoStatus(errno, "dup");
   }
   expected_messages_.fetch_add(1);
-  SendInOrder(&request, sizeof(request), std::move(copy));
+  outbox_.Send(&request, sizeof(request), std::move(copy));
   WakeThreads();  // one must look at the socket until the reply is there
   return Status();
 }
@@ -313,7 +286,7 @@ Status BoardCommunicator::CallForState(session::StateCall call,
   const Status s = state_calls_.Call(
       request,
       [&](const session::StateRequest& numbered) {
-        SendInOrder(&numbered, sizeof(numbered), std::move(copy));
+        outbox_.Send(&numbered, sizeof(numbered), std::move(copy));
       },
       found);
   ExpectMessages(-1);
@@ -345,7 +318,7 @@ void BoardCommunicator::WakeThreads() {
 }
 
 bool BoardCommunicator::MarkUnattended(const Operation& operation) {
-  if (operation.awaited || waiters_.load() > 0) return false;
+  if (operation.awaited || waits_.waiters() > 0) return false;
   me_.sleeping.store(1, std::memory_order_seq_cst);
   MAYPOLE_KILL_POINT("start.flag");
   return true;
@@ -388,9 +361,180 @@ void BoardCommunicator::AnnounceFinished(bool finished) {
   {
     std::lock_guard lock(left_mutex_);
     if (left_) return;  // the Goodbye is the last message
-    Send(&m, sizeof(m));
+    outbox_.Send(&m, sizeof(m));
   }
-  FlushMessages();
+  outbox_.Flush();
+}
+
+// --- Driving ----------------------------------------------------------------
+
+bool BoardCommunicator::Drive(bool look_at_socket) {
+  if (closed_) return false;
+  bool moved = core_.Step();
+  // Not before: until then peers must take this rank for one that may write.
+  if (input_failed_.load(std::memory_order_relaxed) &&
+      core_.outstanding() == 0 && input_failed_.exchange(false)) {
+    SayGoodbye(/*pending=*/1, options_.elastic, InputFailure());
+  }
+  if (++drives_ % kPublishEvery == 0) core_.PublishPosition();
+  if (core_.expects_messages() || core_.recalled() || look_at_socket ||
+      expected_messages_.load(std::memory_order_relaxed) > 0 ||
+      timeline_.waits()) {
+    moved |= ReadReplies();
+  }
+  if (board_->aborted()) TellEpochOver();
+  return moved;
+}
+
+void BoardCommunicator::TellEpochOver() {
+  if (epoch_over_told_.load(std::memory_order_relaxed)) return;
+  std::lock_guard lock(gpu_memory_mutex_);
+  if (on_epoch_over_ == nullptr) return;
+  epoch_over_told_.store(true);
+  on_epoch_over_();
+}
+
+// A mutex is not fair: the thread that moves data could take it again and
+// again, and this thread would wait far beyond its deadline.
+bool BoardCommunicator::DriveInTurn(Look look) {
+  std::unique_lock lock(drive_mutex_, std::try_to_lock);
+  if (!lock.owns_lock() && !LockWithin(kTurn, &lock)) return true;
+  if (look == Look::kPublish) core_.PublishPosition();
+  return Drive(look == Look::kAtSocket);
+}
+
+bool BoardCommunicator::ReadReplies() {
+  static_cast<void>(outbox_.Resend());  // those that are left come later
+  bool moved = false;
+  std::vector<char> message;
+  std::vector<Fd> descriptors;
+  for (;;) {
+    const Status s = session_->NextMessage(&message, &descriptors);
+    if (!s.ok()) {
+      LoseExecutor(s.message());
+      return moved;
+    }
+    if (message.empty()) return moved;
+    HandOut(message, std::move(descriptors));
+    moved = true;
+  }
+}
+
+void BoardCommunicator::HandOut(const std::vector<char>& message,
+                                std::vector<Fd> descriptors) {
+  session::GpuMemoryReply reply;
+  session::ConnectGpu connect;
+  session::TimelineReply timeline;
+  if (session::Parse(message.data(), message.size(), &timeline).ok()) {
+    return timeline_.OnReply(timeline);
+  }
+  if (session::Parse(message.data(), message.size(), &connect).ok()) {
+    std::lock_guard lock(gpu_memory_mutex_);
+    if (on_connect_gpu_ != nullptr) on_connect_gpu_(connect);
+    return;
+  }
+  session::StateReply state;
+  if (session::Parse(message.data(), message.size(), &state).ok()) {
+    state_calls_.OnReply(state, std::move(descriptors));
+    return;
+  }
+  if (!session::Parse(message.data(), message.size(), &reply).ok()) {
+    return core_.OnMessage(message);
+  }
+  if (expected_messages_.load() == 0) return;  // the executor was not asked
+  expected_messages_.fetch_sub(1);
+  std::lock_guard lock(gpu_memory_mutex_);
+  if (on_gpu_memory_ != nullptr) on_gpu_memory_(reply);
+}
+
+// The executor's death ends the epoch. The first rank that notices it aborts
+// the board for all.
+void BoardCommunicator::LoseExecutor(const std::string& how) {
+  if (!board_->aborted()) {
+    board_->Abort(Code::kAborted, "the executor of this node (agent " +
+                                      options_.agent + ") died: " + how +
+                                      "; see the agent's log");
+  }
+  core_.LoseExecutor();
+  state_calls_.End(
+      Status(Code::kUnavailable, "the executor of this node (agent " +
+                                     options_.agent + ") has gone: " + how));
+}
+
+void BoardCommunicator::Progress(const Operation& operation) {
+  waits_.NoteUser();
+  if (core_.outstanding() == 0) return;
+  core_.Want(operation);
+  std::unique_lock lock(drive_mutex_, std::try_to_lock);
+  if (lock.owns_lock()) Drive(false);
+}
+
+void BoardCommunicator::ProgressLoop() {
+  while (!stop_.load()) {
+    bool moved = false;
+    if (waits_.waiters() == 0 && HasWork()) {
+      std::lock_guard drive(drive_mutex_);
+      moved = Drive(false);
+    }
+    if (!moved) Park();
+  }
+}
+
+// Threads in Await() drive themselves, and set the sleeping flag when they
+// stop.
+void BoardCommunicator::Park() {
+  const uint32_t seen = me_.wake.load(std::memory_order_acquire);
+  if (stop_.load()) return;
+  if (waits_.waiters() == 0 && HasWork()) {
+    me_.sleeping.store(1, std::memory_order_seq_cst);
+    MAYPOLE_KILL_POINT("park.flag");
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    std::lock_guard drive(drive_mutex_);
+    core_.PublishPosition();
+    if (Drive(false)) return;
+  }
+  const int idle_ms =
+      session_->checksums() ? kIdleSleepWithChecksumsMs : kIdleSleepMs;
+  const int timeout_ms =
+      std::min(HasWork() ? kMaxBackoffMs : idle_ms, SendTimeline());
+  if (FutexWait(me_.wake, seen, timeout_ms) != FutexResult::kTimeout) return;
+  if (waits_.waiters() > 0) return;
+  // Even if nothing is outstanding, the executor may have sent a line for the
+  // user.
+  std::lock_guard drive(drive_mutex_);
+  Drive(true);
+}
+
+// --- Timeline ---------------------------------------------------------------
+
+// The hot path: called when an operation ends, under the core's lock.
+void BoardCommunicator::Record(const Operation& op) {
+  timeline_outbox_.Add(board_->header().timeline.load(),
+                       RecordOf(op, options_.rank));
+}
+
+// Returns after how many milliseconds the progress thread should call it again.
+int BoardCommunicator::SendTimeline() {
+  return timeline_outbox_.Step(board_->header().timeline.load(),
+                               core_.unrecorded(), Now() / 1000000,
+                               [this](const void* message, size_t bytes) {
+                                 return outbox_.SendNow(message, bytes);
+                               });
+}
+
+// This rank leaves: no operation is pending any more, and the progress thread
+// has ended.
+void BoardCommunicator::SendTimelineRest() {
+  const auto deadline = Clock::now() + kTimelineRest;
+  const auto send = [this](const void* message, size_t bytes) {
+    return outbox_.SendNow(message, bytes);
+  };
+  while (timeline_outbox_.Step(board_->header().timeline.load(), 0,
+                               Now() / 1000000, send,
+                               /*leaving=*/true) != TimelineOutbox::kNever &&
+         Clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 // --- Leaving ----------------------------------------------------------------
@@ -424,7 +568,7 @@ void BoardCommunicator::Leave() {
   SendTimelineRest();
   SayGoodbye(pending, options_.elastic && returns_.load(),
              input_failed ? InputFailure() : Status());
-  FlushMessages();
+  outbox_.Flush();
   session_->Close();
 }
 

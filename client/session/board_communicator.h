@@ -9,19 +9,10 @@
 //   A thread that holds the drive mutex may take the core's mutex, never the
 //   other way round.
 //
-// The driver thread is a thread in Await(), or, while operations are
-// outstanding and no thread is in Await(), the progress thread. A thread that
-// finds nothing to do spins for its budget, and yields its core if a rank that
-// it waits for is there, too (wait_policy.h; the progress thread does neither),
-// then sleeps on the rank's futex word for a limited time. Then it reads the
-// executor's socket, so an executor's death ends all operations within that
-// time.
-//
-// The sleeping flag on the board says that the rank needs a futex wake-up to
-// move data. The flag is off while a thread in Await() spins, although the
-// progress thread sleeps: waking the progress thread would only take a core
-// from the waiter. A thread that leaves Await() sets the flag again and then
-// checks the board once more.
+// The driver thread is a thread in Await() (wait_loop.h), or, while operations
+// are outstanding and no thread is in Await(), the progress thread. A thread
+// that has slept for its time reads the executor's socket, so an executor's
+// death ends all operations within that time.
 //
 // Thread contract: as Communicator. The progress thread takes no signals.
 #ifndef MAYPOLE_CLIENT_SESSION_BOARD_COMMUNICATOR_H_
@@ -29,7 +20,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -39,19 +29,19 @@
 
 #include "client/bootstrap/rank_options.h"
 #include "client/engine/rank_core.h"
-#include "client/session/backoff.h"
 #include "client/session/communicator.h"
-#include "client/session/core_hints.h"
 #include "client/session/rank_session.h"
 #include "client/session/rank_timeline.h"
+#include "client/session/session_outbox.h"
 #include "client/session/state_calls.h"
 #include "client/session/timeline_outbox.h"
-#include "client/session/wait_policy.h"
-#include "common/board/futex.h"
+#include "client/session/wait_loop.h"
 
 namespace maypole {
 
-class BoardCommunicator : public Communicator, private RankShell {
+class BoardCommunicator : public Communicator,
+                          private RankShell,
+                          private WaitLoop::Driver {
  public:
   // Joins the job; blocks until all ranks have joined.
   static Status Join(const RankOptions& options,
@@ -69,10 +59,12 @@ class BoardCommunicator : public Communicator, private RankShell {
   }
   void Want(const Operation& operation) override;
   void WatchCallbacks(std::shared_ptr<const Callbacks> callbacks) override {
-    callbacks_ = std::move(callbacks);
+    waits_.WatchCallbacks(std::move(callbacks));
   }
   void Progress(const Operation& operation) override;
-  Status Await(const Operation& operation, int timeout_ms) override;
+  Status Await(const Operation& operation, int timeout_ms) override {
+    return waits_.Await(operation, timeout_ms);
+  }
   Status StartTimeline(const std::string& path, bool mark_cycles) override {
     return timeline_.Start(path, mark_cycles);
   }
@@ -117,12 +109,19 @@ class BoardCommunicator : public Communicator, private RankShell {
                     std::shared_ptr<Arena> arena);
 
   // RankShell
-  void Send(const void* message, size_t bytes) override;
-  bool SendIfRoom(const void* message, size_t bytes) override;
+  void Send(const void* message, size_t bytes) override {
+    outbox_.Send(message, bytes);
+  }
+  bool SendIfRoom(const void* message, size_t bytes) override {
+    return outbox_.SendIfRoom(message, bytes);
+  }
   void WakeExecutor() override { session_->WakeExecutor(); }
   void WakeThreads() override;
   bool MarkUnattended(const Operation& operation) override;
-  void Ended() override;
+  // All other threads in Await() may sleep, so they must be woken.
+  void Ended() override {
+    if (waits_.others_wait()) WakeThreads();
+  }
   void ShowUser(const std::string& line) override;
   void Record(const Operation& operation) override;
   bool AbortIsOverdue() override;
@@ -130,48 +129,26 @@ class BoardCommunicator : public Communicator, private RankShell {
   int64_t Now() override;
   void GiveUp(Status status) override;
 
-  // What the driver thread does besides a step of the progress engine: nothing,
-  // report this rank's position on the board, or read the socket.
-  enum class Look { kAtBoard, kPublish, kAtSocket };
-
-  void FindInArena(Operation& operation) const;
-  bool Drive(bool look_at_socket);
-  // True if the driver thread has something to do.
-  bool HasWork() const {
+  // WaitLoop::Driver
+  bool DriveInTurn(Look look) override;
+  bool HasWork() const override {
     return core_.outstanding() > 0 || core_.recalled() ||
            core_.has_enqueued() || expected_messages_.load() > 0 ||
            timeline_.waits() ||
            (gpu_runs_.load() > 0 && !epoch_over_told_.load());
   }
-  // Takes the drive mutex and drives; returns whether anything moved. Also
-  // returns true if another thread has held the mutex for kTurn: that thread
-  // drives.
-  bool DriveInTurn(Look look);
+
+  void FindInArena(Operation& operation) const;
+  bool Drive(bool look_at_socket);
   void TellEpochOver();
   bool ReadReplies();
   void HandOut(const std::vector<char>& message, std::vector<Fd> descriptors);
-  void SendInOrder(const void* message, size_t bytes, Fd fd);
-  Status TrySend(const void* message, size_t bytes, int fd);
-  // An error if some are left: kResourceExhausted if the socket is full.
-  Status ResendMessages();
-  // Sends what the full socket did not take, for up to a second: the executor
-  // reads it soon. If the executor has gone, nobody needs it.
-  void FlushMessages();
   // pending: operations that this rank leaves unfinished. returns: the process
   // continues and may join the job's next epoch. why: the error that makes the
-  // rank leave. Does not block: the last Goodbye needs FlushMessages().
+  // rank leave. Does not block: the last Goodbye needs
+  // outbox_.Flush().
   void SayGoodbye(uint32_t pending, bool returns, const Status& why);
   void LoseExecutor(const std::string& how);
-  // True if there was something to do, or another thread or process has woken
-  // this one.
-  bool SleepOnBoard(const Operation& operation, int timeout_ms,
-                    Backoff* backoff);
-  FutexResult SleepCounted(const Operation& operation, uint32_t seen,
-                           int timeout_ms, Backoff* backoff);
-  void StopAttending();
-  Pause NextPause(const Operation& operation, std::chrono::nanoseconds idle);
-  void NoteUser();
-  bool IsCertainlyBlocked(const Operation& operation);
   Status BindProgressThread();
   void ProgressLoop();
   void Park();
@@ -184,31 +161,25 @@ class BoardCommunicator : public Communicator, private RankShell {
   const Board* board_;
   RankBlock& me_;
   bool homogeneous_ = true;
-  WaitPolicy waiting_;
-  CoreHints core_hints_;
 
   const std::shared_ptr<Arena> arena_;  // null: the board has none
   std::chrono::steady_clock::time_point abort_seen_{};  // by the driver thread
 
   std::timed_mutex drive_mutex_;
+  SessionOutbox outbox_;
   RankCore core_;
+  WaitLoop waits_;
   // This rank has ended the epoch because an input will never be written, and
   // tells the executor when its operations have ended.
   std::atomic<bool> input_failed_{false};
-  Status input_failure_;  // why; guarded by send_mutex_
+  std::mutex input_mutex_;
+  Status input_failure_;  // why; guarded by input_mutex_
   bool closed_ = false;  // this rank has left; the engine's operations are gone
   uint32_t drives_ = 0;
 
   std::atomic<bool> returns_{false};
   std::mutex left_mutex_;
   bool left_ = false;
-
-  struct Unsent {
-    std::vector<char> message;
-    Fd fd;  // invalid: it has none
-  };
-  std::mutex send_mutex_;
-  std::deque<Unsent> unsent_;  // oldest first
 
   RankTimeline timeline_;
   TimelineOutbox timeline_outbox_;
@@ -222,13 +193,6 @@ class BoardCommunicator : public Communicator, private RankShell {
   std::function<void(const session::GpuMemoryReply&)> on_gpu_memory_;
   std::function<void(const session::ConnectGpu&)> on_connect_gpu_;
   std::function<void()> on_epoch_over_;
-
-  std::atomic<uint32_t> waiters_{0};  // threads in Await()
-  // The thread that uses this object; whether several threads use it, besides
-  // that of callbacks_.
-  std::atomic<const void*> user_{nullptr};
-  std::atomic<bool> several_users_{false};
-  std::shared_ptr<const Callbacks> callbacks_;  // null: there are none
 
   std::atomic<bool> stop_{false};
   std::thread progress_;
