@@ -83,8 +83,7 @@ absl::Status JobShard::Open(Time now, StreamId stream, SessionId id,
     return able;
   }
   if (const auto same = job_->SessionOf(hello.node())) Replace(*same, actions);
-  ExecutorSession& session =
-      sessions_.emplace(id, ExecutorSession(id)).first->second;
+  ExecutorSession& session = *sessions_.Add(id);
   session.node = hello.node();
   session.host = hello.host().empty() ? hello.node() : hello.host();
   session.version = *SessionVersion(hello, config_);  // it has been checked
@@ -111,11 +110,7 @@ bool JobShard::OpensAgain(StreamId stream, const proto::ExecutorHello& hello,
       session.link.received() > 0) {
     return false;
   }
-  if (session.stream != 0) {
-    streams_.erase(session.stream);
-    actions->emplace_back(Close{
-        session.stream, absl::AbortedError("a newer stream has taken over")});
-  }
+  CloseOldStream(session, actions);
   session.link.Reset();
   session.unsettled.clear();
   session.state.clear();
@@ -165,13 +160,13 @@ absl::Status JobShard::Resume(Time now, StreamId stream,
   SetNow(now);
   const proto::ExecutorHello& hello = message.hello();
   SessionId id = 0;
-  const auto it = absl::SimpleAtoi(hello.session(), &id) ? sessions_.find(id)
-                                                         : sessions_.end();
-  if (it == sessions_.end() || it->second.node != hello.node() ||
+  ExecutorSession* const found =
+      absl::SimpleAtoi(hello.session(), &id) ? sessions_.Find(id) : nullptr;
+  if (found == nullptr || found->node != hello.node() ||
       !EqualSecrets(token_, hello.token())) {
     return SessionIsOver(hello.node(), config_);
   }
-  ExecutorSession& session = it->second;
+  ExecutorSession& session = *found;
   if (session.link.OnReceived(0, message.acknowledged()) == Receipt::kBadAck) {
     return InvalidArgument("a resume that acknowledges message ",
                            message.acknowledged(), ", the last one sent is ",
@@ -179,10 +174,8 @@ absl::Status JobShard::Resume(Time now, StreamId stream,
   }
   if (session.stream != 0) {  // the old stream's end has not been seen yet
     PauseRelays(absl::StrCat("stream of node ", session.node), actions);
-    streams_.erase(session.stream);
-    actions->emplace_back(Close{
-        session.stream, absl::AbortedError("a newer stream has taken over")});
   }
+  CloseOldStream(session, actions);
   actions->emplace_back(Reconnected{});
   Note(Level::kInfo, session, "session_resumed",
        absl::StrCat("resent=", session.link.unacknowledged()), actions);
@@ -193,14 +186,16 @@ absl::Status JobShard::Resume(Time now, StreamId stream,
   return absl::OkStatus();
 }
 
+void JobShard::CloseOldStream(const ExecutorSession& session,
+                              Actions* actions) const {
+  if (session.stream == 0) return;
+  actions->emplace_back(Close{
+      session.stream, absl::AbortedError("a newer stream has taken over")});
+}
+
 void JobShard::Welcome(ExecutorSession* session, StreamId stream,
                        Actions* actions) {
-  if (session->deadline) {
-    detached_.erase({*session->deadline, session->id});
-    session->deadline.reset();
-  }
-  session->stream = stream;
-  streams_[stream] = session->id;
+  sessions_.Attach(session, stream);
   proto::CoordinatorMessage message;
   message.mutable_welcome()->set_session(absl::StrCat(session->id));
   message.mutable_welcome()->set_incarnation(incarnation_);
@@ -211,23 +206,15 @@ void JobShard::Welcome(ExecutorSession* session, StreamId stream,
 void JobShard::Ended(Time now, StreamId stream, StreamEnd end,
                      Actions* actions) {
   SetNow(now);
-  ExecutorSession* session = Find(stream);
+  ExecutorSession* session = sessions_.OfStream(stream);
   if (session == nullptr) return;
   if (end == StreamEnd::kFinished && !job_->Needs(session->id)) {
     return Lose(session->id, "has ended its connection", absl::OkStatus(),
                 actions);
   }
   PauseRelays(absl::StrCat("stream of node ", session->node), actions);
-  streams_.erase(stream);
-  session->stream = 0;
-  session->deadline = now_ + config_.resume_timeout;
-  detached_.emplace(*session->deadline, session->id);
+  sessions_.Detach(session, now_ + config_.resume_timeout);
   Note(Level::kWarning, *session, "stream_broken", "", actions);
-}
-
-JobShard::ExecutorSession* JobShard::Find(StreamId stream) {
-  const auto it = streams_.find(stream);
-  return it == streams_.end() ? nullptr : &sessions_.at(it->second);
 }
 
 // --- Messages ----------------------------------------------------------------
@@ -236,7 +223,7 @@ void JobShard::Received(Time now, StreamId stream,
                         const proto::ExecutorMessage& message,
                         Actions* actions) {
   SetNow(now);
-  ExecutorSession* session = Find(stream);
+  ExecutorSession* session = sessions_.OfStream(stream);
   if (session == nullptr) return;
   if (message.has_hello()) {
     return BreakOff(session, InvalidArgument("a second hello on a stream"),
@@ -304,9 +291,8 @@ void JobShard::Payload(ExecutorSession* session,
     status = job_->Handle(now_, id, message);
     Deliver(actions);
   }
-  const auto it = sessions_.find(id);
-  if (it == sessions_.end()) return;  // Deliver() has ended the session
-  session = &it->second;
+  session = sessions_.Find(id);
+  if (session == nullptr) return;  // Deliver() has ended it
   if (!status.ok()) return BreakOff(session, status, actions);
   if (session->link.AckDue() && session->stream != 0) {
     actions->emplace_back(Send{session->stream, session->link.Bare({})});
@@ -341,19 +327,10 @@ void JobShard::HandleHeld(Actions* actions) {
     const auto [id, message] = std::move(held_.front());
     held_.pop_front();
     held_bytes_ -= message.SpaceUsedLong();
-    if (const auto it = sessions_.find(id); it != sessions_.end()) {
-      Payload(&it->second, message, actions);
+    if (ExecutorSession* const session = sessions_.Find(id)) {
+      Payload(session, message, actions);
     }
   }
-}
-
-uint64_t JobShard::Settled() const {
-  uint64_t settled = last_decision_;
-  for (const auto& [id, session] : sessions_) {
-    if (session.unsettled.empty()) continue;
-    settled = std::min(settled, session.unsettled.front().second - 1);
-  }
-  return settled;
 }
 
 void JobShard::BreakOff(ExecutorSession* session, const absl::Status& status,
@@ -370,21 +347,17 @@ void JobShard::BreakOff(ExecutorSession* session, const absl::Status& status,
 void JobShard::Lose(SessionId id, const std::string& how,
                     const absl::Status& status, Actions* actions) {
   EndRelays("lost session", actions);
-  const ExecutorSession session = std::move(sessions_.extract(id).mapped());
+  const ExecutorSession session = sessions_.Remove(id);
   std::erase_if(held_, [&](const auto& held) {
     if (held.first != id) return false;
     held_bytes_ -= held.second.SpaceUsedLong();
     return true;
   });
-  if (session.deadline) detached_.erase({*session.deadline, id});
-  if (session.stream != 0) {
-    streams_.erase(session.stream);
-    if (status.ok()) {
-      actions->emplace_back(Close{session.stream, status});
-    } else {
-      Refuse(session.stream, status,
-             absl::StrCat(" job=", id_, " node=", session.node), actions);
-    }
+  if (session.stream != 0 && status.ok()) {
+    actions->emplace_back(Close{session.stream, status});
+  } else if (session.stream != 0) {
+    Refuse(session.stream, status,
+           absl::StrCat(" job=", id_, " node=", session.node), actions);
   }
   Note(Level::kInfo, session, "session_ended",
        absl::StrCat("reason=", LogValue(how)), actions);
@@ -403,13 +376,13 @@ void JobShard::Deliver(Actions* actions) {
   std::vector<SessionId> behind;
   std::optional<uint64_t> settled;
   for (auto& [id, message] : output.messages) {
-    const auto it = sessions_.find(id);
-    if (it == sessions_.end()) continue;
-    ExecutorSession& session = it->second;
+    ExecutorSession* const found = sessions_.Find(id);
+    if (found == nullptr) continue;
+    ExecutorSession& session = *found;
     const uint64_t first = message.first_decision();
     const uint64_t last = message.last_decision();
     if (first != 0) {
-      if (!settled) settled = Settled();
+      if (!settled) settled = sessions_.Settled(last_decision_);
       message.set_settled(*settled);
     }
     const Outgoing* m = session.link.Push(std::move(message));
@@ -431,7 +404,7 @@ void JobShard::Deliver(Actions* actions) {
   std::move(output.facts.begin(), output.facts.end(),
             std::back_inserter(*actions));
   for (const SessionId id : behind) {
-    if (!sessions_.contains(id)) continue;
+    if (sessions_.Find(id) == nullptr) continue;
     Lose(id, "was lost: it does not receive its messages",
          absl::ResourceExhaustedError(
              absl::StrCat("the executor has ", kMaxUnacknowledged,
@@ -450,6 +423,69 @@ void JobShard::Note(Level level, const ExecutorSession& session,
   actions->emplace_back(Log{level, std::move(line)});
 }
 
+// --- Messages that executors pass on (docs/relays.md)
+// -------------------------
+
+absl::Status JobShard::BeginRelays(const ExecutorSession& session,
+                                   uint64_t number, Actions* actions) {
+  const CoordinatorEpoch* const epoch = job_->epoch();
+  // The message may have crossed the epoch's end.
+  if (epoch == nullptr || epoch->number() != number) {
+    return absl::OkStatus();
+  }
+  if (epoch->nodes().members().front().session != session.id) {
+    return InvalidArgument("only the first node says that relays are ready");
+  }
+  // All nodes must have all their ranks.
+  if (epoch->RelayFanOut() == 0 || !epoch->departures().ranks().empty() ||
+      !epoch->nodes().AllConnected()) {
+    return absl::OkStatus();
+  }
+  std::vector<SessionId> nodes;
+  for (const NodeMember& m : epoch->nodes().members())
+    nodes.push_back(m.session);
+  relays_.emplace(epoch->number(), std::move(nodes), epoch->RelayFanOut(),
+                  incarnation_);
+  Note(Level::kInfo, session, "relays_begun",
+       absl::StrCat("epoch=", epoch->number()), actions);
+  if (sessions_.any_detached()) PauseRelays("not all nodes connected", actions);
+  return absl::OkStatus();
+}
+
+void JobShard::PauseRelays(absl::string_view why, Actions* actions) {
+  if (!relays_ || !relays_->active()) return;
+  relays_->Pause(now_);
+  actions->emplace_back(Log{
+      Level::kInfo, absl::StrCat("event=relays_paused job=", id_, " epoch=",
+                                 relays_->epoch(), " reason=", LogValue(why))});
+  for (const SessionId id : relays_->nodes()) {
+    ExecutorSession* const session = sessions_.Find(id);
+    if (session == nullptr || session->stream == 0) continue;
+    session->link.Resend([&](const Outgoing& m) {
+      actions->emplace_back(Send{session->stream, m});
+    });
+  }
+}
+
+void JobShard::EndRelays(absl::string_view why, Actions* actions) {
+  PauseRelays(why, actions);
+  relays_.reset();
+}
+
+void JobShard::CheckRelays(Actions* actions) {
+  if (!relays_ || !relays_->Deadline() || now_ < *relays_->Deadline()) return;
+  const auto late = relays_->Late(
+      [this](SessionId id) { return sessions_.at(id).link.acknowledged(); });
+  if (!relays_->active()) {
+    if (late || sessions_.any_detached()) return relays_->Pause(now_);
+    return relays_->Resume();
+  }
+  if (!late) return relays_->Checked();
+  const ExecutorSession& node = sessions_.at(relays_->nodes()[*late]);
+  PauseRelays(absl::StrCat("node ", node.node, " does not acknowledge"),
+              actions);
+}
+
 // --- Time --------------------------------------------------------------------
 
 void JobShard::SetNow(Time now) {
@@ -457,10 +493,7 @@ void JobShard::SetNow(Time now) {
   now_ = std::max(now_, now);
   if (!Waits() || now_ - before <= kStopped) return;
   const Time deadline = now_ + config_.resume_timeout;
-  for (const auto& [old, id] : std::exchange(detached_, {})) {
-    sessions_.at(id).deadline = deadline;
-    detached_.emplace(deadline, id);
-  }
+  sessions_.Postpone(deadline);
   job_->PostponeRecovery(deadline);
 }
 
@@ -470,7 +503,7 @@ std::optional<Time> JobShard::Deadline() const {
   const auto earlier = [&](std::optional<Time> time) {
     if (time && (!next || *time < *next)) next = time;
   };
-  if (!detached_.empty()) earlier(detached_.begin()->first);
+  if (sessions_.any_detached()) earlier(sessions_.FirstDetached().first);
   if (Waits()) earlier(now_ + kLookPause);
   if (relays_) earlier(relays_->Deadline());
   return next;
@@ -482,8 +515,8 @@ void JobShard::OnTime(Time now, Actions* actions) {
       "was lost: its connection broke and did not come back "
       "within ",
       SecondsText(config_.resume_timeout));
-  while (!detached_.empty() && detached_.begin()->first <= now_) {
-    Lose(detached_.begin()->second, how, absl::OkStatus(), actions);
+  while (sessions_.any_detached() && sessions_.FirstDetached().first <= now_) {
+    Lose(sessions_.FirstDetached().second, how, absl::OkStatus(), actions);
   }
   if (empty()) return;
   CheckRelays(actions);
@@ -498,12 +531,12 @@ void JobShard::Stop(Actions* actions) {
   constexpr char kStopped[] = "the coordinator was stopped by its operator";
   job_->Stop(kStopped);
   Deliver(actions);
-  for (const auto& [stream, session] : streams_) {
-    actions->emplace_back(Close{stream, absl::UnavailableError(kStopped)});
+  for (const auto& [id, session] : sessions_.all()) {
+    if (session.stream == 0) continue;
+    actions->emplace_back(
+        Close{session.stream, absl::UnavailableError(kStopped)});
   }
-  streams_.clear();
-  sessions_.clear();
-  detached_.clear();
+  sessions_.Clear();
   held_.clear();
   held_bytes_ = 0;
 }
@@ -535,7 +568,7 @@ void JobShard::AddTo(Totals* totals) const {
 void JobShard::TakeStragglerTime(Time now, std::vector<StragglerNode>* all) {
   SetNow(now);
   CoordinatorEpoch* const epoch = job_->epoch();
-  for (const auto& [id, session] : sessions_) {
+  for (const auto& [id, session] : sessions_.all()) {
     Time late{};
     if (epoch != nullptr) {
       if (const auto node = epoch->nodes().IndexOf(id)) {

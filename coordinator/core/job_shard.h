@@ -30,20 +30,14 @@
 //
 // Thread contract: not synchronized; pure.
 //
-// Invariants: a stream belongs to at most one session, and the shard forgets it
-// when it asks for Close. detached_ contains exactly the sessions without a
-// stream.
+// Invariants: the shard forgets a stream when it asks for Close.
 #ifndef MAYPOLE_COORDINATOR_CORE_JOB_SHARD_H_
 #define MAYPOLE_COORDINATOR_CORE_JOB_SHARD_H_
 
-#include <algorithm>
 #include <deque>
-#include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -51,11 +45,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "common/wire/link.h"
 #include "coordinator/core/actions.h"
 #include "coordinator/core/job.h"
-#include "coordinator/core/limits.h"
 #include "coordinator/core/relays.h"
+#include "coordinator/core/session_table.h"
 #include "proto/admin.pb.h"
 #include "proto/coordinator.pb.h"
 
@@ -131,34 +124,18 @@ class JobShard {
   void FillStatus(Time now, proto::JobStatus* status) const;
 
  private:
-  struct ExecutorSession {
-    explicit ExecutorSession(SessionId i) : id(i), link(kMaxUnacknowledged) {}
-    SessionId id;
-    std::string node;
-    std::string host;
-    uint32_t version = 0;
-    Link<Outgoing> link;
-    StreamId stream = 0;           // 0: detached
-    std::optional<Time> deadline;  // when detached
-    // With another coordinator: "SESSION@INCARNATION"; empty: it had none.
-    std::string before;
-    // Messages with decisions that are not acknowledged: their numbers, and the
-    // first decision of each.
-    std::deque<std::pair<uint64_t, uint64_t>> unsettled;
-    std::string state;  // the parts of its NodeState, until the last has come
-  };
-
   // Notes the time of an event. If this process did not run for a part of the
   // time that executors have to come back (SIGSTOP, a suspended machine), they
   // have it anew.
   void SetNow(Time now);
   // Whether an executor must come back in time.
-  bool Waits() const { return !detached_.empty() || job_->recovering(); }
+  bool Waits() const { return sessions_.any_detached() || job_->recovering(); }
   absl::Status CheckOpen(const proto::ExecutorHello& hello) const;
   // Ends the node's detached session, because a new executor of the node has
   // connected.
   void Replace(SessionId id, Actions* actions);
-  ExecutorSession* Find(StreamId stream);
+  // If the session has a stream: another one takes over.
+  void CloseOldStream(const ExecutorSession& session, Actions* actions) const;
   void Welcome(ExecutorSession* session, StreamId stream, Actions* actions);
   // The executor opens its session with this coordinator once more: it has not
   // got the Welcome.
@@ -166,8 +143,6 @@ class JobShard {
                   Actions* actions);
   // Handles the messages that were held while the job was recovering.
   void HandleHeld(Actions* actions);
-  // Every node has received all decisions up to this one.
-  uint64_t Settled() const;
   void Payload(ExecutorSession* session, const proto::ExecutorMessage& message,
                Actions* actions);
 
@@ -186,7 +161,7 @@ class JobShard {
   // unacknowledged messages.
   void Deliver(Actions* actions);
 
-  // --- Messages that executors pass on (job_shard_relays.cc) -----------------
+  // --- Messages that executors pass on ---------------------------------------
   absl::Status BeginRelays(const ExecutorSession& session, uint64_t number,
                            Actions* actions);
   // Sends to each node itself again, for a while; first, what it has not
@@ -206,9 +181,7 @@ class JobShard {
   const std::string incarnation_;
   JobOutput output_;  // of job_, until Deliver()
   std::unique_ptr<Job> job_;
-  std::map<SessionId, ExecutorSession> sessions_;
-  std::unordered_map<StreamId, SessionId> streams_;
-  std::set<std::pair<Time, SessionId>> detached_;  // by deadline
+  SessionTable sessions_;
   std::vector<std::string> freed_;
   std::deque<std::pair<SessionId, proto::ExecutorMessage>> held_;
   size_t held_bytes_ = 0;       // of memory

@@ -13,12 +13,12 @@ import unittest
 import zipfile
 
 import cubins
+import installed  # it makes the others importable
+import machine
+from installed import ROOT
 import cuda_toolkit
 import elf
-import installed
-import machine
 import wheel
-from installed import ROOT
 
 # Of each suite: glibc and Python.
 SYSTEMS = {"bullseye": ("2.31", "3.9"), "trixie": ("2.41", "3.13")}
