@@ -101,6 +101,13 @@ class TorchDistributedTest(unittest.TestCase):
                 self.assertIn("trained: 8 after 1 restarts, sum 192", self.torchrun(
                     "restarts.py", tempfile.mkdtemp(dir=DIRECTORY), options=["--max-restarts", "2"]))
 
+    def test_importing_it_imports_no_compiler(self):
+        """Which takes seconds, and which torch itself imports when it is needed."""
+        done = subprocess.run([harness.PYTHON, "-c", "import sys, maypole.torch, maypole.torch.distributed; "
+                               "print('torch' in sys.modules, 'torch._dynamo' in sys.modules)"],
+                              env=harness.environment(), capture_output=True, text=True, timeout=120)
+        self.assertEqual(done.stdout, "True False\n", done.stderr)
+
     def test_versions_that_are_too_old_are_one_line(self):
         done = subprocess.run(["/usr/bin/python3", "-c", "import maypole.torch.distributed"], env=harness.environment(),
                               capture_output=True, text=True, timeout=60)

@@ -1,21 +1,50 @@
 """Functions that torch.compile leaves as they are.
 
-Compiled code calls them between two of its graphs. Dynamo must not look into
-them: it would compile code that calls a library, in minutes, and in the end
-fail.
+Compiled code calls them between two of its graphs, or from C++ (DDP's reducer). Dynamo must not look into them: it
+would compile code that calls a library, with its locks and streams, in minutes, and in the end fail.
 
 Thread contract: that of the function.
 """
 
-from typing import Any, Callable, TypeVar
+import functools
+from typing import Any, Callable, TypeVar, cast
 
 import torch
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
+# Of torch.compile; None in a torch that has none.
+_frames = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+
+
+def skip_code(function: Any) -> None:
+    """Makes torch.compile run the function's own code as it is."""
+    if _frames is None:
+        return
+    code = function.__code__
+    if hasattr(_frames, "skip_code"):
+        _frames.skip_code(code)
+    else:
+        skip = _frames._FrameAction.SKIP
+        _frames.set_code_exec_strategy(code, _frames._FrameExecStrategy(skip, skip))
+
 
 def not_compiled(function: _Function) -> _Function:
-    """The function, with all that it calls, as torch.compile calls it."""
-    # torch 2.1 and newer. This imports torch._dynamo, as every optimizer does.
-    compiler = getattr(torch, "compiler", None)
-    return function if compiler is None else compiler.disable(function)
+    """The function, which torch.compile runs as it is, with all that it calls.
+
+    torch.compiler.disable() would do the same, but imports the compiler, which takes seconds.
+    """
+    if _frames is None:
+        return function
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        compiler = _frames.set_eval_frame(None)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _frames.set_eval_frame(compiler)
+
+    skip_code(run)
+    run._torchdynamo_disable = True  # type: ignore[attr-defined]  # what torch.compiler.disable() sets, too
+    return cast(_Function, run)

@@ -13,6 +13,8 @@ from typing import Any, Callable, Optional
 import torch
 import torch.distributed as dist
 
+from maypole.torch._compiling import not_compiled, skip_code
+
 # What torch before 2.15 calls the methods.
 OLD_NAMES = {
     "all_gather_single": "_allgather_base",
@@ -77,46 +79,9 @@ _KEPT_WORKS = 1000 if tuple(int(part) for part in torch.__version__.split(".")[:
 _FUNCTIONS = dist.distributed_c10d.__file__
 
 
-# Of torch.compile; None in a torch that has none.
-_frames = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
-
-
-def _skip(function: Any) -> None:
-    """Makes torch.compile run the function's own code as it is."""
-    if _frames is None:
-        return
-    code = function.__code__
-    if hasattr(_frames, "skip_code"):
-        _frames.skip_code(code)
-    else:
-        skip = _frames._FrameAction.SKIP
-        _frames.set_code_exec_strategy(code, _frames._FrameExecStrategy(skip, skip))
-
-
-def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, which torch.compile runs as it is, with all that it calls.
-
-    A compiled program calls it from C++ (DDP's reducer), and would try to compile it, with its locks and streams.
-    torch.compiler.disable() would do the same, but imports the compiler, which takes seconds.
-    """
-    if _frames is None:
-        return function
-
-    @functools.wraps(function)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        compiler = _frames.set_eval_frame(None)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            _frames.set_eval_frame(compiler)
-
-    _skip(run)
-    return run
-
-
 def method_of_group(method: Callable[..., Any]) -> Callable[..., Any]:
     """A method of ProcessGroup that returns a Work; calls with tensors of other devices go to their backends."""
-    call = untraced(method)
+    call = not_compiled(method)
 
     @functools.wraps(method)
     def chosen(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -134,7 +99,7 @@ def method_of_group(method: Callable[..., Any]) -> Callable[..., Any]:
                 self.kept.popleft()
         return work
 
-    _skip(chosen)
+    skip_code(chosen)
     return chosen
 
 

@@ -21,8 +21,9 @@ from maypole.common import basics, operations, process_sets
 from maypole.common.exceptions import HorovodInternalError
 from maypole.common.operations import Pending
 from maypole.common.process_sets import ProcessSet, id_of
+from maypole.torch._compiling import not_compiled
 from maypole.torch.distributed import _call_lines, _epochs, _parts, _world
-from maypole.torch.distributed._methods import OtherDevices, method_of_group, untraced
+from maypole.torch.distributed._methods import OtherDevices, method_of_group
 from maypole.torch.distributed._names import Names
 from maypole.torch.distributed._point_to_point import PointToPoint
 from maypole.torch.distributed._work import Finish, Work
@@ -107,7 +108,7 @@ class ProcessGroup(dist.ProcessGroup):
     def getSize(self) -> int:
         return self._now_size
 
-    @untraced
+    @not_compiled
     def getBackendName(self) -> str:
         return "maypole"
 

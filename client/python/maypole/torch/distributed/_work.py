@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from maypole.common.exceptions import HorovodInternalError
-from maypole.torch.distributed._methods import untraced
+from maypole.torch._compiling import not_compiled
 from maypole.torch.distributed._point_to_point import Matched
 
 # What copies the results (in the order of the operations) to the caller's tensors.
@@ -36,7 +36,7 @@ class _Future(torch.futures.Future):
         self._work: Optional[Work] = work  # None when completed: no cycle keeps the tensors alive
         self._tensors = tensors
 
-    @untraced
+    @not_compiled
     def wait(self) -> Any:
         """As torch.futures.Future's; raises DistBackendError after the operation's timeout."""
         work = self._work
@@ -114,7 +114,7 @@ class Work(dist._Work):
         """For one that only C++ will use, and which others keep: it keeps no tensors when its end was waited for."""
         self._keeps_tensors = False
 
-    @untraced
+    @not_compiled
     def wait(self, timeout: Optional[datetime.timedelta] = None) -> bool:
         """Waits for the end; raises DistBackendError if the operation failed or has not ended in time."""
         limit = timeout or self._timeout
@@ -135,7 +135,7 @@ class Work(dist._Work):
         """As wait()."""
         self.wait()
 
-    @untraced
+    @not_compiled
     def is_completed(self) -> bool:
         """Whether wait() would return at once; the results are there then."""
         if not self._ended and all(pending.done() for pending in list(self._pendings)):
@@ -163,7 +163,7 @@ class Work(dist._Work):
 
     _source_rank = source_rank  # torch's functions call this
 
-    @untraced
+    @not_compiled
     def get_future(self) -> torch.futures.Future:
         """A future of the tensors, which Maypole's completion thread completes."""
         with self._lock:
