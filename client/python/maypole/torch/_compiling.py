@@ -43,7 +43,8 @@ def not_compiled(function: _Function) -> _Function:
         try:
             return function(*args, **kwargs)
         finally:
-            _frames.set_eval_frame(compiler)
+            if compiler is not None:
+                _frames.set_eval_frame(compiler)
 
     skip_code(run)
     run._torchdynamo_disable = True  # type: ignore[attr-defined]  # what torch.compiler.disable() sets, too

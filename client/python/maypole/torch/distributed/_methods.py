@@ -91,12 +91,13 @@ def method_of_group(method: Callable[..., Any]) -> Callable[..., Any]:
             theirs = getattr(others.group, name, None) or getattr(others.group, OLD_NAMES[name])
             return theirs(*args, **kwargs)
         work = call(self, *args, **kwargs)
-        caller = sys._getframe().f_back
-        if _KEPT_WORKS and (caller is None or caller.f_code.co_filename != _FUNCTIONS):
-            work.outlive_python()
-            self.kept.append(work)
-            if len(self.kept) > _KEPT_WORKS:
-                self.kept.popleft()
+        if _KEPT_WORKS:
+            caller = sys._getframe().f_back
+            if caller is None or caller.f_code.co_filename != _FUNCTIONS:
+                work.outlive_python()
+                self.kept.append(work)
+                if len(self.kept) > _KEPT_WORKS:
+                    self.kept.popleft()
         return work
 
     skip_code(chosen)

@@ -34,6 +34,21 @@ def _op(opts: Any) -> Any:
     return opts.reduceOp if opts is not None else ReduceOp.SUM
 
 
+class _Call:
+    """One call of a group, for errors: str() names it, and it is the Work's Failed."""
+
+    __slots__ = ("group", "what", "number")
+
+    def __init__(self, group: "ProcessGroup", what: str, number: int):
+        self.group, self.what, self.number = group, what, number
+
+    def __str__(self) -> str:
+        return f"{self.what}, call {self.number} of group '{self.group._shown}'"
+
+    def __call__(self, error: Optional[HorovodInternalError]) -> str:
+        return self.group._failed(error, self.number)
+
+
 class ProcessGroup(dist.ProcessGroup):
     """A group of ranks of the Maypole job; all methods but those of this paragraph are torch.distributed's.
 
@@ -404,10 +419,9 @@ class ProcessGroup(dist.ProcessGroup):
         number = next(self._calls)
         if self._lines is not None:
             self._lines.note(number, what)
-        called = f"{what}, call {number} of group '{self._shown}'"
-        failed = partial(self._failed, number=number)
+        call = _Call(self, what, number)
         process_set = id_of(self._process_set)
-        place = self._names.next((what, *((t.dtype, t.shape) for t in equal)))
+        place = self._names.next((what, *[(t.dtype, t.shape) for t in equal]))
         name = f"{self._shown}#{place}"
         # Then the function that torch has called waits next.
         awaited = len(parts) == 1 and not getattr(opts, "asyncOp", True)
@@ -426,7 +440,7 @@ class ProcessGroup(dist.ProcessGroup):
                         operations.await_end(native)
                 _submit(pendings)
         except HorovodInternalError as error:
-            raise dist.DistBackendError(f"{called}: {error}{failed(error)}") from None
+            raise dist.DistBackendError(f"{call}: {error}{call(error)}") from None
         self._latest[place] = [pending.native for pending in pendings]
         finish: Optional[Finish] = None
         finishes = [(index, part.finish) for index, part in enumerate(parts) if part.finish is not None]
@@ -439,7 +453,7 @@ class ProcessGroup(dist.ProcessGroup):
         timeout = getattr(opts, "timeout", None)
         if timeout is None or timeout.total_seconds() <= 0:
             timeout = self._timeout
-        work = Work(called, pendings, tensors, finish, timeout, failed)
+        work = Work(call, pendings, tensors, finish, timeout, call)
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work

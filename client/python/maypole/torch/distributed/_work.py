@@ -67,7 +67,7 @@ class Work(dist._Work):
     """Operations that run, and whose results go to `tensors` when they have ended.
 
     Args:
-        what: how errors name it: "all_reduce number 5 of group 'default'".
+        what: how errors name it, by str(): "all_reduce, call 5 of group 'world'".
         pendings: the operations (common.operations.Pending, _point_to_point.Deferred or Matched).
         tensors: the value of the future.
         finish: see Finish; None: the operations write to `tensors` themselves.
@@ -85,12 +85,12 @@ class Work(dist._Work):
     # Of each CUDA device: the stream on which results were written, and when.
     _written: Sequence[tuple[torch.cuda.Stream, torch.cuda.Event]] = ()
 
-    def __init__(self, what: str, pendings: Sequence[Any], tensors: list[torch.Tensor],
+    def __init__(self, what: object, pendings: list[Any], tensors: list[torch.Tensor],
                  finish: Optional[Finish], timeout: datetime.timedelta, failed: Failed = lambda error: ""):
         super().__init__()
         self._what = what
         self._failed = failed
-        self._pendings = list(pendings)
+        self._pendings = pendings  # replaced at the end, never changed
         self._tensors = tensors
         self._finish = finish
         self._timeout = timeout
@@ -119,7 +119,7 @@ class Work(dist._Work):
         """Waits for the end; raises DistBackendError if the operation failed or has not ended in time."""
         limit = timeout or self._timeout
         deadline = time.monotonic() + limit.total_seconds()
-        for pending in list(self._pendings):
+        for pending in self._pendings:
             late = pending.wait_until(deadline)
             if late is not None:
                 raise dist.DistBackendError(f"{self._what} has not ended in {limit.total_seconds():g} s: {late}"
@@ -138,7 +138,7 @@ class Work(dist._Work):
     @not_compiled
     def is_completed(self) -> bool:
         """Whether wait() would return at once; the results are there then."""
-        if not self._ended and all(pending.done() for pending in list(self._pendings)):
+        if not self._ended and all(pending.done() for pending in self._pendings):
             self._end()
         return self._ended
 
@@ -170,10 +170,11 @@ class Work(dist._Work):
             if self._future is not None:
                 return self._future
             self._future = future = _Future(self, self._tensors, self._devices())
-        missing = len(self._pendings)
+        pendings = self._pendings
+        missing = len(pendings)
         if missing == 0:
             future.complete()
-        for pending in list(self._pendings):
+        for pending in pendings:
 
             def done() -> None:
                 nonlocal missing
@@ -203,12 +204,19 @@ class Work(dist._Work):
                 self._error = dist.DistBackendError(f"{self._what}: {error}{self._failed(error)}")
             except Exception as error:
                 self._error = error
-            self._received = next((p for p in self._pendings if isinstance(p, Matched)), None)
+            for pending in self._pendings:
+                if isinstance(pending, Matched):
+                    self._received = pending
             self._pendings, self._finish = [], None
             self._ended = True
 
     def _note_streams(self) -> None:
         """Notes that results have been written on the current streams."""
+        for tensor in self._tensors:
+            if tensor.is_cuda:
+                break
+        else:
+            return
         written = []
         for device in self._devices():
             stream = torch.cuda.current_stream(device)
