@@ -54,7 +54,8 @@ void ExecutorCore::OnTime(int64_t now_ms) {
     gathering_.Refuse(s);
   }
   returning_.OnTime(now_ms);
-  if (clients() > 0 || epoch_) {  // other nodes use an epoch that drains
+  // Other nodes use an epoch that drains.
+  if (clients() > 0 || epoch_ || owes_report()) {
     idle_since_ms_ = idle_told_ms_ = now_ms;
     return;
   }
@@ -795,7 +796,7 @@ void ExecutorCore::OnCoordinatorBack() { link_.OnBack(); }
 bool ExecutorCore::WaitsForCoordinator() const {
   if (phase_ == Phase::kRunning) return epoch_->WaitsForCoordinator();
   if (phase_ == Phase::kReady || phase_ == Phase::kPreparing) return true;
-  return gathering_.elastic();
+  return gathering_.elastic() || (clients() == 0 && owes_report());
 }
 
 void ExecutorCore::OnCoordinatorReplaced() {

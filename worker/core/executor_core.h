@@ -179,6 +179,11 @@ class ExecutorCore {
     return members_.members().size() + gathering_.ranks().members().size() +
            returning_.size();
   }
+  // A coordinator that has replaced another, or one that cannot be reached, may
+  // not know yet how the last epoch has ended here: the executor must not end.
+  bool owes_report() const {
+    return link_.recovering() || (link_.away() && last_epoch_.epoch() != 0);
+  }
   // All ranks of this node have left the epoch, and other nodes still receive
   // its results.
   bool drains() const {

@@ -166,6 +166,38 @@ TEST_F(ExecutorRecoveryTest, RanksThatWaitForTheCoordinatorGiveUpAfterAMinute) {
   EXPECT_TRUE(closed);
 }
 
+TEST_F(ExecutorRecoveryTest, DoesNotEndBeforeTheNextCoordinatorHasItsReport) {
+  StartTwoNodes();
+  EXPECT_FALSE(core_.owes_report());
+  core_.OnCoordinatorReplaced();
+  core_.OnClientGone(1, "its connection closed");
+  core_.OnGoodbye(2, 0);
+  ASSERT_EQ(core_.clients(), 0u);
+  EXPECT_FALSE(core_.drains());
+  EXPECT_TRUE(core_.owes_report());
+  core_.OnTime(1000);
+  core_.OnTime(3'600'000);
+  EXPECT_TRUE(Take<ReportIdle>().empty());
+  Recover(1);
+  EXPECT_EQ(TakeSent().at(0).rank_gone().rank(), 0u);
+  EXPECT_FALSE(core_.owes_report());
+  core_.OnTime(7'200'000);
+  EXPECT_FALSE(Take<ReportIdle>().empty());
+}
+
+TEST_F(ExecutorRecoveryTest, ItsReportWaitsForACoordinatorForAMinute) {
+  StartTwoNodes();
+  core_.OnCoordinatorAway(absl::UnavailableError("gone"));
+  core_.OnClientGone(1, "its connection closed");
+  core_.OnGoodbye(2, 0);
+  core_.OnTime(1000);
+  core_.OnTime(60'000);
+  EXPECT_TRUE(core_.owes_report());
+  core_.OnTime(61'000);
+  EXPECT_FALSE(core_.owes_report());
+  EXPECT_EQ(Take<CloseLink>().size(), 1u);
+}
+
 TEST_F(ExecutorRecoveryTest, ACoordinatorThatIsBackInTimeIsForgiven) {
   StartTwoNodes();
   Submit(Slot("x").slot, 1);

@@ -127,7 +127,8 @@ void ExecutorLogic::Wake(std::span<const ExecutorEvent> events) {
     if (event.kind != ExecutorEvent::Kind::kHandOver) Handle(event);
   }
   if (hand_over) TakeClients();
-  const bool ends = !supervised_ && clients_.size() == 0 && !core_.drains();
+  const bool ends = !supervised_ && clients_.size() == 0 && !core_.drains() &&
+                    !core_.owes_report();
   if (ends || NowMs() >= done_at_ms_) done_ = true;
 }
 

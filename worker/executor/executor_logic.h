@@ -18,7 +18,8 @@
 // done() becomes true after Stop(), and when no client is left and the
 // supervisor has agreed to end the executor or is gone; but not while the epoch
 // drains, that is, while other nodes still receive the results of operations
-// that this node's ranks have left behind (after Stop() for kStopDrainMs).
+// that this node's ranks have left behind (after Stop() for kStopDrainMs), and
+// not before the coordinator knows how the epoch has ended here.
 //
 // Thread contract: one thread.
 #ifndef MAYPOLE_WORKER_EXECUTOR_EXECUTOR_LOGIC_H_

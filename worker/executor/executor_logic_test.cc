@@ -659,6 +659,24 @@ TEST_F(DrainTest, AnEpochThatDrainsOutlivesTheAgent) {
   EXPECT_TRUE(logic_.done());
 }
 
+TEST_F(DrainTest, TheNextCoordinatorLearnsHowItEndedBeforeTheExecutorEnds) {
+  supervised_ = false;
+  Turn({{Kind::kHandOver}});
+  callbacks_.on_replaced();
+  Turn();
+  to_coordinator_.clear();
+  TheOtherLeaves();
+  EXPECT_EQ(logic_.board(), nullptr);
+  EXPECT_FALSE(logic_.done());
+  proto::CoordinatorMessage recovered;
+  recovered.set_epoch(1);
+  recovered.mutable_recovered();
+  Hear(recovered);
+  ASSERT_EQ(to_coordinator_.size(), 1u);
+  EXPECT_EQ(to_coordinator_[0].rank_gone().rank(), 0u);
+  EXPECT_TRUE(logic_.done());
+}
+
 TEST_F(DrainTest, AfterSigtermForAMomentOnly) {
   logic_.Stop();
   EXPECT_FALSE(logic_.done());
