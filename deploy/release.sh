@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes a release of what is committed, in OUTDIR (default: out/release/VERSION):
-# the wheels, the sdist, the Debian packages, an SBOM (SPDX), and SHA256SUMS of all;
+# the wheels (also for aarch64), the sdist, the Debian packages, an SBOM (SPDX), and SHA256SUMS of all;
 # then the tag vVERSION in this clone. With a key of GPG, the tag and SHA256SUMS
 # (SHA256SUMS.asc) are signed. docs/releasing.md has what is done before and after.
 #   deploy/release.sh [--key=KEY] [OUTDIR]
@@ -36,6 +36,7 @@ tag="v$version"
 ! grep -q "^## \[$version\] - unreleased" CHANGELOG.md ||
   fail "CHANGELOG.md has $version as unreleased: run tools/packages/version.py --released, and commit"
 [ -z "$key" ] || gpg --batch --list-secret-keys "$key" >/dev/null 2>&1 || fail "gpg has no secret key $key"
+tools/aarch64/debian_root.sh >/dev/null || fail "the wheel for aarch64 cannot be made, see above"
 out="${out:-out/release/$version}"
 [ ! -e "$out" ] || [ -z "$(ls -A "$out")" ] || fail "$out is not empty"
 mkdir -p "$out"
@@ -44,6 +45,7 @@ mkdir -p "$out"
 SOURCE_DATE_EPOCH="$(git log -1 --format=%ct)"
 export SOURCE_DATE_EPOCH
 deploy/make-wheel.sh "$out"
+deploy/make-wheel.sh --arch=aarch64 "$out"
 deploy/make-sdist.sh "$out"
 deploy/build.sh
 deploy/make-deb.sh "$out"

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import tempfile
 import unittest
+import unittest.mock
 
 import installed
 import sbom
@@ -13,9 +14,11 @@ import version
 
 SOURCES = installed.source_tree()
 _WHEEL = """#!/bin/sh
-exec /usr/bin/python3 - "$1" <<'END'
+processor=x86_64
+case "$1" in --arch=*) processor="${1#--arch=}"; shift ;; esac
+exec /usr/bin/python3 - "$1" "$processor" <<'END'
 import sys, zipfile
-with zipfile.ZipFile(sys.argv[1] + "/maypole-@-py3-none-manylinux_2_28_x86_64.whl", "w") as archive:
+with zipfile.ZipFile(sys.argv[1] + "/maypole-@-py3-none-manylinux_2_28_%s.whl" % sys.argv[2], "w") as archive:
     archive.writestr("maypole-@.dist-info/licenses/libc6", "text")
     archive.writestr("maypole-@.dist-info/licenses/not-from-debian", "text")
 with zipfile.ZipFile(sys.argv[1] + "/maypole_horovod-@-py3-none-any.whl", "w") as archive:
@@ -30,6 +33,20 @@ echo text >"$deb/usr/share/doc/maypole/licenses/libc6"
 printf 'Package: maypole\\nVersion: @-1\\nArchitecture: all\\nMaintainer: m <m@example.org>\\nDescription: d\\n' >"$deb/DEBIAN/control"
 dpkg-deb --root-owner-group --build "$deb" "$1/maypole_@-1_all.deb" >/dev/null
 rm -r "$deb"
+"""
+
+
+# What knows the versions of Debian's packages for arm64.
+_ROOT = """#!/bin/sh
+echo "$HOME/arm64"
+"""
+_STATUS = """Package: libc6
+Status: install ok installed
+Architecture: arm64
+Maintainer: m <m@example.org>
+Version: 1:2.3
+Description: d
+
 """
 
 
@@ -53,6 +70,12 @@ class ReleaseTest(unittest.TestCase):
                            ("make-sdist.sh", '#!/bin/sh\necho sources >"$1/maypole-@.tar.gz"\n')):
             self.write("deploy/" + name, text.replace("@", "7.8.9"))
             os.chmod(os.path.join(self.root, "deploy", name), 0o755)
+        for path in (self.root + "/tools/aarch64", self.dir + "/arm64/var/lib/dpkg"):
+            os.makedirs(path)
+        self.write("tools/aarch64/debian_root.sh", _ROOT)
+        os.chmod(os.path.join(self.root, "tools/aarch64/debian_root.sh"), 0o755)
+        with open(self.dir + "/arm64/var/lib/dpkg/status", "w", encoding="utf-8") as f:
+            f.write(_STATUS)
         self.write(".gitignore", "/out/\n")
         version.released("2030-01-02", self.root)
         self.git("init", "--quiet")
@@ -95,8 +118,9 @@ class ReleaseTest(unittest.TestCase):
         self.assertTrue(said.endswith("release: 7.8.9 is in out/release/7.8.9, and the tag v7.8.9 in this clone. Next:  "
                                       "git push origin v7.8.9\n"), said)
         out = os.path.join(self.root, "out/release/7.8.9")
-        made = ["maypole-7.8.9-py3-none-manylinux_2_28_x86_64.whl", "maypole-7.8.9.spdx.json", "maypole-7.8.9.tar.gz",
-                "maypole_7.8.9-1_all.deb", "maypole_horovod-7.8.9-py3-none-any.whl"]
+        made = ["maypole-7.8.9-py3-none-manylinux_2_28_aarch64.whl", "maypole-7.8.9-py3-none-manylinux_2_28_x86_64.whl",
+                "maypole-7.8.9.spdx.json", "maypole-7.8.9.tar.gz", "maypole_7.8.9-1_all.deb",
+                "maypole_horovod-7.8.9-py3-none-any.whl"]
         self.assertEqual(sorted(os.listdir(out)), ["SHA256SUMS", *made])
         self.assertEqual(self.run_ok("sha256sum", "--check", "SHA256SUMS", cwd=out),
                          "".join(name + ": OK\n" for name in made))
@@ -113,10 +137,15 @@ class ReleaseTest(unittest.TestCase):
             if relation["relationshipType"] == "CONTAINS":
                 file = packages[relation["spdxElementId"]]["packageFileName"]
                 contents.setdefault(file, []).append(packages[relation["relatedSpdxElement"]]["name"])
-        self.assertEqual(contents, {"maypole-7.8.9-py3-none-manylinux_2_28_x86_64.whl": ["libc6", "not-from-debian"],
+        both = ["libc6", "not-from-debian"]
+        self.assertEqual(contents, {"maypole-7.8.9-py3-none-manylinux_2_28_aarch64.whl": both,
+                                    "maypole-7.8.9-py3-none-manylinux_2_28_x86_64.whl": both,
                                     "maypole_7.8.9-1_all.deb": ["libc6"]})
         libc = self.run_ok("dpkg-query", "-W", "-f", "${Version}", "libc6")
         self.assertEqual(packages["SPDXRef-debian-libc6"]["versionInfo"], libc)
+        arm = packages["SPDXRef-debian-arm64-libc6"]
+        self.assertEqual((arm["versionInfo"], arm["externalRefs"][0]["referenceLocator"]),
+                         ("1:2.3", "pkg:deb/debian/libc6@1%3A2.3?arch=arm64"))
         self.assertNotIn("versionInfo", packages["SPDXRef-debian-not-from-debian"])
         with open(out + "/SHA256SUMS", encoding="utf-8") as f:
             sums = dict(reversed(line.split()) for line in f)
@@ -127,7 +156,8 @@ class ReleaseTest(unittest.TestCase):
         self.assertEqual(made["creationInfo"]["created"], commit)
         os.environ["SOURCE_DATE_EPOCH"] = self.git("log", "-1", "--format=%ct").strip()
         self.addCleanup(os.environ.pop, "SOURCE_DATE_EPOCH")
-        self.assertEqual(sbom.document(out, self.root), made)
+        with unittest.mock.patch.dict(os.environ, HOME=self.dir):
+            self.assertEqual(sbom.document(out, self.root), made)
 
     def test_a_release_that_is_signed(self):
         out = os.path.join(self.dir, "release")
@@ -155,6 +185,11 @@ class ReleaseTest(unittest.TestCase):
     def test_a_key_that_is_not_there(self):
         self.assertEqual(self.refused("--key=nobody"), "release: gpg has no secret key nobody\n")
         self.assertEqual(self.refused(env={"RELEASE_KEY": "nobody"}), "release: gpg has no secret key nobody\n")
+
+    def test_without_what_is_for_aarch64(self):
+        self.write("tools/aarch64/debian_root.sh", "#!/bin/sh\nexit 1\n")
+        self.commit()
+        self.assertEqual(self.refused(), "release: the wheel for aarch64 cannot be made, see above\n")
 
     def test_usage(self):
         for arguments in (["--key="], ["--sign"], ["a", "b"], [""]):

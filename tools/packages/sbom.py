@@ -3,8 +3,8 @@
     sbom.py DIRECTORY       describes the wheels, sdists and Debian packages there, in maypole-VERSION.spdx.json
 
 A wheel or a Debian package that has code of other projects has their licenses, in files that are named for the Debian
-packages which the code is from; so the SBOM names these, in the versions that this machine has. The same files and
-SOURCE_DATE_EPOCH give the same bytes.
+packages which the code is from; so the SBOM names these, in the versions that this machine has, or, for the wheel of
+another processor, those of tools/aarch64/debian_root.sh. The same files and SOURCE_DATE_EPOCH give the same bytes.
 """
 
 import datetime
@@ -38,11 +38,26 @@ def _licenses(path):
     return sorted(match.group(1) for match in found if match)
 
 
-def _debian_version(package):
-    """The version of a Debian package here; None if it is not installed."""
-    done = subprocess.run(["dpkg-query", "-W", "-f", "${Version}\n", package], stdout=subprocess.PIPE,
-                          stderr=subprocess.DEVNULL, text=True, check=False)
-    return done.stdout.partition("\n")[0] or None
+def _architecture(path):
+    """Of the Debian packages whose code a package of the release has; None: this machine's."""
+    return "arm64" if path.endswith("_aarch64.whl") else None
+
+
+def _said(*argv):
+    """What a program writes; nothing if it fails."""
+    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def _debian_version(package, architecture, root):
+    """The version of a Debian package; None if it is not installed.
+
+    architecture: as _architecture() returns it. What is not of that, such as the compiler's library, is this machine's.
+    """
+    ask = ["dpkg-query", "-W", "-f", "${Version}\n"]
+    unpacked = _said(os.path.join(root, "tools", "aarch64", "debian_root.sh")) if architecture else ""
+    found = _said(*ask, "--admindir=" + unpacked + "/var/lib/dpkg", package) if unpacked else ""
+    return (found or _said(*ask, package)).partition("\n")[0] or None
 
 
 def _id(name):
@@ -72,11 +87,19 @@ def _artifact(path, version):
                     externalRefs=_purl("pkg:%s@%s" % (kind, version)))
 
 
-def _component(package):
+def _component_id(package, architecture):
+    return _id("-".join(filter(None, ("debian", architecture, package))))
+
+
+def _component(package, architecture, root):
     """The element of a Debian package whose code a package of the release has."""
-    version = _debian_version(package)
-    more = {"externalRefs": _purl("pkg:deb/debian/%s@%s" % (package, urllib.parse.quote(version, safe="~")))} if version else {}
-    return _element(_id("debian-" + package), package, version, licenseDeclared=_NOTHING, supplier="Organization: Debian",
+    version = _debian_version(package, architecture, root)
+    more = {}
+    if version:
+        locator = "pkg:deb/debian/%s@%s" % (package, urllib.parse.quote(version, safe="~"))
+        more["externalRefs"] = _purl(locator + ("?arch=" + architecture if architecture else ""))
+    return _element(_component_id(package, architecture), package, version, licenseDeclared=_NOTHING,
+                    supplier="Organization: Debian",
                     licenseComments="Packages that have code of it have its license, in the file licenses/" + package, **more)
 
 
@@ -86,9 +109,10 @@ def document(directory, root=metadata.ROOT):
     paths = sorted(os.path.join(directory, name) for name in os.listdir(directory) if name.endswith(_KINDS))
     artifacts = [_artifact(path, version) for path in paths]
     licenses = {path: _licenses(path) for path in paths}
-    components = [_component(name) for name in sorted({name for names in licenses.values() for name in names})]
+    used = {(_architecture(path) or "", name) for path in paths for name in licenses[path]}
+    components = [_component(name, architecture or None, root) for architecture, name in sorted(used)]
     relations = [("SPDXRef-DOCUMENT", "DESCRIBES", artifact["SPDXID"]) for artifact in artifacts]
-    relations += [(artifact["SPDXID"], "CONTAINS", _id("debian-" + name))
+    relations += [(artifact["SPDXID"], "CONTAINS", _component_id(name, _architecture(path)))
                   for artifact, path in zip(artifacts, paths) for name in licenses[path]]
     packages = artifacts + components
     when = datetime.datetime.fromtimestamp(int(os.environ.get("SOURCE_DATE_EPOCH", 0)), datetime.timezone.utc)
