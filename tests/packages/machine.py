@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 import unittest
 
@@ -55,13 +56,22 @@ def make(path, suite="bookworm", packages=(), architecture=None):
     for tool in ("mmdebstrap", "systemd-nspawn", "dpkg-scanpackages"):
         if shutil.which(tool) is None:
             raise unittest.SkipTest("%s is missing: apt-get install mmdebstrap systemd-container dpkg-dev" % tool)
-    other = ["--architectures=" + architecture, "--skip=check/qemu"] if architecture else []
-    done = subprocess.run(["mmdebstrap", "--variant=minbase", "--skip=cleanup/apt/lists", "--include=" + ",".join(packages),
-                           *other, suite, path, _MIRROR],
+    options = ["--include=" + ",".join(packages)] if packages else []
+    options += ["--architectures=" + architecture, "--skip=check/qemu"] if architecture else []
+    done = subprocess.run(["mmdebstrap", "--variant=minbase", "--skip=cleanup/apt/lists", *options, suite, path, _MIRROR],
                           capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise unittest.SkipTest("mmdebstrap cannot make a root directory (is Debian's mirror reachable?): " +
-                                done.stderr[-500:])
+    if done.returncode == 0:
+        return
+    said = "mmdebstrap cannot make a root directory: " + done.stderr[-2000:]
+    if not _reaches_mirror(suite):
+        raise unittest.SkipTest("Debian's mirror cannot be reached; " + said)
+    raise AssertionError(said)
+
+
+def _reaches_mirror(suite):
+    with tempfile.TemporaryDirectory() as place:
+        return subprocess.run(["/usr/lib/apt/apt-helper", "download-file", "%s/dists/%s/InRelease" % (_MIRROR, suite),
+                               place + "/InRelease"], capture_output=True, check=False).returncode == 0
 
 
 class Machine:
