@@ -296,7 +296,8 @@ void Coordinated::Carry(const coordinator::Actions& actions) {
       Expect(send->message.ByteSize() <= coordinator::kMaxSentBytes,
              "a message has a bound");
       proto::CoordinatorMessage arrived;
-      Expect(Transmit(send->message.ToMessage(), &arrived), "what is sent arrives");
+      Expect(Transmit(send->message.ToMessage(), &arrived),
+             "what is sent arrives");
       const auto it = streams_.find(send->stream);
       if (it != streams_.end()) Receive(it->second, arrived);
     } else if (const auto* close = std::get_if<coordinator::Close>(&action)) {
@@ -429,7 +430,8 @@ void Coordinated::Payload(Player* p, const proto::CoordinatorMessage& m) {
     case proto::CoordinatorMessage::kTimeline:
       Expect(m.timeline().path().size() <= kMaxShownPathBytes || p->lied,
              "a shown path has a bound");
-      Expect(m.timeline().error().size() <= kMaxForeignText || p->lied,
+      Expect(m.timeline().error().size() <= coordinator::kMaxForeignText ||
+                 p->lied,
              "an error of a timeline has a bound");
       p->timeline = m.timeline().number();
       return;
