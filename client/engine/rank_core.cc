@@ -186,7 +186,7 @@ void RankCore::InputReady(const std::shared_ptr<Operation>& operation) {
   std::lock_guard lock(mutex_);
   Operation& op = *operation;
   if (op.input_ready) return;  // or it has failed meanwhile
-  OnInputSettled(op);
+  SetInputReady(op);
   shell_->MarkUnattended(op);  // before other ranks can see the arrival
   Begin(*names_.Find(op));
   // It may have found the operation failed, or no room for its ticket: only the
@@ -194,7 +194,7 @@ void RankCore::InputReady(const std::shared_ptr<Operation>& operation) {
   if (!op.done.load()) shell_->WakeThreads();
 }
 
-void RankCore::OnInputSettled(Operation& op) {
+void RankCore::SetInputReady(Operation& op) {
   if (std::exchange(op.input_ready, true)) return;
   inputs_pending_.fetch_sub(1);
 }
@@ -298,7 +298,7 @@ void RankCore::Finish(Operation* operation, Status status) {
 void RankCore::End(Operation& operation, Status status) {
   operation.status = std::move(status);
   if (operation.stands_in) join_.OnStandInEnded();
-  OnInputSettled(operation);
+  SetInputReady(operation);
   if (operation.recorded()) {
     operation.moments.ended = shell_->Now();
     shell_->Record(operation);

@@ -147,10 +147,10 @@ class RankCore : private SubmittedOperations {
   void Enqueue(RankName& name, std::shared_ptr<Operation> operation);
   void CountIn();
   void CountOut();
-  void Begin(
-      RankName& name);  // arrives at the queued operations that can begin
+  // Arrives at the queued operations that can begin.
+  void Begin(RankName& name);
   bool ArriveFirst(RankName& name);
-  void OnInputSettled(Operation& operation);
+  void SetInputReady(Operation& operation);
   bool FailPendingInputs();
 
   void AllotSlot(const session::SlotReply& reply);
