@@ -53,11 +53,10 @@ TEST(NameTest, OneMessageSaysWhatIsExpected) {
 
 // A refused name in the message cannot end the line or move the cursor.
 TEST(NameTest, TheMessageIsOnePrintableLine) {
-  EXPECT_EQ(
-      Refused("a\nb\x1b[2J\x7f\xc2\x9b"),
-      std::string(kExpected) + ", not 'a?b?[2J" + std::string(3, '?') + "'");
-  EXPECT_EQ(Refused(std::string_view("a\0b", 3)),
-            std::string(kExpected) + ", not 'a?b'");
+  const std::string expected(kExpected);
+  EXPECT_EQ(Refused("a\nb\x1b[2J\x7f\xc2\x9b"),
+            expected + ", not 'a?b?[2J" + std::string(3, '?') + "'");
+  EXPECT_EQ(Refused(std::string_view("a\0b", 3)), expected + ", not 'a?b'");
 }
 
 TEST(NameTest, TheLimitIsTheCallers) {

@@ -80,7 +80,8 @@ TEST(TableTest, FitsTheTerminal) {
     EXPECT_LE(end - at, 80u);
     at = end + 1;
   }
-  EXPECT_NE(text.find(std::string(50, 'a') + "  bbb"), std::string::npos);
+  const std::string whole(50, 'a');
+  EXPECT_NE(text.find(whole + "  bbb"), std::string::npos);
   EXPECT_NE(text.find("b...\n"), std::string::npos);
   EXPECT_NE(table.Text(40).find("aaa...aaa"), std::string::npos);
 }
