@@ -138,7 +138,8 @@ absl::StatusOr<EncryptionMode> JobEncryption(const WorkerFlags& f, bool tls) {
 std::unique_ptr<Backend> MakeBackend(const WorkerFlags& f,
                                      const control::Setup& setup,
                                      EncryptionMode encryption,
-                                     const PrepareBackend& prepare) {
+                                     const PrepareBackend& prepare,
+                                     StatsPage* stats) {
   TcpBackendOptions o;
   o.host = f.network;
   // The machines of several coordinators are in one network.
@@ -154,8 +155,10 @@ std::unique_ptr<Backend> MakeBackend(const WorkerFlags& f,
   o.congestion = f.network_congestion;
   o.connections = f.network_connections;
   o.encryption = encryption;
-  o.on_encrypted = [job = setup.job, epoch = prepare.epoch,
-                    encryption](const EncryptedNodes& nodes) {
+  o.on_encrypted = [job = setup.job, epoch = prepare.epoch, encryption,
+                    stats](const EncryptedNodes& nodes) {
+    stats->peer_nodes = nodes.encrypted + nodes.clear;
+    stats->encrypted_nodes = nodes.encrypted;
     spdlog::info(
         "event=network_encryption job={} epoch={} mode={} encrypted_nodes={} "
         "clear_nodes={} suite={}",
@@ -257,8 +260,9 @@ absl::Status ExecutorMain(const WorkerFlags& flags, Fd stop_signals) {
     o.coordinators = coordinators;
     return std::make_unique<GrpcTransport>(std::move(o), std::move(callbacks));
   };
-  options.make_backend = [&](const PrepareBackend& prepare) {
-    return MakeBackend(flags, *setup, *encryption, prepare);
+  StatsPage* const page = &**stats;  // also of what `stats` is moved to
+  options.make_backend = [&, page](const PrepareBackend& prepare) {
+    return MakeBackend(flags, *setup, *encryption, prepare, page);
   };
   options.make_gpus = [nccl](EpochGpus::Callbacks callbacks) {
     return std::make_unique<GpuRunner>(std::move(callbacks),

@@ -30,10 +30,10 @@ def scrape(address):
 
 
 class MetricsTest(unittest.TestCase):
-    def run_on(self, nodes, look):
+    def run_on(self, nodes, look, *options):
         with harness.Job(np=4, nodes=nodes, program="steady.py", args=[OPERATIONS, ELEMENTS],
                          # The coordinator counts what it has issued itself.
-                         launcher_args=["--coordinator-flag=--frozen_nodes=0"]) as job:
+                         launcher_args=["--coordinator-flag=--frozen_nodes=0", *options]) as job:
             for r in range(4):
                 job.await_file("counted.%d" % r)
             look(job.endpoints())
@@ -68,10 +68,18 @@ class MetricsTest(unittest.TestCase):
                     'maypole_executor_operation_bytes_total{kind="allreduce"}': OPERATIONS * ELEMENTS * 4,
                     "maypole_local_ranks": 2,
                     "maypole_executors": 1,
+                    "maypole_peer_nodes": 1,
+                    "maypole_encrypted_nodes": 0,
                 })
                 self.assertGreaterEqual(seen['maypole_network_bytes_total{direction="sent"}'],
                                         OPERATIONS * ELEMENTS * 4)
         self.run_on(2, look)
+
+    def test_nodes_that_are_encrypted(self):
+        def look(endpoints):
+            for node in ("node0", "node1"):
+                self.expect(endpoints[node], {"maypole_peer_nodes": 1, "maypole_encrypted_nodes": 1})
+        self.run_on(2, look, "--encrypt")
 
     def test_one_node(self):
         def look(endpoints):
@@ -83,6 +91,7 @@ class MetricsTest(unittest.TestCase):
                 'maypole_executor_operations_total{kind="broadcast"}': 1,
                 'maypole_errors_total{kind="mismatch"}': 1,
                 "maypole_local_ranks": 4,
+                "maypole_peer_nodes": 0,
             })
         self.run_on(1, look)
 

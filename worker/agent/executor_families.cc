@@ -126,6 +126,11 @@ void AddEpochs(const Families::Labels& job, const StatsPage& page,
                Number(page.epochs));
   all->Gauge("maypole_local_ranks", "Ranks of the running epoch on this node.",
              job, Number(page.local_ranks));
+  all->Gauge("maypole_peer_nodes", "Other nodes of the running epoch.", job,
+             Number(page.peer_nodes));
+  all->Gauge("maypole_encrypted_nodes",
+             "Of these, nodes to which all connections are encrypted.", job,
+             Number(page.encrypted_nodes));
   all->Gauge("maypole_board_bytes",
              "Size of the job's shared memory, without its arenas.", job,
              Number(page.board_bytes));

@@ -121,6 +121,8 @@ void ExecutorReporter::OnEpochOver(const EpochNetwork* network) {
   stats_->local_ranks = 0;
   stats_->board_bytes = 0;
   stats_->arena_bytes = 0;
+  stats_->peer_nodes = 0;
+  stats_->encrypted_nodes = 0;
 }
 
 void ExecutorReporter::OnBoardBytes(size_t bytes) {

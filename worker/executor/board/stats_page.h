@@ -114,6 +114,10 @@ struct StatsPage {
   Counter board_bytes;  // gauge
   Counter arena_bytes;  // gauge
   Counter state_bytes;  // gauge
+  // Gauges: other nodes of the epoch; of these, to which connections are
+  // encrypted.
+  Counter peer_nodes;
+  Counter encrypted_nodes;
   StatsHistogram<kRunSecondsBounds> run_ns;
   StatsHistogram<kPresenceBounds> presence_ns;
   StatsHistogram<kRunOperationsBounds> run_operations;
