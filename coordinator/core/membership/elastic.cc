@@ -453,8 +453,9 @@ Elastic::Chosen Elastic::Choose() const {
       if (p.seat && p.said_epoch == epoch_) {
         order = {0, p.said_rank, 0};
       } else if (p.said_epoch > 0) {
-        const bool earlier = p.said_epoch < epoch_;
-        order = {earlier ? 1 : 2, UINT64_MAX - p.said_epoch, p.said_rank};
+        const int later = restored_ ? -1 : 2;
+        order = {p.said_epoch < epoch_ ? 1 : later, UINT64_MAX - p.said_epoch,
+                 p.said_rank};
       }
       all.push_back({order, session, &p});
     }
@@ -500,6 +501,7 @@ std::vector<NodeMember> Elastic::Begin(uint64_t epoch) {
     }
   }
   epoch_ = epoch;
+  restored_ = false;
   seats_ = std::move(seats);
   expected_ = seats_.size();
   names_.clear();
@@ -520,6 +522,7 @@ std::vector<NodeMember> Elastic::Begin(uint64_t epoch) {
 void Elastic::Restore(const proto::EpochStart& start,
                       const std::vector<NodeMember>& members) {
   epoch_ = start.epoch();
+  restored_ = true;
   min_size_ = start.min_size();
   max_size_ = start.max_size();
   first_ = "those of the last epoch";

@@ -25,7 +25,10 @@
 // those of earlier ones, the latest first; then those of an earlier life of the
 // job; then new processes, in order of arrival. The ranks of a node are
 // consecutive; nodes are ordered by their first rank. So rank 0 has the latest
-// state that any process has.
+// state that any process has. (A coordinator that has taken the job over may
+// have heard of an old epoch only, from a node that was cut off since, while
+// the executors that knew the last one have died. Until it has begun an epoch,
+// those of later ones come first.)
 //
 // Identity of a process: the (last epoch, rank) that it reports, together with
 // its node or host and its pid, because an earlier life of the job may have had
@@ -210,6 +213,7 @@ class Elastic {
   std::vector<Seat> seats_;
   std::map<std::pair<uint64_t, uint32_t>, uint32_t> names_;  // of seats_
   uint64_t epoch_ = 0;                                       // of seats_
+  bool restored_ = false;  // another coordinator has begun this epoch
   size_t expected_ = 0;                                      // of seats_
   uint64_t arrivals_ = 0;
   std::string finished_;  // the first rank that has finished; empty: none

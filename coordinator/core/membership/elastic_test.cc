@@ -794,5 +794,63 @@ TEST_F(ElasticTest, SeedsOfEnds) {
   }
 }
 
+// A node that was cut off since epoch 1 has told the coordinator of that; the
+// executor of the other one, which was in epoch 4, has died.
+TEST(ElasticRestoreTest, ThoseOfALaterEpochComeFirst) {
+  Elastic elastic(Time(0), std::chrono::minutes(1));
+  const auto node = [](SessionId session, const std::string& name) {
+    NodeMember member;
+    member.session = session;
+    member.node = member.host = name;
+    return member;
+  };
+  proto::EpochStart start;
+  start.set_epoch(1);
+  start.set_size(2);
+  start.set_min_size(1);
+  start.set_max_size(4);
+  NodeMember a = node(1, "a");
+  a.ranks = {0};
+  a.clients = {11};
+  a.pids = {1011};
+  NodeMember b = node(0, "b");
+  b.ranks = {1};
+  b.clients = {21};
+  b.pids = {1021};
+  elastic.Restore(start, {a, b});
+  const auto waits = [&](SessionId session, const std::string& name,
+                         const proto::ElasticMember& member) {
+    proto::RanksReady ready;
+    ready.set_elastic(true);
+    ready.set_min_size(1);
+    ready.set_max_size(4);
+    *ready.add_members() = member;
+    EXPECT_TRUE(elastic.SetWaiting(Time(1), node(session, name), ready).ok());
+  };
+  proto::ElasticMember member;
+  member.set_client(12);
+  member.set_pid(1011);
+  member.set_epoch(1);
+  waits(1, "a", member);
+  member.set_client(5);
+  member.set_pid(1021);
+  member.set_epoch(4);
+  member.set_rank(1);
+  waits(2, "b", member);
+  EXPECT_EQ(elastic.LastEpochSaid(), 4u);
+  const std::vector<NodeMember> members = elastic.Begin(5);
+  ASSERT_EQ(members.size(), 2u);
+  EXPECT_EQ(members[0].node, "b") << "it has the latest state";
+  // From now on a later number is that of an earlier life of the job.
+  member.set_client(13);
+  member.set_epoch(9);
+  waits(2, "b", member);
+  member.set_client(14);
+  member.set_pid(1011);
+  member.set_epoch(5);
+  waits(1, "a", member);
+  EXPECT_EQ(elastic.Begin(10)[0].node, "a");
+}
+
 }  // namespace
 }  // namespace maypole::coordinator
