@@ -3,7 +3,9 @@
 
 #include <atomic>
 #include <barrier>
+#include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "client/testing/client_ranks.h"
 
@@ -65,6 +67,69 @@ TEST_F(ClientTest, ThreadsOfARankWakeEachOther) {
   // On a busy machine a thread may be without a core for that long sometimes;
   // lost wake-ups would be hundreds of the 18000.
   EXPECT_LE(slow.load(), 60);
+}
+
+std::set<pid_t> ThreadsHere() {
+  std::set<pid_t> all;
+  for (const auto& task :
+       std::filesystem::directory_iterator("/proc/self/task")) {
+    all.insert(std::stoi(task.path().filename()));
+  }
+  return all;
+}
+
+// How often these threads have gone to sleep.
+uint64_t Sleeps(const std::set<pid_t>& threads) {
+  const std::string key = "voluntary_ctxt_switches:";
+  uint64_t sum = 0;
+  for (const pid_t thread : threads) {
+    std::ifstream status("/proc/self/task/" + std::to_string(thread) +
+                         "/status");
+    for (std::string line; std::getline(status, line);) {
+      if (line.starts_with(key)) sum += std::stoull(line.substr(key.size()));
+    }
+  }
+  return sum;
+}
+
+// A rank that sleeps in a wait is woken by the others for each operation. Its
+// progress thread has nothing to do then, and must not be woken with it.
+TEST_F(ClientTest, TheProgressThreadIsNotWokenWithAThreadThatWaits) {
+  constexpr int kOperations = 300;
+  FakeExecutor executor("agent.sock", 2);
+  std::set<pid_t> others = ThreadsHere();  // than progress threads
+  std::mutex mutex;
+  std::barrier both(2);
+  Run(2, [&](int rank, Client& client) {
+    {
+      std::lock_guard lock(mutex);
+      others.insert(static_cast<pid_t>(syscall(SYS_gettid)));
+    }
+    both.arrive_and_wait();
+    std::set<pid_t> progress;
+    for (const pid_t t : ThreadsHere()) {
+      if (!others.contains(t)) progress.insert(t);
+    }
+    EXPECT_EQ(progress.size(), 2u);
+    const uint64_t before = Sleeps(progress);
+    const auto start = Clock::now();
+    std::vector<float> v(1, 1.f);
+    for (int i = 0; i < kOperations; ++i) {
+      if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      int64_t handle;
+      ASSERT_TRUE(
+          client.Allreduce("x", Floats(v), {.op = Op::kAverage}, &handle).ok());
+      ASSERT_TRUE(client.Wait(handle, -1).ok());
+      ASSERT_TRUE(client.Release(handle).ok());
+    }
+    // They look at the board by time, in naps of up to 50 ms, the first ones
+    // shorter.
+    const uint64_t naps =
+        2 * static_cast<uint64_t>((Clock::now() - start) /
+                                  std::chrono::milliseconds(50));
+    EXPECT_LT(Sleeps(progress) - before, naps + kOperations / 3);
+    both.arrive_and_wait();
+  });
 }
 
 // Both ranks are busy all the time, because the fake executor's chunks have

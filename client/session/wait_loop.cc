@@ -191,6 +191,7 @@ void WaitLoop::StopAttending() {
   if (!others_wait && !driver_->HasWork()) return;
   me_.sleeping.store(1, std::memory_order_seq_cst);
   MAYPOLE_KILL_POINT("attend.flag");
+  if (!others_wait) driver_->EndNap();
   std::atomic_thread_fence(std::memory_order_seq_cst);
   // If another thread has been driving all the time, the woken threads check
   // for themselves.

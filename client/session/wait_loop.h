@@ -54,6 +54,8 @@ class WaitLoop {
     // True if a thread of this rank has something to do.
     virtual bool HasWork() const = 0;
     virtual void WakeThreads() = 0;
+    // Nobody waits any more: the progress thread attends to the board.
+    virtual void EndNap() = 0;
   };
 
   // All must outlive this object.

@@ -76,13 +76,20 @@ class EventFdWake : public BoardWake {
  public:
   explicit EventFdWake(Poller* poller)
       : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-        watch_(poller->Watch(fd_.get(), kBoardWake)) {}
-  void Drain() override { Discard<uint64_t>(fd_.get()); }
+        watch_(poller->WatchWrites(fd_.get(), kBoardWake)) {}
+  // A rank that has filled the counter keeps others from waking the loop until
+  // it is read.
+  void Drain() override {
+    if (++wakes_ % kDrainEvery == 0) Discard<uint64_t>(fd_.get());
+  }
   int fd() const { return fd_.get(); }
 
  private:
+  static constexpr uint32_t kDrainEvery = 64;
+
   const Fd fd_;
   const Registration watch_;
+  uint32_t wakes_ = 0;
 };
 
 class EndWatch : public ProcessWatch {

@@ -59,7 +59,7 @@ struct ExecutorEvent {
 class BoardWake {
  public:
   virtual ~BoardWake() = default;
-  // Resets the eventfd.
+  // Called for each event of it.
   virtual void Drain() = 0;
 };
 

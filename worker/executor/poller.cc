@@ -13,10 +13,10 @@ constexpr int kMaxEvents = 512;  // more than there can be descriptors
 
 }  // namespace
 
-Registration::Registration(int epoll, int fd, uint64_t tag)
-    : epoll_(epoll), fd_(fd), tag_(tag) {
+Registration::Registration(int epoll, int fd, uint64_t tag, uint32_t events)
+    : epoll_(epoll), fd_(fd), tag_(tag), events_(events) {
   epoll_event event{};
-  event.events = EPOLLIN;
+  event.events = events_;
   event.data.u64 = tag;
   epoll_ctl(epoll_, EPOLL_CTL_ADD, fd_, &event);
 }
@@ -27,13 +27,16 @@ Registration& Registration::operator=(Registration&& o) noexcept {
     epoll_ = o.epoll_;
     fd_ = std::exchange(o.fd_, -1);
     tag_ = o.tag_;
+    events_ = o.events_;
   }
   return *this;
 }
 
 void Registration::WantWrite(bool wanted) {
+  const uint32_t events = wanted ? EPOLLIN | EPOLLOUT : EPOLLIN;
+  if (std::exchange(events_, events) == events) return;
   epoll_event event{};
-  event.events = wanted ? EPOLLIN | EPOLLOUT : EPOLLIN;
+  event.events = events;
   event.data.u64 = tag_;
   epoll_ctl(epoll_, EPOLL_CTL_MOD, fd_, &event);
 }
@@ -41,6 +44,14 @@ void Registration::WantWrite(bool wanted) {
 void Registration::Reset() {
   if (fd_ < 0) return;
   epoll_ctl(epoll_, EPOLL_CTL_DEL, std::exchange(fd_, -1), nullptr);
+}
+
+Registration Poller::Watch(int fd, uint64_t tag) {
+  return Registration(epoll_.get(), fd, tag, EPOLLIN);
+}
+
+Registration Poller::WatchWrites(int eventfd, uint64_t tag) {
+  return Registration(epoll_.get(), eventfd, tag, EPOLLIN | EPOLLET);
 }
 
 Poller::Poller() : epoll_(epoll_create1(EPOLL_CLOEXEC)) {}

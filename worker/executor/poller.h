@@ -32,7 +32,10 @@ class Registration {
  public:
   Registration() = default;
   Registration(Registration&& o) noexcept
-      : epoll_(o.epoll_), fd_(std::exchange(o.fd_, -1)), tag_(o.tag_) {}
+      : epoll_(o.epoll_),
+        fd_(std::exchange(o.fd_, -1)),
+        tag_(o.tag_),
+        events_(o.events_) {}
   Registration& operator=(Registration&& o) noexcept;
   ~Registration() { Reset(); }
 
@@ -43,11 +46,12 @@ class Registration {
 
  private:
   friend class Poller;
-  Registration(int epoll, int fd, uint64_t tag);
+  Registration(int epoll, int fd, uint64_t tag, uint32_t events);
 
   int epoll_ = -1;
   int fd_ = -1;
   uint64_t tag_ = 0;
+  uint32_t events_ = 0;  // that the kernel has been asked for
 };
 
 // The poller must outlive its registrations.
@@ -57,9 +61,10 @@ class Poller {
 
   // Wait() returns the tag whenever the descriptor can be read. The descriptor
   // must stay open as long as the registration exists.
-  Registration Watch(int fd, uint64_t tag) {
-    return Registration(epoll_.get(), fd, tag);
-  }
+  Registration Watch(int fd, uint64_t tag);
+  // As Watch(), but once for each time at which something has been written to
+  // an eventfd, whether or not it has been read since.
+  Registration WatchWrites(int eventfd, uint64_t tag);
   // Returns the tags of ready descriptors; none after `ms` milliseconds. The
   // span is valid until the next call.
   absl::StatusOr<std::span<const uint64_t>> Wait(int64_t ms);

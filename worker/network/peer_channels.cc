@@ -29,6 +29,10 @@ std::string Framed(const proto::PeerMessage& message) {
   return frame;
 }
 
+// With so few other nodes, to read from each costs no more than to ask which
+// of them has sent something.
+constexpr uint32_t kFewPeers = 2;
+
 bool WouldBlock() { return errno == EAGAIN || errno == EWOULDBLOCK; }
 
 }  // namespace
@@ -40,7 +44,15 @@ PeerChannels::PeerChannels(std::vector<PeerSocket> connections,
     if (!connections[node].valid()) continue;
     peers_[node].socket = std::move(connections[node]);
     peers_[node].watch = poller_.Watch(peers_[node].socket.fd(), node);
+    others_.push_back(node);
   }
+}
+
+absl::StatusOr<std::vector<uint64_t>> PeerChannels::Ready() {
+  if (others_.size() <= kFewPeers) return others_;
+  const auto ready = poller_.Wait(0);
+  if (!ready.ok()) return ready.status();
+  return std::vector<uint64_t>(ready->begin(), ready->end());
 }
 
 void PeerChannels::Send(const std::vector<uint32_t>& nodes,
@@ -74,13 +86,12 @@ void PeerChannels::Flush(uint32_t node) {
 
 std::vector<std::pair<uint32_t, proto::PeerMessage>> PeerChannels::Receive() {
   Messages messages;
-  const auto ready = poller_.Wait(0);
+  const absl::StatusOr<std::vector<uint64_t>> ready = Ready();
   if (!ready.ok()) {
     status_.Update(ready.status());
     return messages;
   }
-  const std::vector<uint64_t> nodes(ready->begin(), ready->end());
-  for (const uint64_t node : nodes) {
+  for (const uint64_t node : *ready) {
     Read(static_cast<uint32_t>(node), &messages);
     const Peer& peer = peers_[node];
     if (peer.out.empty() && !peer.socket.has_unsent()) continue;

@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "proto/coordinator.pb.h"
 #include "worker/backend/peer_socket.h"
 #include "worker/executor/poller.h"
@@ -64,6 +65,8 @@ class PeerChannels {
   };
   using Messages = std::vector<std::pair<uint32_t, proto::PeerMessage>>;
 
+  // Nodes that may have sent something, or may accept more.
+  absl::StatusOr<std::vector<uint64_t>> Ready();
   void Flush(uint32_t node);
   void Read(uint32_t node, Messages* messages);
   // Takes the complete messages out of peer.in.
@@ -73,6 +76,7 @@ class PeerChannels {
   const std::vector<std::string> names_;
   Poller poller_;
   std::vector<Peer> peers_;  // by node
+  std::vector<uint64_t> others_;
   absl::Status status_;
 };
 
