@@ -240,8 +240,7 @@ void ExecutorTimeline::AnswerRequests() {
       session::SetText(reply.text, state_.error());
     }
     const int rank = epoch_.ranks.at(r.client);
-    if (!r.stop && granted_ < state_.number() &&
-        state_.node() == epoch_.node &&
+    if (!r.stop && granted_ < state_.number() && state_.node() == epoch_.node &&
         rank == static_cast<int>(state_.rank())) {
       reply.writer = 1;
       granted_ = state_.number();
@@ -387,8 +386,11 @@ void ExecutorTimeline::OnFileClosed(const Status& status) {
 }
 
 void ExecutorTimeline::WriteState(proto::NodeState* state) const {
-  if (state_.number() > 0 && state->start().epoch() == epoch_.number) {
+  const uint64_t epoch = state->start().epoch();
+  if (state_.number() > 0 && epoch == epoch_.number) {
     *state->mutable_timeline() = state_;
+  } else if (!early_.empty() && epoch == early_.back().epoch()) {
+    *state->mutable_timeline() = early_.back().timeline();
   }
 }
 

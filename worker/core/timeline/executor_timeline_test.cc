@@ -310,6 +310,25 @@ TEST(ExecutorTimeline, OneThatFailedBeforeItsEpochRunsIsClosed) {
   EXPECT_EQ(node.timeline.SleepMs(), -1);
 }
 
+// Otherwise it would get records of a timeline that it does not know.
+TEST(ExecutorTimeline, TheNextCoordinatorLearnsOfOneBeforeItsEpochRuns) {
+  Node node(0, 1);
+  node.timeline.OnEpochOver();
+  proto::NodeState state;
+  state.mutable_start()->set_epoch(3);
+  node.timeline.WriteState(&state);
+  EXPECT_FALSE(state.has_timeline());
+  node.State(1, true, 0, /*closing=*/false, /*by_operator=*/true);
+  node.timeline.OnCoordinatorReplaced();
+  node.timeline.WriteState(&state);
+  EXPECT_TRUE(state.timeline().on());
+  EXPECT_EQ(state.timeline().number(), 1u);
+  proto::NodeState of_another;
+  of_another.mutable_start()->set_epoch(2);
+  node.timeline.WriteState(&of_another);
+  EXPECT_FALSE(of_another.has_timeline());
+}
+
 TEST(ExecutorTimeline, AStartDuringTheCloseIsAskedAgain) {
   Node node(0, 1);
   node.State(1, true, 1);
