@@ -14,12 +14,14 @@ from typing import Any, Optional
 
 import torch
 
+import maypole
+
 # The calls of a group whose lines are kept: ranks can differ by that number.
 _KEPT = 64
 # For how long a rank waits for the lines of the others, which may have died.
 _SECONDS = 1.0
 
-_OWN = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(os.path.abspath(__file__)) + os.sep)
+_OWN = tuple(os.path.dirname(package.__file__) + os.sep for package in (torch, maypole))
 
 
 def wanted() -> bool:
