@@ -35,11 +35,6 @@ constexpr uint32_t kPublishEvery = 64;
 // A waiter lets another thread drive for at most this long before it checks its
 // own deadline.
 constexpr auto kTurn = std::chrono::milliseconds(50);
-// Of the progress thread's naps: the first, and the longest. What comes for a
-// rank that has just stopped waiting, such as the executor's request for slots,
-// may be late by that.
-constexpr int kFirstNapMs = 5;
-constexpr int kLongestNapMs = 50;
 // How long a rank that leaves tries to send the rest of its timeline.
 constexpr auto kTimelineRest = std::chrono::milliseconds(500);
 
@@ -320,14 +315,12 @@ void BoardCommunicator::OnGpuMemoryReply(
 void BoardCommunicator::WakeThreads() {
   me_.wake.fetch_add(1, std::memory_order_seq_cst);
   FutexWakeAll(me_.wake);
-  EndNap();
 }
 
 bool BoardCommunicator::MarkUnattended(const Operation& operation) {
   if (operation.awaited || waits_.waiters() > 0) return false;
-  me_.sleeping.store(1, std::memory_order_seq_cst);
+  me_.sleeping.store(kRankSleeps, std::memory_order_seq_cst);
   MAYPOLE_KILL_POINT("start.flag");
-  EndNap();
   return true;
 }
 
@@ -493,44 +486,26 @@ void BoardCommunicator::Park() {
   const uint32_t seen = me_.wake.load(std::memory_order_acquire);
   if (stop_.load()) return;
   if (waits_.waiters() == 0 && HasWork()) {
-    me_.sleeping.store(1, std::memory_order_seq_cst);
+    me_.sleeping.store(kRankSleeps, std::memory_order_seq_cst);
     MAYPOLE_KILL_POINT("park.flag");
     std::atomic_thread_fence(std::memory_order_seq_cst);
     std::lock_guard drive(drive_mutex_);
     core_.PublishPosition();
     if (Drive(false)) return;
   }
-  const int timeline_ms = SendTimeline();
-  if (waits_.waiters() > 0) return Nap(timeline_ms);
-  nap_ms_ = 0;
   const int idle_ms =
       session_->checksums() ? kIdleSleepWithChecksumsMs : kIdleSleepMs;
   const int timeout_ms =
-      std::min(HasWork() ? kMaxBackoffMs : idle_ms, timeline_ms);
-  if (FutexWait(me_.wake, seen, timeout_ms) != FutexResult::kTimeout) return;
+      std::min(HasWork() ? kMaxBackoffMs : idle_ms, SendTimeline());
+  if (FutexWaitInBackground(me_.wake, seen, timeout_ms) !=
+      FutexResult::kTimeout) {
+    return;
+  }
   if (waits_.waiters() > 0) return;
   // Even if nothing is outstanding, the executor may have sent a line for the
   // user.
   std::lock_guard drive(drive_mutex_);
   Drive(true);
-}
-
-// Returns when the time is over, or after EndNap(), which may come too early to
-// be seen: then it is late by the nap.
-void BoardCommunicator::Nap(int most_ms) {
-  nap_ms_ = std::clamp(2 * nap_ms_, kFirstNapMs, kLongestNapMs);
-  const uint32_t seen = nap_.load(std::memory_order_acquire);
-  napping_.store(true, std::memory_order_seq_cst);
-  if (waits_.waiters() > 0 && !stop_.load()) {
-    FutexWait(nap_, seen, std::min(nap_ms_, most_ms));
-  }
-  napping_.store(false, std::memory_order_relaxed);
-}
-
-void BoardCommunicator::EndNap() {
-  if (!napping_.load(std::memory_order_seq_cst)) return;
-  nap_.fetch_add(1, std::memory_order_release);
-  FutexWakeAll(nap_);
 }
 
 // --- Timeline ---------------------------------------------------------------

@@ -14,11 +14,6 @@
 // that has slept for its time reads the executor's socket, so an executor's
 // death ends all operations within that time.
 //
-// Other ranks and the executor wake all threads that sleep on the rank's futex
-// word. While threads are in Await(), the progress thread sleeps elsewhere, on
-// nap_, so that it is not woken with them for each operation. EndNap() wakes it
-// when it has to attend to the board again.
-//
 // Thread contract: as Communicator. The progress thread takes no signals.
 #ifndef MAYPOLE_CLIENT_SESSION_BOARD_COMMUNICATOR_H_
 #define MAYPOLE_CLIENT_SESSION_BOARD_COMMUNICATOR_H_
@@ -136,7 +131,6 @@ class BoardCommunicator : public Communicator,
 
   // WaitLoop::Driver
   bool DriveInTurn(Look look) override;
-  void EndNap() override;
   bool HasWork() const override {
     return core_.outstanding() > 0 || core_.recalled() ||
            core_.has_enqueued() || expected_messages_.load() > 0 ||
@@ -158,7 +152,6 @@ class BoardCommunicator : public Communicator,
   Status BindProgressThread();
   void ProgressLoop();
   void Park();
-  void Nap(int most_ms);
   int SendTimeline();
   void SendTimelineRest();
   Status InputFailure();
@@ -201,9 +194,6 @@ class BoardCommunicator : public Communicator,
   std::function<void(const session::ConnectGpu&)> on_connect_gpu_;
   std::function<void()> on_epoch_over_;
 
-  std::atomic<bool> napping_{false};  // the progress thread, on nap_
-  std::atomic<uint32_t> nap_{0};
-  int nap_ms_ = 0;  // the last one's time, if no other sleep was between
   std::atomic<bool> stop_{false};
   std::thread progress_;
 };

@@ -170,7 +170,7 @@ FutexResult WaitLoop::SleepCounted(const Operation& operation, uint32_t seen,
 bool WaitLoop::SleepOnBoard(const Operation& operation, int timeout_ms,
                             Backoff* backoff) {
   const uint32_t seen = me_.wake.load(std::memory_order_acquire);
-  me_.sleeping.store(1, std::memory_order_seq_cst);
+  me_.sleeping.store(kWaitersSleep, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   MAYPOLE_KILL_POINT("sleep.flag");
   if (driver_->DriveInTurn(Look::kPublish)) return true;
@@ -189,9 +189,8 @@ bool WaitLoop::SleepOnBoard(const Operation& operation, int timeout_ms,
 void WaitLoop::StopAttending() {
   const bool others_wait = waiters_.fetch_sub(1) > 1;
   if (!others_wait && !driver_->HasWork()) return;
-  me_.sleeping.store(1, std::memory_order_seq_cst);
+  me_.sleeping.store(kRankSleeps, std::memory_order_seq_cst);
   MAYPOLE_KILL_POINT("attend.flag");
-  if (!others_wait) driver_->EndNap();
   std::atomic_thread_fence(std::memory_order_seq_cst);
   // If another thread has been driving all the time, the woken threads check
   // for themselves.

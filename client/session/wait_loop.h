@@ -8,8 +8,9 @@
 // The sleeping flag on the board says that the rank needs a futex wake-up to
 // move data. The flag is off while a waiter spins, although the progress thread
 // sleeps: waking the progress thread would only take a core from the waiter.
-// The last waiter that leaves sets the flag again and then checks the board
-// once more.
+// For the same reason the flag of a waiter that sleeps, kWaitersSleep, leaves
+// the progress thread asleep. The last waiter that leaves sets the flag again,
+// for all threads, and then checks the board once more.
 //
 // A waiter also finds out whether this rank is certainly blocked, so that a
 // deadlock of all ranks can be proved (docs/protocol.md), and warns the user
@@ -54,8 +55,6 @@ class WaitLoop {
     // True if a thread of this rank has something to do.
     virtual bool HasWork() const = 0;
     virtual void WakeThreads() = 0;
-    // Nobody waits any more: the progress thread attends to the board.
-    virtual void EndNap() = 0;
   };
 
   // All must outlive this object.

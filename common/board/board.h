@@ -194,7 +194,8 @@ inline void Grow(RankCounters::Counter& counter, uint64_t n) {
 
 struct alignas(64) RankBlock {
   std::atomic<uint32_t> wake;      // futex word, incremented to wake the rank
-  std::atomic<uint32_t> sleeping;  // set by the sleeper, cleared by the waker
+  // Set by the sleeper, cleared by the waker: 0, kRankSleeps or kWaitersSleep.
+  std::atomic<uint32_t> sleeping;
   std::atomic<uint32_t> state;     // RankState, written by the executor
   std::atomic<int32_t> pid;        // in the executor's PID namespace; or 0
   // The number of the join in which the rank stands aside; 0 if it does not.
@@ -227,6 +228,11 @@ struct alignas(64) RankBlock {
   alignas(64) std::atomic<uint32_t> core;
   RankCounters counters;
 };
+// Some thread of the rank must be woken to move data: any one.
+inline constexpr uint32_t kRankSleeps = 1;
+// A thread that waits for an operation drives the rank, and must be woken. The
+// progress thread, which sleeps on the same word, need not be.
+inline constexpr uint32_t kWaitersSleep = 2;
 inline constexpr uint64_t kAllRead = 0;
 inline constexpr uint32_t kNoCore = 0;
 inline constexpr int kHeartbeatMs = 100;

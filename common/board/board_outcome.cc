@@ -219,10 +219,11 @@ namespace {
 // ranks.
 void WakeIfAsleep(RankBlock& r) {
   if (r.sleeping.load(std::memory_order_relaxed) == 0) return;
-  if (r.sleeping.exchange(0, std::memory_order_seq_cst) == 0) return;
+  const uint32_t who = r.sleeping.exchange(0, std::memory_order_seq_cst);
+  if (who == 0) return;
   MAYPOLE_KILL_POINT("wake.claimed");
   r.wake.fetch_add(1, std::memory_order_seq_cst);
-  FutexWakeAll(r.wake);
+  who == kWaitersSleep ? FutexWakeForeground(r.wake) : FutexWakeAll(r.wake);
 }
 
 }  // namespace

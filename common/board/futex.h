@@ -16,6 +16,9 @@
 
 namespace maypole {
 
+// FUTEX_WAIT and FUTEX_WAKE have all bits.
+inline constexpr uint32_t kBackgroundBit = 1;
+
 enum class FutexResult { kWokenOrChanged, kTimeout, kInterrupted };
 
 // Sleeps while *word == expected, at most timeout_ms.
@@ -27,6 +30,30 @@ inline FutexResult FutexWait(std::atomic<uint32_t>& word, uint32_t expected,
                           FUTEX_WAIT, expected, &ts, nullptr, 0);
   if (rc == 0 || errno == EAGAIN) return FutexResult::kWokenOrChanged;
   return errno == EINTR ? FutexResult::kInterrupted : FutexResult::kTimeout;
+}
+
+// As FutexWait(), but FutexWakeForeground() does not wake this thread.
+inline FutexResult FutexWaitInBackground(std::atomic<uint32_t>& word,
+                                         uint32_t expected, int timeout_ms) {
+  timespec until;
+  clock_gettime(CLOCK_MONOTONIC, &until);
+  until.tv_sec += timeout_ms / 1000;
+  until.tv_nsec += (timeout_ms % 1000) * 1000000L;
+  if (until.tv_nsec >= 1000000000L) {
+    ++until.tv_sec;
+    until.tv_nsec -= 1000000000L;
+  }
+  const long rc =
+      syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT_BITSET,
+              expected, &until, nullptr, kBackgroundBit);
+  if (rc == 0 || errno == EAGAIN) return FutexResult::kWokenOrChanged;
+  return errno == EINTR ? FutexResult::kInterrupted : FutexResult::kTimeout;
+}
+
+// Wakes those in FutexWait().
+inline void FutexWakeForeground(std::atomic<uint32_t>& word) {
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_BITSET,
+          INT_MAX, nullptr, nullptr, ~kBackgroundBit);
 }
 
 inline void FutexWakeAll(std::atomic<uint32_t>& word) {

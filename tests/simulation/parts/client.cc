@@ -30,7 +30,7 @@ void Client::Send(const void* message, size_t bytes) {
 
 bool Client::MarkUnattended(const Operation& operation) {
   if (operation.awaited) return false;
-  board_->rank(me_).sleeping.store(1);
+  board_->rank(me_).sleeping.store(kRankSleeps);
   return true;
 }
 

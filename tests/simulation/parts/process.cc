@@ -653,7 +653,7 @@ void Process::DriveTurn() {
   if (driver_state_ == Driver::kAwake) {
     // Arrive the sleep, then look once more.
     seen_ = me.wake.load();
-    me.sleeping.store(1);
+    me.sleeping.store(kRankSleeps);
     driver_state_ = Driver::kLastLook;
     return driver_.Ask(stage_->SoonDelay(), life_);
   }
