@@ -18,16 +18,21 @@
  * delivered, and no waiter whose operation has ended still sleeps.
  *
  * Mutants: NO_WAKER_FENCE, NO_SECOND_LOOK, SEEN_LATE,
- * NO_FLAG_AT_SUBMIT, STOP_WITHOUT_FLAG, NO_WAKE_OF_OWN.
+ * NO_FLAG_AT_SUBMIT, STOP_WITHOUT_FLAG, NO_WAKE_OF_OWN,
+ * SUBMIT_AS_WAITER, STOP_AS_WAITER.
  */
 #define OPERATIONS 2
 #define THREADS 3
 #define PROGRESS 2
-#define NONE 2
+#define NONE 3
+
+/* Values of `sleeping`: whoever sleeps is woken; only threads that wait. */
+#define RANK_SLEEPS 1
+#define WAITERS_SLEEP 2
 
 /* The rank's words on the board. */
 bool changed[THREADS]; /* `wake` has changed since the thread read it */
-bit sleeping;
+byte sleeping;
 bool arrived[OPERATIONS];
 bool published[OPERATIONS];
 
@@ -59,9 +64,13 @@ inline store_sleeping(value) {
 
 inline fence() { FENCE(me) }
 
-inline futex_wake() {
+inline futex_wake_waiters() {
   in_futex[0] = false;
-  in_futex[1] = false;
+  in_futex[1] = false
+}
+
+inline futex_wake() {
+  futex_wake_waiters();
   in_futex[2] = false
 }
 
@@ -116,8 +125,8 @@ inline futex_wait() {
   !in_futex[me]
 }
 
-inline raise_flag_and_look(waits_itself) {
-  store_sleeping(1);
+inline raise_flag_and_look(who, waits_itself) {
+  store_sleeping(who);
   fence();
 #ifdef NO_SECOND_LOOK
   moved[me] = false
@@ -131,7 +140,13 @@ inline submit(n) {
   atomic { FENCE(me); outstanding++ };
 #ifndef NO_FLAG_AT_SUBMIT
   if
-  :: waiters == 0 -> store_sleeping(1); fence()
+  :: waiters == 0 ->
+#ifdef SUBMIT_AS_WAITER
+     store_sleeping(WAITERS_SLEEP);
+#else
+     store_sleeping(RANK_SLEEPS);
+#endif
+     fence()
   :: else
   fi;
 #endif
@@ -143,7 +158,7 @@ inline sleep_on_board(n) {
 #ifndef SEEN_LATE
   changed[me] = false;
 #endif
-  raise_flag_and_look(1);
+  raise_flag_and_look(WAITERS_SLEEP, 1);
 #ifdef SEEN_LATE
   changed[me] = false;
 #endif
@@ -177,8 +192,10 @@ inline await(n, patient) {
      :: else ->
 #ifdef STOP_WITHOUT_FLAG
         drive(0);
+#elif defined(STOP_AS_WAITER)
+        raise_flag_and_look(WAITERS_SLEEP, 0);
 #else
-        raise_flag_and_look(0);
+        raise_flag_and_look(RANK_SLEEPS, 0);
 #endif
         if
         :: moved[me] -> wake_own_threads()
@@ -237,7 +254,8 @@ end:
         changed[me] = false;
 #endif
         if
-        :: waiters == 0 && outstanding > 0 -> raise_flag_and_look(0)
+        :: waiters == 0 && outstanding > 0 ->
+           raise_flag_and_look(RANK_SLEEPS, 0)
         :: else -> moved[me] = false
         fi;
 #ifdef SEEN_LATE
@@ -261,7 +279,7 @@ end_parked:
 }
 
 proctype Peer(byte n) {
-  bool in_wake;
+  byte who = 0;
   arrived[n];
 #ifdef DIRECT
   published[n] = true;
@@ -278,12 +296,14 @@ proctype Peer(byte n) {
      atomic {
        !published_buffer[n];
        if
-       :: sleeping == 1 -> sleeping = 0; in_wake = true
+       :: sleeping != 0 -> who = sleeping; sleeping = 0
        :: else
        fi
      };
      if
-     :: in_wake -> atomic { bump_wake() }; atomic { futex_wake() }
+     :: who == RANK_SLEEPS -> atomic { bump_wake() }; atomic { futex_wake() }
+     :: who == WAITERS_SLEEP ->
+        atomic { bump_wake() }; atomic { futex_wake_waiters() }
      :: else
      fi
   fi
