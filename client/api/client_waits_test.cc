@@ -79,7 +79,7 @@ std::set<pid_t> ThreadsHere() {
 }
 
 // How often these threads have gone to sleep.
-uint64_t Sleeps(const std::set<pid_t>& threads) {
+uint64_t TimesAsleep(const std::set<pid_t>& threads) {
   const std::string key = "voluntary_ctxt_switches:";
   uint64_t sum = 0;
   for (const pid_t thread : threads) {
@@ -111,7 +111,7 @@ TEST_F(ClientTest, TheProgressThreadIsNotWokenWithAThreadThatWaits) {
       if (!others.contains(t)) progress.insert(t);
     }
     EXPECT_EQ(progress.size(), 2u);
-    const uint64_t before = Sleeps(progress);
+    const uint64_t before = TimesAsleep(progress);
     std::vector<float> v(1, 1.f);
     for (int i = 0; i < kOperations; ++i) {
       if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -124,7 +124,7 @@ TEST_F(ClientTest, TheProgressThreadIsNotWokenWithAThreadThatWaits) {
       ASSERT_TRUE(client.Release(handle).ok());
     }
     // They look at the board by time, every 100 ms.
-    EXPECT_LT(Sleeps(progress) - before, kOperations / 3);
+    EXPECT_LT(TimesAsleep(progress) - before, kOperations / 3);
     both.arrive_and_wait();
   });
 }

@@ -112,7 +112,7 @@ bool JobShard::OpensAgain(StreamId stream, const proto::ExecutorHello& hello,
   }
   CloseOldStream(session, actions);
   session.link.Reset();
-  session.unsettled.clear();
+  session.decisions.clear();
   session.state.clear();
   Welcome(&session, stream, actions);
   return true;
@@ -231,9 +231,9 @@ void JobShard::Received(Time now, StreamId stream,
   }
   const Receipt receipt =
       session->link.OnReceived(message.sequence(), message.acknowledged());
-  while (!session->unsettled.empty() &&
-         session->unsettled.front().first <= session->link.acknowledged()) {
-    session->unsettled.pop_front();
+  while (!session->decisions.empty() &&
+         session->decisions.front().first <= session->link.acknowledged()) {
+    session->decisions.pop_front();
   }
   switch (receipt) {
     case Receipt::kNew:
@@ -382,7 +382,7 @@ void JobShard::Deliver(Actions* actions) {
     const uint64_t first = message.first_decision();
     const uint64_t last = message.last_decision();
     if (first != 0) {
-      if (!settled) settled = sessions_.Settled(last_decision_);
+      if (!settled) settled = sessions_.AcknowledgedDecisions(last_decision_);
       message.set_settled(*settled);
     }
     const Outgoing* m = session.link.Push(std::move(message));
@@ -390,7 +390,7 @@ void JobShard::Deliver(Actions* actions) {
       behind.push_back(id);
       continue;
     }
-    if (first != 0) session.unsettled.emplace_back(m->sequence(), first);
+    if (first != 0) session.decisions.emplace_back(m->sequence(), first);
     last_decision_ = std::max(last_decision_, last);
     if (session.stream == 0 || (relays_ && relays_->Take(id, *m))) continue;
     actions->emplace_back(Send{session.stream, *m});

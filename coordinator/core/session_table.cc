@@ -55,13 +55,13 @@ void SessionTable::Postpone(Time deadline) {
   }
 }
 
-uint64_t SessionTable::Settled(uint64_t last) const {
-  uint64_t settled = last;
+uint64_t SessionTable::AcknowledgedDecisions(uint64_t last) const {
+  uint64_t acknowledged = last;
   for (const auto& [id, session] : sessions_) {
-    if (session.unsettled.empty()) continue;
-    settled = std::min(settled, session.unsettled.front().second - 1);
+    if (session.decisions.empty()) continue;
+    acknowledged = std::min(acknowledged, session.decisions.front().second - 1);
   }
-  return settled;
+  return acknowledged;
 }
 
 }  // namespace maypole::coordinator

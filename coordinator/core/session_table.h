@@ -38,7 +38,7 @@ struct ExecutorSession {
   std::string before;
   // Messages with decisions that are not acknowledged: their numbers, and the
   // first decision of each.
-  std::deque<std::pair<uint64_t, uint64_t>> unsettled;
+  std::deque<std::pair<uint64_t, uint64_t>> decisions;
   std::string state;  // the parts of its NodeState, until the last has come
 };
 
@@ -71,7 +71,7 @@ class SessionTable {
 
   // All nodes have received all decisions up to this one, of which `last` is
   // the last.
-  uint64_t Settled(uint64_t last) const;
+  uint64_t AcknowledgedDecisions(uint64_t last) const;
 
  private:
   std::map<SessionId, ExecutorSession> sessions_;

@@ -43,14 +43,14 @@ TEST(SessionTable, ASessionHasAStreamOrADeadline) {
   EXPECT_EQ(table.size(), 1u);
 }
 
-TEST(SessionTable, WhatOneNodeHasNotReceivedIsNotSettled) {
+TEST(SessionTable, WhatOneNodeHasNotReceivedIsNotAcknowledged) {
   SessionTable table;
   table.Add(1);
-  EXPECT_EQ(table.Settled(7), 7u);
-  table.Add(2)->unsettled = {{3, 5}, {4, 7}};
-  EXPECT_EQ(table.Settled(7), 4u);
-  table.at(2).unsettled.pop_front();
-  EXPECT_EQ(table.Settled(7), 6u);
+  EXPECT_EQ(table.AcknowledgedDecisions(7), 7u);
+  table.Add(2)->decisions = {{3, 5}, {4, 7}};
+  EXPECT_EQ(table.AcknowledgedDecisions(7), 4u);
+  table.at(2).decisions.pop_front();
+  EXPECT_EQ(table.AcknowledgedDecisions(7), 6u);
 }
 
 }  // namespace
