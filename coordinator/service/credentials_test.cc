@@ -106,7 +106,7 @@ TEST(CredentialsTest, NothingThatResemblesACredentialIsOne) {
 TEST(CredentialsTest, ATicketIsOfOneJob) {
   EXPECT_TRUE(CheckJob("", "b").ok());
   EXPECT_TRUE(CheckJob("a", "a").ok());
-  for (const std::string& other : {"b", "", "aa", "A", "a.b"}) {
+  for (const char* const other : {"b", "", "aa", "A", "a.b"}) {
     EXPECT_EQ(CheckJob("a", other).code(), absl::StatusCode::kPermissionDenied);
   }
   EXPECT_EQ(CheckJob("a", "b\n").message(),

@@ -85,7 +85,7 @@ TEST(StateStoreTest, RefusesWhatCouldHarmItsReaders) {
   ASSERT_EQ(pipe2(pipe_ends, O_CLOEXEC), 0);
   const Fd writer(pipe_ends[1]);
   EXPECT_TRUE(refused(Fd(pipe_ends[0])));
-  for (const std::string name :
+  for (const std::string& name :
        {std::string(), std::string("a/b"), std::string(64, 'n')}) {
     EXPECT_EQ(store.Keep(name, Memory(8)).code(), Code::kInvalidArgument);
   }
