@@ -21,7 +21,7 @@ _KEPT = 64
 # For how long a rank waits for the lines of the others, which may have died.
 _SECONDS = 1.0
 
-_OWN = tuple(os.path.dirname(package.__file__) + os.sep for package in (torch, maypole))
+_OWN = tuple(os.path.dirname(str(package.__file__)) + os.sep for package in (torch, maypole))
 
 
 def wanted() -> bool:
