@@ -181,6 +181,7 @@ class ExecutorCore {
   }
   // A coordinator that has replaced another, or one that cannot be reached, may
   // not know yet how the last epoch has ended here: the executor must not end.
+  // It stays for up to coordinator_timeout_ms.
   bool owes_report() const {
     return link_.recovering() || (link_.away() && last_epoch_.epoch() != 0);
   }
