@@ -48,7 +48,7 @@ class SdistTest(unittest.TestCase):
         self.assertNotEqual(from_pypi, "maypole: the wheel is built without kernels" in said, said)
         wanted = {int(name): cubins.IMAGES for name in cuda_toolkit.wanted_architectures()} if from_pypi else {}
         with zipfile.ZipFile(built) as archive:
-            for name in ("maypole/bin/maypole-worker", "maypole/lib/libmaypole.so"):
+            for name in ("maypole/bin/maypole", "maypole/lib/libmaypole.so"):
                 data = archive.read(name)
                 self.assertEqual(cubins.code(data), wanted, name)
                 self.assertEqual(set(cubins.ptx(data)), cubins.PTX if from_pypi else set(), name)
