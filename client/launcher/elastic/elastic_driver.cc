@@ -94,8 +94,13 @@ ElasticDriver::Actions ElasticDriver::OnProcessEnd(int number, const Exit& exit,
   if (it == processes_.end()) return {};
   const Process process = it->second;
   processes_.erase(it);
-  if (process.leave_requested) return Decide(now);
-  if (settings_.fixed) {
+  if (process.leave_requested) {
+    if (exit.finished && !finishing()) {
+      finished_at_ = now;
+      // Others that run decide.
+      *failed = !exit.clean() && processes_.empty();
+    }
+  } else if (settings_.fixed) {
     *failed = !exit.clean();
   } else if (finishing()) {
     *failed = !exit.clean() && !(finish_requested_ && exit.by_sigterm());

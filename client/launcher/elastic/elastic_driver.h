@@ -43,7 +43,8 @@
 //           SIGTERM; when a process fails that has trained to the end, because
 //           nobody begins the training again; when the caller says so
 //           (OnJobLost)
-// How a process ends that was asked to leave has no consequences.
+// How a process ends that was asked to leave has no consequences, except that
+// the training is over if it has trained to the end.
 //
 // A fixed job (Settings::fixed) is one where min = max and nobody is replaced:
 // when the nodes of all hosts are ready, all processes are started, in the

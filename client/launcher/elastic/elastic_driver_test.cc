@@ -457,6 +457,30 @@ TEST(ElasticDriverTest, TheOthersMayEndBySigtermOnceOneHasFinished) {
   EXPECT_TRUE(failed);
 }
 
+// Its host is not listed any more just when it has trained to the end.
+TEST(ElasticDriverTest, NothingIsStartedOnceAProcessThatLeavesHasFinished) {
+  for (const int code : {0, 1}) {
+    D d(Sizes(1, 1, 1));
+    d.OnHosts({{"a", 1}}, At(0));
+    d.OnNodeReady(0, At(0));
+    d.OnHosts({{"b", 1}}, At(10));
+    d.OnNodeReady(1, At(10));
+    bool failed = false;
+    const Exit exit{.value = code, .finished = true};
+    EXPECT_TRUE(End(&d, 0, exit, At(11), &failed).empty());
+    EXPECT_TRUE(d.finishing());
+    EXPECT_EQ(failed, code != 0) << "nobody else could end well";
+  }
+  D d = TwoHosts(Sizes(4, 2, 4));
+  d.OnHosts({{"a", 2}}, At(10));
+  bool failed = true;
+  Exit exit = kKilled;
+  exit.finished = true;
+  End(&d, 2, exit, At(40), &failed);
+  EXPECT_FALSE(failed);
+  EXPECT_EQ(Of<D::SignalProcess>(d.OnTime(At(45))).size(), 2u);
+}
+
 // Nobody begins its training again, so its failure is the job's.
 TEST(ElasticDriverTest, AProcessThatFailsAfterItsTrainingIsNotReplaced) {
   D d = TwoHosts(Sizes(4, 2, 4));

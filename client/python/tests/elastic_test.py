@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 import unittest
 from unittest import mock
@@ -252,6 +253,10 @@ class ElasticTest(unittest.TestCase):
             os.kill(os.getpid(), signal.SIGTERM)
             state.commit()
 
+        with self.assertRaises(SystemExit):
+            elastic.run_fn(leave, self.fail)(self.state)
+        self.assertEqual(self.fake.finished, [])
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # before run()
         with self.assertRaises(SystemExit):
             elastic.run_fn(leave, self.fail)(self.state)
         self.assertEqual(self.fake.finished, [])

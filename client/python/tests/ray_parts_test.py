@@ -183,8 +183,8 @@ class WorkerTest(unittest.TestCase):
             return worker.BaseHorovodWorker().execute_elastic(function, {}, (), None)
 
     def test_who_was_asked_to_leave_has_not_finished(self):
-        self.assertEqual(self.end(SystemExit(143))[2:], (True, True))
-        self.assertEqual(self.end(SystemExit(0))[2:], (True, False))
+        self.assertEqual(self.end(SystemExit(143))[2:], (True, True, False))
+        self.assertEqual(self.end(SystemExit(0), True)[2:], (True, False, True))
         with self.assertRaisesRegex(RuntimeError, "sys.exit"):
             self.end(SystemExit(3))
 

@@ -381,8 +381,8 @@ def _run(func: Callable[..., Any], start_epoch: Callable[[], None],
             basics.set_finished(True)
             return result
         except SystemExit as end:
-            # The program's way to stop early, all ranks at once.
-            if end.code in (None, 0):
+            # The program's way to stop early, all ranks at once; or its handler of SIGTERM.
+            if end.code in (None, 0) and not _departure.requested:
                 basics.set_finished(True)
             raise
         except HorovodInternalError as error:

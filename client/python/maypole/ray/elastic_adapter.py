@@ -263,6 +263,7 @@ class _Run:
         how, status, finished = "", 0, False
         try:
             ended = ray.get(ref)
+            finished = ended.finished
             if ended.departed:
                 status, how = ASKED_TO_LEAVE, "has left the job, as SIGTERM asked"
             else:

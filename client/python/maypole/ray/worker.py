@@ -20,12 +20,14 @@ class Ended(NamedTuple):
 
     rank: in its last epoch; None if it is in none. left: it has no value, because it stopped early, or came when the
     training was over. departed: likewise, but because SIGTERM asked it to leave: it has not finished.
+    finished: run() of maypole.elastic had returned.
     """
 
     rank: Optional[int]
     value: Any
     left: bool = False
     departed: bool = False
+    finished: bool = False
 
 
 class BaseHorovodWorker:
@@ -88,11 +90,11 @@ class BaseHorovodWorker:
             departed = end.code == ASKED_TO_LEAVE
             if end.code not in (None, 0) and not departed:
                 raise RuntimeError(f"it called sys.exit({end.code!r})") from end
-            return Ended(None, None, left=True, departed=departed)
+            return Ended(None, None, left=True, departed=departed, finished=_has_finished())
         except Exception as error:
-            setattr(error, _FINISHED, _in_a_job() and basics.has_finished())  # for failed_after_its_training()
+            setattr(error, _FINISHED, _has_finished())  # for failed_after_its_training()
             raise
-        ended = Ended(basics.rank() if _in_a_job() else None, value)
+        ended = Ended(basics.rank() if _in_a_job() else None, value, finished=_has_finished())
         self.leave()  # before Ray ends the process, which would look like a death
         return ended
 
@@ -114,3 +116,7 @@ def failed_after_its_training(error: BaseException) -> bool:
 def _in_a_job() -> bool:
     # A function that does not use Maypole need not have its library.
     return _native.loaded() and basics.is_initialized()
+
+
+def _has_finished() -> bool:
+    return _in_a_job() and basics.has_finished()
