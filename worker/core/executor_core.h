@@ -50,6 +50,7 @@
 #include "worker/core/executor_core_options.h"
 #include "worker/core/executor_epoch.h"
 #include "worker/core/last_epoch.h"
+#include "worker/core/limits.h"
 #include "worker/core/local_gathering.h"
 #include "worker/core/membership.h"
 #include "worker/core/returning_processes.h"
@@ -184,6 +185,11 @@ class ExecutorCore {
   // It stays for up to coordinator_timeout_ms.
   bool owes_report() const {
     return link_.recovering() || (link_.away() && last_epoch_.epoch() != 0);
+  }
+  // The training is over, and this node may be the last that knows it: the
+  // executor must not end, or who comes now would begin the training again.
+  bool keeps_job_known() const {
+    return last_epoch_.finished() && now_ms_ - idle_since_ms_ < kIdleMs;
   }
   // All ranks of this node have left the epoch, and other nodes still receive
   // its results.

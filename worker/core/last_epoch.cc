@@ -1,5 +1,7 @@
 #include "worker/core/last_epoch.h"
 
+#include <algorithm>
+
 namespace maypole::worker {
 
 void LastEpoch::Begin(const proto::EpochStart& start) {
@@ -16,6 +18,11 @@ void LastEpoch::Begin(const proto::EpochStart& start) {
 
 void LastEpoch::AddGone(const proto::ExecutorMessage& message) {
   if (epoch() != 0 && message.epoch() == epoch()) gone_.push_back(message);
+}
+
+bool LastEpoch::finished() const {
+  return std::any_of(gone_.begin(), gone_.end(),
+                     [](const auto& m) { return m.rank_gone().finished(); });
 }
 
 void LastEpoch::End(const absl::Status& why) {

@@ -37,6 +37,8 @@ class LastEpoch {
   uint64_t epoch() const { return start_.epoch(); }  // 0: there was none
   const std::optional<absl::Status>& end() const { return end_; }
   const std::vector<proto::ExecutorMessage>& gone() const { return gone_; }
+  // A rank has trained to the end, in this epoch or one before it.
+  bool finished() const;
   const std::optional<proto::ExecutorMessage>& endpoint() const {
     return endpoint_;
   }

@@ -127,8 +127,9 @@ void ExecutorLogic::Wake(std::span<const ExecutorEvent> events) {
     if (event.kind != ExecutorEvent::Kind::kHandOver) Handle(event);
   }
   if (hand_over) TakeClients();
+  const bool stops = done_at_ms_ != INT64_MAX;
   const bool ends = !supervised_ && clients_.size() == 0 && !core_.drains() &&
-                    !core_.owes_report();
+                    !core_.owes_report() && (stops || !core_.keeps_job_known());
   if (ends || NowMs() >= done_at_ms_) done_ = true;
 }
 

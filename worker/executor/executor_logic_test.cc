@@ -659,6 +659,27 @@ TEST_F(DrainTest, AnEpochThatDrainsOutlivesTheAgent) {
   EXPECT_TRUE(logic_.done());
 }
 
+// Who came to another node meanwhile would begin the training again.
+TEST_F(ExecutorLogicTest, WithoutAnAgentItKeepsTheEndOfATrainingKnown) {
+  FakeClient& client = Connect(Elastic(100));
+  proto::CoordinatorMessage start = Start(1);
+  start.mutable_epoch_start()->add_clients(1);
+  Hear(start);
+  Turn();
+  ASSERT_TRUE(client.welcomed);
+  client.Send(session::Make<session::Finished>());
+  client.Send(session::Make<session::Goodbye>());
+  Turn({{Kind::kClient, 1}});
+  supervised_ = false;
+  Turn({{Kind::kHandOver}});
+  now_ms_ += kIdleMs - 1;
+  Turn();
+  EXPECT_FALSE(logic_.done());
+  now_ms_ += 1;
+  Turn();
+  EXPECT_TRUE(logic_.done());
+}
+
 TEST_F(DrainTest, TheNextCoordinatorLearnsHowItEndedBeforeTheExecutorEnds) {
   supervised_ = false;
   Turn({{Kind::kHandOver}});
