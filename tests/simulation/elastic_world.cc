@@ -69,7 +69,7 @@ class ElasticWorld : public Cluster {
   void StartAgent(Life* life);
   void StopAgent(int node);
   void End(int process, const Exit& exit);
-  void KillProcess(int process, const Exit& exit);
+  void KillProcess(int process, Exit exit);
   void Forget(int process);
   bool IsCalm() const;
 
@@ -302,6 +302,11 @@ void ElasticWorld::Signal(int number, int signal) {
     ++stage_.counts.sigterms;
     return it->second->Sigterm();
   }
+  if (it->second->evaluates() || it->second->frozen()) {
+    return Later([this, number] {
+      if (ranks_.contains(number)) KillProcess(number, kKilled);
+    });
+  }
   stage_.Found("pid ", it->second->pid(),
                " has not left within the grace; it is killed");
 }
@@ -322,8 +327,9 @@ void ElasticWorld::Forget(int number) {
   life_of_.erase(number);
 }
 
-void ElasticWorld::KillProcess(int number, const Exit& exit) {
+void ElasticWorld::KillProcess(int number, Exit exit) {
   const std::shared_ptr<ElasticProcess> process = ranks_.at(number);
+  exit.finished = process->evaluates();
   ledger_.Blame({absl::StrCat("pid ", process->pid())});
   Kill(process);
   NotCalmYet();

@@ -53,8 +53,15 @@ void Training::CheckOrder(const std::string& key, int rank,
   }
 }
 
+// A rank that was frozen may get the state much later.
 void Training::OnOffer(const std::string& key, int64_t step) {
-  epochs_[key].offered = step;
+  Epoch& epoch = epochs_[key];
+  epoch.offered = step;
+  // Those that have the state may go on, and repeat the last step.
+  if (finished() && !epoch.entrants.at(0).synced) {
+    stage_->Found("epoch ", key, " begins the training again, which pid ",
+                  *finished_.begin(), " has finished");
+  }
 }
 
 void Training::OnSynced(const std::string& key, int rank, int64_t step) {
@@ -69,11 +76,6 @@ void Training::OnSynced(const std::string& key, int rank, int64_t step) {
                   epoch.offered);
   }
   const Entrant& first = epoch.entrants.at(0);
-  // Those that have the state may go on, and repeat the last step.
-  if (finished() && !first.synced) {
-    stage_->Found("epoch ", key, " begins the training again, which pid ",
-                  *finished_.begin(), " has finished");
-  }
   for (const auto& [other, entrant] : epoch.entrants) {
     if (!entrant.synced) continue;
     if (!first.synced) {

@@ -46,6 +46,7 @@ class ElasticProcess : public Process {
   // An exception that the script does not catch.
   void Fail();
   std::string StateText() const override;
+  bool evaluates() const { return evaluates_; }
 
  private:
   bool MayGoOn() override;

@@ -103,6 +103,7 @@ void Launcher::OnHosts(const std::vector<launcher::HostSlots>& hosts) {
   std::map<std::string, Host> before = hosts_;
   for (auto& [name, host] : hosts_) host.listed = false;
   bool changed = false;
+  bool unused = false;  // hosts are not listed any more that may have no node
   std::vector<launcher::Host> listed;
   for (const launcher::HostSlots& h : hosts) {
     const bool is_new = !hosts_.contains(h.name);
@@ -114,10 +115,14 @@ void Launcher::OnHosts(const std::vector<launcher::HostSlots>& hosts) {
   }
   for (const auto& [name, host] : before) {
     if (!host.listed || hosts_[name].listed) continue;
-    changed |= host.node >= 0;
+    (host.node >= 0 ? changed : unused) = true;
     hosts_[name].leaving = host.node >= 0;
   }
-  if (changed && begun_) NoteChange();
+  if (changed && begun_) {
+    NoteChange();
+  } else if ((changed || unused) && !ready_.empty()) {
+    ++unsure_changes_;
+  }
   NoteSize();
   for (auto& [number, process] : processes_) {
     const Host& host = hosts_.at(process.host);
@@ -310,7 +315,7 @@ void Launcher::EndBadly(const std::string& why) {
   const bool too_few = absl::StrContains(why, "--elastic-timeout");
   const bool true_reason =
       (resets && settings_.reset_limit >= 0 &&
-       changes_ > settings_.reset_limit) ||
+       changes_ + unsure_changes_ > settings_.reset_limit) ||
       (hopeless && HasFailedOftenEverywhere()) ||
       (too_few &&
        stage_->scheduler.now() >= last_enough_ + Ns(settings_.patience)) ||

@@ -101,6 +101,7 @@ class Launcher {
   std::set<int> added_;               // processes
   std::map<int, Running> processes_;  // that have not ended
   int changes_ = 0;                   // that --reset-limit counts
+  int unsure_changes_ = 0;  // the job may have decided more than it has done
   bool begun_ = false;
   int64_t last_enough_;  // when min_size processes ran, or the start
 };
