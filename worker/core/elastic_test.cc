@@ -286,6 +286,18 @@ TEST_F(ElasticCoreTest, WhoHasFinishedIsSaidAgainToAnotherCoordinator) {
   EXPECT_EQ(gone[1].rank(), 1u);
 }
 
+TEST_F(ElasticCoreTest, AnotherCoordinatorIsToldWhyAStartHasFailed) {
+  for (const int i : {1, 2}) Come(static_cast<ClientId>(i), 10 + i);
+  core_.OnCoordinator(Start(1, {1, 2}));
+  core_.OnClientGone(1, "its connection closed");
+  Drop();
+  core_.OnCoordinatorReplaced();
+  const auto sent = TakeSent();
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].node_state().end().message(),
+            "rank 0 (pid 11, host hosta, node n0) died: its connection closed");
+}
+
 TEST_F(ElasticCoreTest, TheMostImpatientSaysHowLongAStartIsWaitedFor) {
   Come(1, 11);
   EXPECT_EQ(Said().start_timeout_ms(), 0);  // none says anything

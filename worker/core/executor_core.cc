@@ -261,7 +261,7 @@ void ExecutorCore::MemberGone(const LocalMember& m, bool clean,
                               bool returns) {
   if (starting() && m.elastic) {
     SendRankGone(m, false, how);
-    return WaitAgain();
+    return WaitAgain(absl::AbortedError(absl::StrCat(RankText(m), " ", what)));
   }
   if (starting()) {
     SendRankGone(m, false, how);
@@ -410,8 +410,10 @@ bool ExecutorCore::TakeIn(const proto::EpochStart& start) {
     gone->set_rank(own[static_cast<int>(i)]);
     gone->set_how("it ended before the epoch began");
     last_epoch_.Begin(start);
+    last_epoch_.End(absl::AbortedError(
+        absl::StrCat("rank ", gone->rank(), " (node ", options_.node, ", host ",
+                     options_.host, ") was lost: ", gone->how())));
     SendGone(std::move(message));
-    last_epoch_.End(absl::AbortedError("the start has failed"));
     gathering_.ReportElastic();
     return false;
   }
@@ -505,14 +507,14 @@ bool ExecutorCore::OnBoardCreated(const absl::Status& status) {
 void ExecutorCore::StartFailedHere(const absl::Status& status) {
   SendFailed(epoch_number(), status);
   if (members_.elastic() && ++failed_starts_ < kMaxFailedStarts) {
-    return WaitAgain();
+    return WaitAgain(status);
   }
   failed_starts_ = 0;
   FailStart(absl::UnavailableError(status.message()));
 }
 
-void ExecutorCore::WaitAgain() {
-  last_epoch_.End(absl::AbortedError("the start has failed"));
+void ExecutorCore::WaitAgain(const absl::Status& why) {
+  last_epoch_.End(why);
   gathering_.TakeBack(std::exchange(members_, Membership()));
   phase_ = Phase::kIdle;
   ForgetEpoch();
@@ -770,7 +772,7 @@ void ExecutorCore::OnEpochEnd(uint64_t epoch, const proto::EpochEnd& end) {
   } else if (starting()) {
     // Epoch 0 means that the start has failed before an epoch had a number.
     if (epoch == 0 || epoch == epoch_number()) {
-      if (members_.elastic()) return WaitAgain();
+      if (members_.elastic()) return WaitAgain(why);
       if (phase_ == Phase::kReady) gathering_.Withdraw();
       FailStart(why);
     }

@@ -259,7 +259,7 @@ class ExecutorCore {
   // The start has failed: refuses all members and forgets the epoch.
   void FailStart(const absl::Status& why);
   // Elastic: a start has failed, not because of its members: they wait again.
-  void WaitAgain();
+  void WaitAgain(const absl::Status& why);
   // The backend has failed to start: elastic members wait again, up to
   // kMaxFailedStarts times in a row.
   void StartFailedHere(const absl::Status& status);
