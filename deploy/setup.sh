@@ -19,7 +19,7 @@ build="
   libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev
   libabsl-dev prometheus-cpp-dev libspdlog-dev libhwy-dev libssl-dev
   libcli11-dev libpmix-dev libasio-dev libyaml-cpp-dev libevent-dev
-  nlohmann-json3-dev libjs-chart.js
+  nlohmann-json3-dev libjs-chart.js libucx-dev
 "
 # To test: GoogleTest, Google Benchmark, and tools to examine processes and
 # networks. tests/bench compares with Open MPI and Gloo, measures the network and plots.

@@ -28,6 +28,7 @@
 #include "worker/agent/control.h"
 #include "worker/agent/sealed_tls.h"
 #include "worker/backend/tcp_backend.h"
+#include "worker/backend/ucx/ucx.h"
 #include "worker/core/limits.h"
 #include "worker/executor/become_user.h"
 #include "worker/executor/executor.h"
@@ -130,7 +131,7 @@ absl::StatusOr<EncryptionMode> JobEncryption(const WorkerFlags& f, bool tls) {
       kEncryptionVariable, variable == nullptr ? "" : variable, &mode);
   if (!s.ok()) return ToAbsl(s);
   mode = std::max(mode, f.network_encryption);
-  const absl::Status possible = CheckEncryption(mode, f.coordinator, tls);
+  const absl::Status possible = CheckEncryption(mode, f, tls);
   if (!possible.ok()) return possible;
   return mode;
 }
@@ -141,7 +142,7 @@ std::unique_ptr<Backend> MakeBackend(const WorkerFlags& f,
                                      const PrepareBackend& prepare,
                                      StatsPage* stats) {
   TcpBackendOptions o;
-  o.host = f.network;
+  o.hosts = f.networks;
   // The machines of several coordinators are in one network.
   o.find_host = [first = f.coordinator.substr(0, f.coordinator.find(',')),
                  others = prepare.node_addresses](const auto& stopped) {
@@ -167,6 +168,16 @@ std::unique_ptr<Backend> MakeBackend(const WorkerFlags& f,
     if (encryption == EncryptionMode::kOff || nodes.clear == 0) return;
     spdlog::warn("event=nodes_in_the_clear job={} epoch={} nodes={}", job,
                  epoch, nodes.clear);
+  };
+  o.data_path = f.network_backend;
+  o.on_data_paths = [job = setup.job, epoch = prepare.epoch,
+                     stats](const DataPaths& paths) {
+    stats->ucx_nodes = paths.ucx;
+    spdlog::info(
+        "event=network_backend job={} epoch={} ucx_nodes={} tcp_nodes={} "
+        "why_tcp={}",
+        job, epoch, paths.ucx, paths.tcp,
+        paths.why.empty() ? "none" : LogValue(paths.why));
   };
   o.max_levels = f.network_levels;
   o.on_measured = [job = setup.job,
@@ -210,7 +221,8 @@ const nccl::Nccl* FindNccl(const std::string& job) {
 
 absl::Status ExecutorMain(const WorkerFlags& flags, Fd stop_signals) {
   prctl(PR_SET_NAME, "maypole-exec");
-  SetNcclEnvironment(flags.network);
+  SetNcclEnvironment(flags.networks);
+  if (flags.network_backend != DataPath::kTcp) SetUcxEnvironment();
   Fd control(flags.control_fd);
   Fd stats_fd(flags.stats_fd);
   Fd tls_fd(flags.tls_fd);

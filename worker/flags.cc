@@ -4,10 +4,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "common/absl_status.h"
 #include "common/board/board.h"
 #include "common/command_line/command_line.h"
@@ -23,6 +27,7 @@
 #include "worker/backend/tcp_backend.h"
 #include "worker/backend/tcp_options.h"
 #include "worker/core/limits.h"
+#include "worker/network/route.h"
 
 namespace maypole::worker {
 namespace {
@@ -45,8 +50,10 @@ SIGTERM and SIGINT end it with status 0: its jobs get an error that says so.
 Log lines (key=value) go to stderr.
 )";
 
-// Flag values that name files.
+// Flag values that have to be parsed, or name files.
 struct Texts {
+  std::string networks;
+  std::string network_backend = "tcp";
   std::string network_encryption = "off";
   std::string secret_file;
   std::string tls_ca;
@@ -68,14 +75,24 @@ void DefineAddresses(Texts* texts, WorkerFlags* f, CommandLine* line) {
   line->Add({"--host"}, TextValue(&f->host, "NAME").WithDefault("host name"),
             "name of this machine in messages");
   line->Add({"--network"},
-            TextValue(&f->network, "IP")
+            TextValue(&texts->networks, "IP,...")
                 .WithDefault("that of the route to the coordinator"),
-            "address at which other nodes reach this one");
+            "address at which other nodes reach this one, or the name of its "
+            "network interface. With up to 4 of them, separated by commas, "
+            "data travels over all; as many on each node, each in a subnet of "
+            "its own");
+  line->Add({"--network_backend"}, TextValue(&texts->network_backend, "NAME"),
+            "what carries tensors to other nodes: tcp, ucx (InfiniBand, RoCE "
+            "and others, by the UCX library of this machine, which must be "
+            "1.18 or newer, on all nodes), auto (ucx between nodes with a "
+            "working adapter for InfiniBand or RoCE, else tcp). UCX does not "
+            "encrypt; its variables (UCX_TLS, UCX_NET_DEVICES) count");
   line->Add({"--network_connections"},
             IntegerValue(&f->network_connections, 1u, kMaxConnections),
-            "TCP connections in each direction to each other node, 1 to 3; "
+            "TCP connections in each direction to each other node, 1 to 4; "
             "must be the same on all nodes. Use more than one if a single "
-            "connection does not fill the link");
+            "connection does not fill the link. With several addresses "
+            "(--network), the next multiple of their number");
   line->Add({"--network_levels"},
             IntegerValue(&f->network_levels, 1u, kMaxLevels),
             "in how many levels nodes reduce together at most, 1 to 4; the "
@@ -248,6 +265,19 @@ absl::Status Check(const WorkerFlags& f) {
   return ToAbsl(CheckConfig(config));
 }
 
+// In the order of DataPath.
+constexpr const char* kDataPaths[] = {"tcp", "ucx", "auto"};
+
+absl::Status ParseDataPath(const std::string& text, DataPath* path) {
+  const auto it = std::find(std::begin(kDataPaths), std::end(kDataPaths), text);
+  if (it == std::end(kDataPaths)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--network_backend='", text, "': expected tcp, ucx or auto"));
+  }
+  *path = static_cast<DataPath>(it - std::begin(kDataPaths));
+  return absl::OkStatus();
+}
+
 absl::Status ReadSecrets(const Texts& texts, WorkerFlags* f) {
   if (!texts.secret_file.empty()) {
     const Status read = ReadSecretFile(texts.secret_file, &f->secret);
@@ -278,17 +308,30 @@ absl::StatusOr<WorkerFlags> ReadFlags(const std::vector<std::string>& args) {
   DefineRest(&f, &line);
   if (Status s = line.Parse(args, &f.answer); !s.ok()) return ToAbsl(s);
   if (f.answer) return f;
-  f.network = WithoutBrackets(f.network);
+  f.networks = absl::StrSplit(texts.networks, ',', absl::SkipEmpty());
+  for (std::string& network : f.networks) {
+    const std::string address = AddressOfInterface(network);
+    network = address.empty() ? WithoutBrackets(network) : address;
+  }
+  if (f.networks.size() > kMaxConnections) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--network has ", f.networks.size(),
+                     " addresses; at most ", kMaxConnections, " are allowed"));
+  }
   if (f.node.empty()) f.node = HostName();
   if (f.host.empty()) f.host = HostName();
   if (absl::Status s = Check(f); !s.ok()) return s;
   const Status encryption = ParseEncryptionMode(
       "--network_encryption", texts.network_encryption, &f.network_encryption);
   if (!encryption.ok()) return ToAbsl(encryption);
+  if (absl::Status s = ParseDataPath(texts.network_backend, &f.network_backend);
+      !s.ok()) {
+    return s;
+  }
   if (f.executor) return f;
   if (absl::Status s = ReadSecrets(texts, &f); !s.ok()) return s;
   if (absl::Status s =
-          CheckEncryption(f.network_encryption, f.coordinator, f.tls.enabled());
+          CheckEncryption(f.network_encryption, f, f.tls.enabled());
       !s.ok()) {
     return s;
   }
@@ -299,10 +342,19 @@ absl::StatusOr<WorkerFlags> ReadFlags(const std::vector<std::string>& args) {
   return f;
 }
 
-absl::Status CheckEncryption(EncryptionMode mode,
-                             const std::string& coordinator, bool tls) {
+absl::Status CheckEncryption(EncryptionMode mode, const WorkerFlags& flags,
+                             bool tls) {
+  if (mode != EncryptionMode::kOff && flags.network_backend == DataPath::kUcx) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "UCX does not encrypt, so --network_backend=ucx and network encryption "
+        "(",
+        std::string(Name(mode)),
+        ") exclude each other: give "
+        "--network_backend=tcp, or auto to use UCX with nodes that do not "
+        "encrypt"));
+  }
   if (mode != EncryptionMode::kRequire || tls) return absl::OkStatus();
-  const auto addresses = ParseAddresses("--coordinator", coordinator);
+  const auto addresses = ParseAddresses("--coordinator", flags.coordinator);
   if (!addresses.ok()) return addresses.status();
   for (const Address& a : *addresses) {
     if (IsLoopback(a)) continue;
@@ -322,7 +374,9 @@ std::vector<std::string> ExecutorArguments(const WorkerFlags& f) {
       absl::StrCat("--coordinator=", f.coordinator),
       absl::StrCat("--node=", f.node),
       absl::StrCat("--host=", f.host),
-      absl::StrCat("--network=", f.network),
+      absl::StrCat("--network=", absl::StrJoin(f.networks, ",")),
+      absl::StrCat("--network_backend=",
+                   kDataPaths[static_cast<int>(f.network_backend)]),
       absl::StrCat("--network_connections=", f.network_connections),
       absl::StrCat("--network_levels=", f.network_levels),
       absl::StrCat("--network_congestion=", f.network_congestion),

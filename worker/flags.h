@@ -18,6 +18,7 @@
 #include "common/program/tls.h"
 #include "common/wire/versions.h"
 #include "worker/backend/exchange_model.h"
+#include "worker/backend/tcp_backend.h"
 
 namespace maypole::worker {
 
@@ -28,10 +29,12 @@ struct WorkerFlags {
   std::string coordinator;
   std::string node;
   std::string host;
-  std::string network;
+  // Numeric addresses, or host names; empty: found when it is needed.
+  std::vector<std::string> networks;
   uint32_t network_connections = 1;
   uint32_t network_levels = kMaxLevels;
   std::string network_congestion = "auto";
+  DataPath network_backend = DataPath::kTcp;
   EncryptionMode network_encryption = EncryptionMode::kOff;
   absl::Duration network_timeout = absl::Seconds(10);
   std::string metrics = "127.0.0.1:0";
@@ -63,11 +66,12 @@ struct WorkerFlags {
 // name. The error names the wrong flag.
 absl::StatusOr<WorkerFlags> ReadFlags(const std::vector<std::string>& args);
 
-// Whoever requires encryption needs it towards the coordinator, too: names of
-// tensors and the secrets from which keys are made go there. Of a coordinator
-// on this machine nothing crosses the network.
-absl::Status CheckEncryption(EncryptionMode mode,
-                             const std::string& coordinator, bool tls);
+// Whether a job can be encrypted like this. Whoever requires encryption needs
+// it towards the coordinator, too: names of tensors and the secrets from which
+// keys are made go there. Of a coordinator on this machine nothing crosses the
+// network. UCX does not encrypt.
+absl::Status CheckEncryption(EncryptionMode mode, const WorkerFlags& flags,
+                             bool tls);
 
 // Returns the flags that an executor needs, as command-line arguments.
 std::vector<std::string> ExecutorArguments(const WorkerFlags& flags);

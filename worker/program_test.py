@@ -87,6 +87,18 @@ class ProgramTest(unittest.TestCase):
             "cannot use --network_congestion=hope",
         )
         self.assert_one_line(
+            run(good, "--network=a,b,c,d,e"),
+            "--network has 5 addresses; at most 4 are allowed",
+        )
+        self.assert_one_line(
+            run(good, "--network_backend=gloo"),
+            "--network_backend='gloo': expected tcp, ucx or auto",
+        )
+        self.assert_one_line(
+            run(good, "--network_backend=ucx", "--network_encryption=on"),
+            "UCX does not encrypt",
+        )
+        self.assert_one_line(
             run(good, "--network_encryption=yes"),
             "--network_encryption='yes': expected off, on (",
         )

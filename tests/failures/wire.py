@@ -28,22 +28,12 @@ NOBODY = "02:00:00:00:00:01"  # no card has this address
 
 
 class Wire(namespaces.Namespaces):
-    DATA = ("10.213.78.1", "10.213.78.2")
     _numbers = itertools.count(1)
 
     def __init__(self):
-        super().__init__()
+        super().__init__(wires=2)
         tag = "mp%d.%d" % (os.getpid(), next(self._numbers))  # several at once
         self.names = [tag + side for side in "ab"]
-
-    def _make(self):
-        super()._make()
-        self.data_links = ["w%d%s" % (os.getpid(), side) for side in "ab"]
-        self._ip("link", "add", self.data_links[0], "netns", self.names[0], "type", "veth",
-                 "peer", "name", self.data_links[1], "netns", self.names[1])
-        for name, link, address in zip(self.names, self.data_links, self.DATA):
-            self._ip("-n", name, "addr", "add", address + "/24", "dev", link)
-            self._ip("-n", name, "link", "set", link, "up")
 
     @staticmethod
     def _ip(*args):

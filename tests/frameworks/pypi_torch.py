@@ -89,6 +89,12 @@ def deepspeed():
     return _kept("deepspeed-0.19.8", install)
 
 
+def ucx():
+    """The directory with UCX's libraries (below libucx/lib); None as above."""
+    return _kept("libucx-1.18.1", lambda to: _pip(
+        "install", "--no-deps", "--target", to, "libucx-cu12==1.18.1") is not None)
+
+
 def _kept(name, install):
     """The directory of this name in the cache; made by install(directory) if it is not there."""
     to = os.path.join(_cache(), name)

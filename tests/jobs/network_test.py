@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import unittest
 
+import cluster
 import harness
 import namespaces
 
@@ -74,6 +75,42 @@ class NetworkTest(unittest.TestCase):
             self.assertGreaterEqual(crossed, payload, name)
             self.assertLess(crossed, 1.5 * payload + 2e6, name + ": more than a ring needs")
             print("%s %d bytes for gradients of %d" % (name, crossed, payload))
+
+
+@unittest.skipIf(REASON, REASON)
+class TwoNetworksTest(unittest.TestCase):
+    """Two wires of 1 Gbit/s, which maypole-worker --network names."""
+
+    MIB = 1 << 20
+
+    def run_over(self, networks):
+        """The seconds of an allreduce of 16 MiB over these of the wires (0 and 1), and what crossed each."""
+        with namespaces.Namespaces(rate="1gbit", wires=2) as net, cluster.Cluster() as c:
+            inside = [["ip", "netns", "exec", name] for name in net.names]
+            secret = "--secret_file=" + c.secret()
+            coordinator = c.coordinator("--listen=%s:0" % net.ADDRESSES[0], secret, prefix=inside[0])
+            # An address, or the name of an interface.
+            names = [[net.ADDRESSES[node], net.data_links[node]] for node in (0, 1)]
+            agents = [c.agent(node, coordinator, secret, "--network=" + ",".join(names[node][w] for w in networks),
+                              prefix=inside[node]) for node in (0, 1)]
+            before = [net.crossed(data) for data in (False, True)]
+            c.check_ok([c.rank(r, 2, agents[r], node=r, nodes=2, program="two_networks.py",
+                               args=[4 * self.MIB, 5], prefix=inside[r]) for r in (0, 1)])
+            crossed = [[b - a for a, b in zip(was, net.crossed(data))] for was, data in zip(before, (False, True))]
+            return max(c.record(r)["seconds"] for r in (0, 1)), crossed
+
+    def test_both_carry_half(self):
+        one, over_one = self.run_over([1])
+        self.assertLess(max(over_one[0]), 4 * self.MIB)
+        both, over_both = self.run_over([0, 1])
+        payload = 5 * 16 * self.MIB
+        for direction in (0, 1):
+            self.assertGreater(over_one[1][direction], payload)
+            for wire in (0, 1):
+                self.assertGreater(over_both[wire][direction], 0.45 * payload)
+                self.assertLess(over_both[wire][direction], 0.6 * payload)
+        print("16 MiB over one network %.0f ms, over two %.0f ms" % (1e3 * one, 1e3 * both))
+        self.assertGreater(one / both, 1.5)  # it is 1.9 on an idle machine
 
 
 if __name__ == "__main__":

@@ -70,6 +70,7 @@ class MetricsTest(unittest.TestCase):
                     "maypole_executors": 1,
                     "maypole_peer_nodes": 1,
                     "maypole_encrypted_nodes": 0,
+                    "maypole_ucx_nodes": 0,
                 })
                 self.assertGreaterEqual(seen['maypole_network_bytes_total{direction="sent"}'],
                                         OPERATIONS * ELEMENTS * 4)

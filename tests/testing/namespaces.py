@@ -38,10 +38,12 @@ def _ip(*args):
 
 class Namespaces:
     ADDRESSES = ("10.213.77.1", "10.213.77.2")
+    DATA = ("10.213.78.1", "10.213.78.2")  # of a second wire
 
-    def __init__(self, rate=None):
+    def __init__(self, rate=None, wires=1):
         self.names = ["mp%d%s" % (os.getpid(), side) for side in "ab"]
         self.links = ["v%d%s" % (os.getpid(), side) for side in "ab"]
+        self.data_links = ["w%d%s" % (os.getpid(), side) for side in "ab"] if wires == 2 else []
         self.rate = rate
         self.processes = []
 
@@ -57,12 +59,17 @@ class Namespaces:
     def _make(self):
         for name in self.names:
             _ip("netns", "add", name)
-        _ip("link", "add", self.links[0], "netns", self.names[0], "type", "veth",
-            "peer", "name", self.links[1], "netns", self.names[1])
-        for name, link, address in zip(self.names, self.links, self.ADDRESSES):
+            _ip("-n", name, "link", "set", "lo", "up")
+        self._join(self.links, self.ADDRESSES)
+        if self.data_links:
+            self._join(self.data_links, self.DATA)
+
+    def _join(self, links, addresses):
+        _ip("link", "add", links[0], "netns", self.names[0], "type", "veth",
+            "peer", "name", links[1], "netns", self.names[1])
+        for name, link, address in zip(self.names, links, addresses):
             _ip("-n", name, "addr", "add", address + "/24", "dev", link)
             _ip("-n", name, "link", "set", link, "up")
-            _ip("-n", name, "link", "set", "lo", "up")
             if self.rate:
                 subprocess.run(["tc", "-n", name, "qdisc", "add", "dev", link, "root", "tbf", "rate",
                                 self.rate, "burst", "1mb", "latency", "50ms"],
@@ -85,11 +92,11 @@ class Namespaces:
         self.processes.append(process)
         return process
 
-    def crossed(self):
-        """Bytes that node 0 has sent and received over the wire."""
+    def crossed(self, data=False):
+        """Bytes that node 0 has sent and received over the wire, or over the second one."""
         out = []
         for direction in ("tx", "rx"):
-            path = "/sys/class/net/%s/statistics/%s_bytes" % (self.links[0], direction)
+            path = "/sys/class/net/%s/statistics/%s_bytes" % ((self.data_links if data else self.links)[0], direction)
             out.append(int(subprocess.check_output(
                 ["ip", "netns", "exec", self.names[0], "cat", path], env=harness.environment())))
         return out

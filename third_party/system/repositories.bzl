@@ -129,6 +129,13 @@ def system_libraries():
         paths = ["include/hwy"],
     )
 
+    system_repository(
+        name = "org_openucx_ucx",
+        build_file = "@//third_party/system:ucx.BUILD",
+        package = "libucx-dev",
+        paths = ["include/ucm", "include/ucp", "include/ucs"],
+    )
+
     # Abseil is some sixty small libraries; pkg-config knows which need which.
     pkg_config_repository(
         name = "com_google_absl",

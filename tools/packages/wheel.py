@@ -30,7 +30,7 @@ _IN_MULTI_CALL = ("maypolectl", "maypole-worker", "maypole-coordinator")
 LIBRARY = "libmaypole.so"
 _FRAMEWORK_LIBRARIES = os.path.join("client", "frameworks", "framework_library.bzl")
 # Of these the programs have code themselves: headers, and the dashboard's script.
-COMPILED_IN = ["libasio-dev", "libcli11-dev", "libhwy-dev", "libjs-chart.js", "nlohmann-json3-dev"]
+COMPILED_IN = ["libasio-dev", "libcli11-dev", "libhwy-dev", "libjs-chart.js", "libucx-dev", "nlohmann-json3-dev"]
 # And of these, by the linker: archives, or sources (//third_party/portable).
 LINKED_IN = ["libabsl-dev", "libc-ares-dev", "libc6-dev", "libevent-dev", "libfmt-dev", "libgrpc++-dev", "libgrpc-dev",
              "libprotobuf-dev", "libre2-dev", "libspdlog-dev", "libssl-dev", "libyaml-cpp-dev", "prometheus-cpp-dev",

@@ -131,6 +131,9 @@ void AddEpochs(const Families::Labels& job, const StatsPage& page,
   all->Gauge("maypole_encrypted_nodes",
              "Of these, nodes to which all connections are encrypted.", job,
              Number(page.encrypted_nodes));
+  all->Gauge("maypole_ucx_nodes",
+             "Of these, nodes to which data goes over UCX.", job,
+             Number(page.ucx_nodes));
   all->Gauge("maypole_board_bytes",
              "Size of the job's shared memory, without its arenas.", job,
              Number(page.board_bytes));

@@ -44,16 +44,21 @@ std::string Misfit(EncryptionMode own, EncryptionMode peer) {
   return "";
 }
 
+// That of a connection.
+const handshake::Endpoint& At(const std::vector<handshake::Endpoint>& endpoints,
+                              uint32_t connection) {
+  return endpoints[connection / 2 % endpoints.size()];
+}
+
 }  // namespace
 
 AuthenticatedListener::AuthenticatedListener(
-    AuthenticatedListenerOptions options, Fd listener, std::string host,
-    int port)
+    AuthenticatedListenerOptions options, std::vector<Fd> listeners,
+    std::vector<handshake::Endpoint> own)
     : options_(std::move(options)),
-      host_(std::move(host)),
-      port_(port),
+      own_(std::move(own)),
       peers_(options_.nodes),
-      listener_(std::move(listener)),
+      listeners_(std::move(listeners)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   for (Peer& peer : peers_) peer.ours = handshake::NewSecret();
 }
@@ -65,11 +70,17 @@ AuthenticatedListener::~AuthenticatedListener() {
 
 absl::StatusOr<std::unique_ptr<AuthenticatedListener>>
 AuthenticatedListener::Open(AuthenticatedListenerOptions options) {
-  absl::StatusOr<Fd> socket = handshake::Listen(options.host, kBacklog);
-  if (!socket.ok()) return socket.status();
-  const handshake::Endpoint own = handshake::LocalEndpoint(socket->get());
+  if (options.hosts.empty()) return absl::UnavailableError("no address");
+  std::vector<Fd> listeners;
+  std::vector<handshake::Endpoint> own;
+  for (const std::string& host : options.hosts) {
+    absl::StatusOr<Fd> socket = handshake::Listen(host, kBacklog);
+    if (!socket.ok()) return socket.status();
+    own.push_back(handshake::LocalEndpoint(socket->get()));
+    listeners.push_back(*std::move(socket));
+  }
   std::unique_ptr<AuthenticatedListener> listener(new AuthenticatedListener(
-      std::move(options), *std::move(socket), own.host, own.port));
+      std::move(options), std::move(listeners), std::move(own)));
   // Without it, the thread could not be woken and ended.
   if (!listener->wake_.valid()) {
     return absl::UnavailableError(
@@ -80,7 +91,7 @@ AuthenticatedListener::Open(AuthenticatedListenerOptions options) {
 
 std::string AuthenticatedListener::AddressFor(uint32_t node) const {
   return handshake::WriteOffer({options_.connections, options_.encryption,
-                                peers_[node].ours, host_, port_});
+                                options_.ucx, peers_[node].ours, own_});
 }
 
 std::unique_ptr<AuthenticatedListener::BadOffer>
@@ -90,16 +101,17 @@ AuthenticatedListener::SetPeers(const std::vector<std::string>& offers) {
     handshake::Offer offer;
     if (!handshake::ReadOffer(offers[i], &offer)) {
       return std::make_unique<BadOffer>(BadOffer{
-          i, absl::StrCat("its address is invalid: it has ",
-                          offers[i].size(), " bytes and is no IP address "
+          i, absl::StrCat("its address is invalid: it has ", offers[i].size(),
+                          " bytes and is no IP address "
                           "with a port and a secret")});
     }
     if (offer.connections != options_.connections) {
       return std::make_unique<BadOffer>(BadOffer{
-          i, absl::StrCat("it offers ", offer.connections,
-                          " connections instead of ", options_.connections,
-                          "; --network_connections must be the same on all "
-                          "nodes")});
+          i, absl::StrCat(
+                 "it offers ", offer.connections, " connections instead of ",
+                 options_.connections,
+                 "; --network_connections, and the number of addresses of "
+                 "--network, must be the same on all nodes")});
     }
     if (std::string why = Misfit(options_.encryption, offer.encryption);
         !why.empty()) {
@@ -107,8 +119,8 @@ AuthenticatedListener::SetPeers(const std::vector<std::string>& offers) {
     }
     Peer& peer = peers_[i];
     peer.encryption = offer.encryption;
-    peer.host = offer.host;
-    peer.port = offer.port;
+    peer.ucx = offer.ucx;
+    peer.endpoints = offer.endpoints;
     peer.key = i < options_.self
                    ? handshake::KeyOf(offer.secret, peer.ours, options_.epoch)
                    : handshake::KeyOf(peer.ours, offer.secret, options_.epoch);
@@ -151,8 +163,10 @@ absl::StatusOr<Authenticated> AuthenticatedListener::AwaitCall(
     return absl::PermissionDeniedError(kChangedOffers);
   }
   if (!came) {
-    return absl::UnavailableError(absl::StrCat(
-        "it has not connected to ", JoinHostPort(host_, port_), " in time"));
+    const handshake::Endpoint& own = At(own_, connection);
+    return absl::UnavailableError(absl::StrCat("it has not connected to ",
+                                               JoinHostPort(own.host, own.port),
+                                               " in time"));
   }
   return std::move(authenticated_.extract({node, connection}).mapped());
 }
@@ -182,8 +196,10 @@ absl::StatusOr<Authenticated> AuthenticatedListener::Call(
 absl::StatusOr<Authenticated> AuthenticatedListener::CallOnce(
     uint32_t node, uint32_t connection, Clock::time_point deadline) {
   const Peer& peer = peers_[node];
-  const std::string where = JoinHostPort(peer.host, peer.port);
-  absl::StatusOr<Fd> fd = handshake::StartCall(peer.host, peer.port);
+  const handshake::Endpoint& to = At(peer.endpoints, connection);
+  const std::string where = JoinHostPort(to.host, to.port);
+  absl::StatusOr<Fd> fd = handshake::StartCall(
+      to, own_.size() == 1 ? "" : At(own_, connection).host);
   if (!fd.ok()) return fd.status();
   {
     std::lock_guard lock(mutex_);
@@ -241,8 +257,8 @@ absl::StatusOr<Authenticated> AuthenticatedListener::CallOnce(
 
 void AuthenticatedListener::AcceptHandshakes() {
   for (;;) {
-    std::vector<pollfd> fds = {{wake_.get(), POLLIN, 0},
-                               {listener_.get(), POLLIN, 0}};
+    std::vector<pollfd> fds = {{wake_.get(), POLLIN, 0}};
+    for (const Fd& l : listeners_) fds.push_back({l.get(), POLLIN, 0});
     for (const PendingHandshake& v : pending_) {
       fds.push_back({v.socket.get(), POLLIN, 0});
     }
@@ -257,21 +273,22 @@ void AuthenticatedListener::AcceptHandshakes() {
       if (closed_) break;
     }
     const auto now = Clock::now();
-    size_t i = 2;
+    size_t i = 1 + listeners_.size();
     for (auto v = pending_.begin(); v != pending_.end(); ++i) {
       const bool stays = now - v->since < kHandshakeTimeout &&
                          (fds[i].revents == 0 || Hear(*v)) && v->socket.valid();
       v = stays ? std::next(v) : pending_.erase(v);
     }
-    if (fds[1].revents != 0) Accept();
+    for (size_t l = 0; l < listeners_.size(); ++l) {
+      if (fds[1 + l].revents != 0) Accept(listeners_[l].get());
+    }
   }
   pending_.clear();
-  listener_.Reset();
+  listeners_.clear();
 }
 
-void AuthenticatedListener::Accept() {
-  Fd socket(
-      accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+void AuthenticatedListener::Accept(int listener) {
+  Fd socket(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!socket.valid()) {
     // For example, no descriptor is free: close a pending connection, or pause,
     // since the listener stays readable.

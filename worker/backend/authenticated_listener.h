@@ -7,7 +7,8 @@
 // delay no peer.
 //
 //   auto listener = AuthenticatedListener::Open(
-//       {.host = "10.0.0.1", .self = 0, .nodes = 2});  // StatusOr<unique_ptr>
+//       {.hosts = {"10.0.0.1"}, .self = 0, .nodes = 2});  //
+//       StatusOr<unique_ptr>
 //   (*listener)->AddressFor(1);            // opaque; the coordinator passes it
 //   (*listener)->SetPeers({"", theirs});   // the peers' addresses for this
 //   node
@@ -18,6 +19,9 @@
 // refuses one whose mode is off, and is refused by it. Offers that were changed
 // on their way are noticed when the nodes meet (handshake_proof.h). The caller
 // of Connection() encrypts, with the key that it gets.
+//
+// With several addresses, pairs of connections (0 and 1, 2 and 3, ...) go to
+// and from them in turn: each end uses its own ones in its own order.
 //
 // Of two nodes, the one with the higher index connects; the other one waits for
 // it. A thread of the listener handles incoming connections.
@@ -47,6 +51,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/system/fd.h"
+#include "worker/backend/handshake_io.h"
 #include "worker/backend/handshake_proof.h"
 
 namespace maypole::worker {
@@ -55,12 +60,14 @@ inline constexpr size_t kMaxPendingHandshakes = 128;
 inline constexpr std::chrono::seconds kHandshakeTimeout(5);
 
 struct AuthenticatedListenerOptions {
-  std::string host;  // to listen on, at any free port
+  // To listen on, at any free port.
+  std::vector<std::string> hosts;
   uint32_t self = 0;
   uint32_t nodes = 2;
   uint32_t connections = 1;  // with each other node
   uint64_t epoch = 0;        // identifies the epoch, the same on all nodes
   EncryptionMode encryption = EncryptionMode::kOff;
+  bool ucx = false;  // this node can be reached over UCX, too
 };
 
 // A connection on which both ends have proved themselves.
@@ -93,6 +100,9 @@ class AuthenticatedListener {
   // After SetPeers(): whether connections with that node are to be encrypted.
   bool Encrypts(uint32_t node) const;
 
+  // Likewise: whether that node can be reached over UCX.
+  bool HasUcx(uint32_t node) const { return peers_[node].ucx; }
+
   // Waits for a connection. The error does not name the node.
   absl::StatusOr<Authenticated> Connection(uint32_t node, uint32_t connection,
                                            Clock::time_point deadline);
@@ -104,8 +114,8 @@ class AuthenticatedListener {
     handshake::Secret ours = {};  // made here for this peer
     handshake::Secret key = {};
     EncryptionMode encryption = EncryptionMode::kOff;
-    std::string host;
-    int port = 0;
+    bool ucx = false;
+    std::vector<handshake::Endpoint> endpoints;
   };
   // An incoming connection. The other end sends Hello, then a proof.
   struct PendingHandshake {
@@ -119,10 +129,11 @@ class AuthenticatedListener {
     handshake::Proof proof = {};
   };
 
-  AuthenticatedListener(AuthenticatedListenerOptions options, Fd listener,
-                        std::string host, int port);
+  AuthenticatedListener(AuthenticatedListenerOptions options,
+                        std::vector<Fd> listeners,
+                        std::vector<handshake::Endpoint> own);
   void AcceptHandshakes();
-  void Accept();
+  void Accept(int listener);
   // These return false if the connection must be closed.
   bool Hear(PendingHandshake& pending);
   bool HearHello(PendingHandshake& pending);
@@ -137,10 +148,9 @@ class AuthenticatedListener {
   bool Pause(std::chrono::milliseconds time);
 
   const AuthenticatedListenerOptions options_;
-  const std::string host_;
-  const int port_;
-  std::vector<Peer> peers_;  // fixed before the thread starts
-  Fd listener_;
+  const std::vector<handshake::Endpoint> own_;
+  std::vector<Peer> peers_;    // fixed before the thread starts
+  std::vector<Fd> listeners_;  // of own_
   Fd wake_;
   std::list<PendingHandshake> pending_;  // oldest first; used by thread_ only
 

@@ -29,7 +29,7 @@ AuthenticatedListener::Clock::time_point In(milliseconds time) {
 
 std::unique_ptr<AuthenticatedListener> Open(
     uint32_t self, uint64_t epoch = 7, const std::string& host = "127.0.0.1") {
-  auto listener = AuthenticatedListener::Open({.host = host,
+  auto listener = AuthenticatedListener::Open({.hosts = {host},
                                                .self = self,
                                                .nodes = 2,
                                                .connections = 2,
@@ -295,11 +295,61 @@ TEST(AuthenticatedListener, WithoutRoomForAllOfItsDescriptorsItDoesNotOpen) {
   tight.rlim_cur = static_cast<rlim_t>(next) + 1;
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &tight), 0);
   const auto listener =
-      AuthenticatedListener::Open({.host = "127.0.0.1", .nodes = 2});
+      AuthenticatedListener::Open({.hosts = {"127.0.0.1"}, .nodes = 2});
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_FALSE(listener.ok());
   EXPECT_NE(listener.status().message().find("ulimit -n"), std::string::npos)
       << listener.status();
+}
+
+// Pairs of connections, each to and from an address.
+TEST(AuthenticatedListener, SeveralAddressesAreUsedInTurn) {
+  const std::vector<std::string> hosts[2] = {{"127.0.0.1", "127.0.0.2"},
+                                             {"127.0.0.3", "127.0.0.4"}};
+  std::unique_ptr<AuthenticatedListener> listeners[2];
+  for (uint32_t i = 0; i < 2; ++i) {
+    auto listener = AuthenticatedListener::Open(
+        {.hosts = hosts[i], .self = i, .nodes = 2, .connections = 5});
+    ASSERT_TRUE(listener.ok()) << listener.status();
+    listeners[i] = *std::move(listener);
+  }
+  ASSERT_EQ(listeners[0]->SetPeers({"", listeners[1]->AddressFor(0)}), nullptr);
+  ASSERT_EQ(listeners[1]->SetPeers({listeners[0]->AddressFor(1), ""}), nullptr);
+  for (uint32_t c = 0; c < 5; ++c) {
+    const auto called = listeners[1]->Connection(0, c, In(seconds(10)));
+    ASSERT_TRUE(called.ok()) << called.status();
+    const auto accepted = listeners[0]->Connection(1, c, In(seconds(10)));
+    ASSERT_TRUE(accepted.ok()) << accepted.status();
+    for (uint32_t i = 0; i < 2; ++i) {
+      const Fd& socket = i == 0 ? accepted->socket : called->socket;
+      sockaddr_in own{};
+      socklen_t size = sizeof(own);
+      getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &size);
+      EXPECT_EQ(inet_ntoa(own.sin_addr), hosts[i][c / 2 % 2]) << c;
+    }
+  }
+}
+
+TEST(AuthenticatedListener, AnAddressThatIsNotOursIsNamed) {
+  auto a = AuthenticatedListener::Open(
+      {.hosts = {"127.0.0.1"}, .self = 0, .nodes = 2});
+  ASSERT_TRUE(a.ok()) << a.status();
+  EXPECT_FALSE(
+      AuthenticatedListener::Open({.hosts = {}, .self = 1, .nodes = 2}).ok());
+  EXPECT_FALSE(AuthenticatedListener::Open(
+                   {.hosts = {"127.0.0.1", "192.0.2.1"}, .self = 1, .nodes = 2})
+                   .ok());
+  // Too short, a name, a byte that is not printable, too many.
+  const std::string offer = (*a)->AddressFor(1);
+  const std::string second = std::string("\0\x10\x10", 3) + "127.0.0.1";
+  for (const std::string& more :
+       {std::string("\0", 1), std::string("\0\x10\x10", 3),
+        std::string("\0\x10\x10", 3) + "localhost", second + "\x01"}) {
+    EXPECT_NE((*a)->SetPeers({"", offer + more}), nullptr) << more;
+  }
+  std::string many = offer;
+  for (int i = 0; i < 15; ++i) many += second;
+  EXPECT_NE((*a)->SetPeers({"", many}), nullptr);
 }
 
 }  // namespace

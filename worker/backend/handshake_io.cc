@@ -16,7 +16,10 @@ namespace maypole::worker::handshake {
 namespace {
 
 constexpr size_t kMaxHost = 64;
+constexpr size_t kMaxEndpoints = 15;
+// The first byte: connections in the lower four bits, encryption, UCX.
 constexpr uint32_t kEncryptionShift = 4;
+constexpr uint32_t kUcxShift = 6;
 
 absl::Status Errno() { return absl::UnavailableError(std::strerror(errno)); }
 
@@ -38,36 +41,49 @@ absl::Status Await(int fd, short events, Deadline deadline) {
 
 std::string WriteOffer(const Offer& offer) {
   std::string out;
-  // Without encryption, what versions that cannot encrypt send and understand.
+  // With neither, what versions that know neither send and understand.
   out.push_back(static_cast<char>(offer.connections |
                                   static_cast<uint32_t>(offer.encryption)
-                                      << kEncryptionShift));
+                                      << kEncryptionShift |
+                                  uint32_t{offer.ucx} << kUcxShift));
   out.append(reinterpret_cast<const char*>(offer.secret.data()),
              offer.secret.size());
-  out.push_back(static_cast<char>(offer.port >> 8));
-  out.push_back(static_cast<char>(offer.port));
-  return out + offer.host;
+  for (const Endpoint& e : offer.endpoints) {
+    if (&e != &offer.endpoints.front()) out.push_back('\0');
+    out.push_back(static_cast<char>(e.port >> 8));
+    out.push_back(static_cast<char>(e.port));
+    out += e.host;
+  }
+  return out;
 }
 
 bool ReadOffer(const std::string& bytes, Offer* offer) {
   constexpr size_t kSecret = sizeof(Secret);
-  if (bytes.size() <= kSecret + 3 || bytes.size() > kSecret + 3 + kMaxHost) {
-    return false;
-  }
+  if (bytes.size() <= kSecret + 1) return false;
   const auto byte = [&](size_t i) {
     return static_cast<unsigned char>(bytes[i]);
   };
-  const uint32_t encryption = byte(0) >> kEncryptionShift;
-  if (encryption > static_cast<uint32_t>(EncryptionMode::kRequire)) {
+  const uint32_t encryption = byte(0) >> kEncryptionShift & 3;
+  if (encryption > static_cast<uint32_t>(EncryptionMode::kRequire) ||
+      byte(0) >> (kUcxShift + 1) != 0) {
     return false;
   }
   offer->connections = byte(0) & ((1u << kEncryptionShift) - 1);
   offer->encryption = static_cast<EncryptionMode>(encryption);
+  offer->ucx = (byte(0) >> kUcxShift & 1) != 0;
   std::memcpy(offer->secret.data(), bytes.data() + 1, kSecret);
-  offer->port = byte(kSecret + 1) << 8 | byte(kSecret + 2);
-  offer->host = bytes.substr(kSecret + 3);
-  // A name would need a look-up, which cannot be cancelled.
-  return IsNumericHost(offer->host);
+  for (size_t at = 1 + kSecret; at < bytes.size();) {
+    if (bytes.size() - at < 3) return false;
+    Endpoint& e = offer->endpoints.emplace_back();
+    e.port = byte(at) << 8 | byte(at + 1);
+    const size_t end = std::min(bytes.find('\0', at + 2), bytes.size());
+    e.host = bytes.substr(at + 2, end - at - 2);
+    // A name would need a look-up, which cannot be cancelled.
+    if (e.host.size() > kMaxHost || !IsNumericHost(e.host)) return false;
+    at = end + 1;
+    if (at == bytes.size()) return false;  // announces one more
+  }
+  return !offer->endpoints.empty() && offer->endpoints.size() <= kMaxEndpoints;
 }
 
 absl::StatusOr<Fd> Listen(const std::string& host, int backlog) {
@@ -95,16 +111,27 @@ Endpoint LocalEndpoint(int fd) {
   return {host, std::atoi(port)};
 }
 
-absl::StatusOr<Fd> StartCall(const std::string& host, int port) {
+absl::StatusOr<Fd> StartCall(const Endpoint& to, const std::string& own_host) {
   int error = 0;
-  const Addresses resolved = Resolve(host, port, AI_NUMERICHOST, &error);
+  const Addresses resolved = Resolve(to.host, to.port, AI_NUMERICHOST, &error);
   if (resolved == nullptr) return absl::UnavailableError(gai_strerror(error));
   const addrinfo& info = *resolved;
+  const auto failed = [&to](const std::string& from) {
+    return absl::UnavailableError(absl::StrCat(
+        JoinHostPort(to.host, to.port), from, ": ", std::strerror(errno)));
+  };
   Fd fd(socket(info.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd.valid() || (connect(fd.get(), info.ai_addr, info.ai_addrlen) != 0 &&
-                      errno != EINPROGRESS)) {
-    return absl::UnavailableError(
-        absl::StrCat(JoinHostPort(host, port), ": ", std::strerror(errno)));
+  if (!fd.valid()) return failed("");
+  if (!own_host.empty()) {
+    const Addresses own = Resolve(own_host, 0, AI_NUMERICHOST, &error);
+    if (own == nullptr) return absl::UnavailableError(gai_strerror(error));
+    if (bind(fd.get(), own->ai_addr, own->ai_addrlen) != 0) {
+      return failed(absl::StrCat(" from ", own_host));
+    }
+  }
+  if (connect(fd.get(), info.ai_addr, info.ai_addrlen) != 0 &&
+      errno != EINPROGRESS) {
+    return failed("");
   }
   return fd;
 }

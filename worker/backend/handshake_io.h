@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -19,28 +20,30 @@ namespace maypole::worker::handshake {
 
 using Deadline = std::chrono::steady_clock::time_point;
 
+struct Endpoint {
+  std::string host;  // numeric
+  int port = 0;
+};
+
 // What a node sends to another one through the coordinator.
 struct Offer {
   uint32_t connections = 0;  // at most 15
   EncryptionMode encryption = EncryptionMode::kOff;
+  bool ucx = false;  // it can be reached over UCX, too
   Secret secret = {};
-  std::string host;  // numeric
-  int port = 0;
+  std::vector<Endpoint> endpoints;
 };
 std::string WriteOffer(const Offer& offer);
 bool ReadOffer(const std::string& bytes, Offer* offer);
 
-struct Endpoint {
-  std::string host;
-  int port = 0;
-};
 // `host` may be a name or numeric.
 absl::StatusOr<Fd> Listen(const std::string& host, int backlog);
 Endpoint LocalEndpoint(int fd);
 
 // Begins to connect to `host`, which must be numeric. FinishCall() waits for
 // the connection and makes the socket blocking.
-absl::StatusOr<Fd> StartCall(const std::string& host, int port);
+// `own_host`: where from; empty: the kernel chooses.
+absl::StatusOr<Fd> StartCall(const Endpoint& to, const std::string& own_host);
 absl::Status FinishCall(int fd, Deadline deadline);
 
 // These need a blocking socket.

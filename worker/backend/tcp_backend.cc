@@ -5,22 +5,28 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <exception>
 #include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "worker/backend/authenticated_listener.h"
+#include "worker/backend/handshake_io.h"
 #include "worker/backend/tcp_connection.h"
 #include "worker/backend/tcp_flight.h"
 #include "worker/backend/tcp_loop.h"
 #include "worker/backend/tcp_options.h"
+#include "worker/backend/ucx/ucx_fabric.h"
 
 namespace maypole::worker {
 namespace {
 
 // How soon a handshake notices Abort() and its deadline.
 constexpr int kPollMs = 20;
+
+constexpr uint32_t kMaxUcxAddressBytes = 16 * 1024;
 
 }  // namespace
 
@@ -34,6 +40,7 @@ TcpBackend::~TcpBackend() {
     all_reported_.wait(lock,
                        [this] { return flights_.empty() && !reporting_; });
   }
+  ucx_.reset();
   loops_.clear();  // before the connections
 }
 
@@ -48,24 +55,31 @@ absl::StatusOr<std::vector<std::string>> TcpBackend::Prepare(
   nodes_ = nodes;
   started_.assign(nodes, 0);
   const auto cannot_listen = [this](const std::string& why) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot listen for other nodes on address '",
-                     options_.host, "' (set --network): ", why));
+    return absl::UnavailableError(absl::StrCat(
+        "cannot listen for other nodes on address '",
+        absl::StrJoin(options_.hosts, ","), "' (set --network): ", why));
   };
-  if (options_.host.empty() && options_.find_host) {
+  if (options_.hosts.empty() && options_.find_host) {
     absl::StatusOr<std::string> found =
         options_.find_host([this] { return broken_.load(); });
     if (!found.ok())
       return cannot_listen(std::string(found.status().message()));
-    options_.host = *std::move(found);
+    options_.hosts = {*std::move(found)};
   }
+  const auto hosts =
+      std::max<uint32_t>(1, static_cast<uint32_t>(options_.hosts.size()));
+  options_.connections = (options_.connections + hosts - 1) / hosts * hosts;
+  loads_.assign(nodes, std::vector<uint64_t>(options_.connections));
+  absl::StatusOr<std::unique_ptr<UcxFabric>> ucx = OpenUcxFabric();
+  if (!ucx.ok()) return ucx.status();
   absl::StatusOr<std::unique_ptr<AuthenticatedListener>> listener =
-      AuthenticatedListener::Open({.host = options_.host,
+      AuthenticatedListener::Open({.hosts = options_.hosts,
                                    .self = self_,
                                    .nodes = nodes_,
                                    .connections = 2 * options_.connections + 1,
                                    .epoch = options_.nonce,
-                                   .encryption = options_.encryption});
+                                   .encryption = options_.encryption,
+                                   .ucx = *ucx != nullptr});
   if (!listener.ok())
     return cannot_listen(std::string(listener.status().message()));
   try {
@@ -91,10 +105,36 @@ absl::StatusOr<std::vector<std::string>> TcpBackend::Prepare(
     loops_ = std::move(loops);
     connections_ = std::move(connections);
     listener_ = *std::move(listener);
+    ucx_ = *std::move(ucx);
     return addresses;
   } catch (const std::exception& e) {
     return cannot_listen(e.what());
   }
+}
+
+absl::StatusOr<std::unique_ptr<UcxFabric>> TcpBackend::OpenUcxFabric() {
+  const bool required = options_.data_path == DataPath::kUcx;
+  if (nodes_ < 2) return nullptr;
+  if (options_.data_path == DataPath::kTcp) {
+    no_ucx_ = "--network_backend is tcp";
+    return nullptr;
+  }
+  if (!required && !HasRdmaDevice()) {
+    no_ucx_ = "this node has no InfiniBand or RoCE adapter with an active port";
+    return nullptr;
+  }
+  absl::StatusOr<std::unique_ptr<UcxFabric>> ucx = UcxFabric::Open(
+      {.self = self_,
+       .nodes = nodes_,
+       .on_failed = [this](uint32_t node, const std::string& why) {
+         OnFailed(node, why);
+       }});
+  if (ucx.ok()) return ucx;
+  no_ucx_ = std::string(ucx.status().message());
+  if (!required) return nullptr;
+  return absl::FailedPreconditionError(absl::StrCat(
+      "this node cannot use UCX, which its --network_backend=ucx requires: ",
+      no_ucx_));
 }
 
 absl::Status TcpBackend::Connect(const std::vector<std::string>& addresses) {
@@ -162,6 +202,7 @@ absl::Status TcpBackend::ConnectNodes(
     if (first.encrypted()) nodes.suite = first.Suite();
   }
   if (options_.on_encrypted) options_.on_encrypted(nodes);
+  if (absl::Status s = ConnectUcx(sockets.back()); !s.ok()) return s;
   message_connections_ = std::move(sockets.back());
   for (size_t c = 0; c < connections_.size(); ++c) {
     for (uint32_t i = 0; i < nodes_; ++i) {
@@ -249,6 +290,72 @@ absl::Status TcpBackend::Encrypt(Sockets* sockets) {
   return absl::OkStatus();
 }
 
+absl::Status TcpBackend::ConnectUcx(const std::vector<PeerSocket>& sockets) {
+  const auto uses_ucx = [this](uint32_t i) {
+    return i != self_ && ucx_ != nullptr && listener_->HasUcx(i) &&
+           !listener_->Encrypts(i);
+  };
+  DataPaths paths{.why = no_ucx_};
+  for (uint32_t i = 0; i < nodes_; ++i) {
+    if (i == self_) continue;
+    ++(uses_ucx(i) ? paths.ucx : paths.tcp);
+    if (uses_ucx(i) || ucx_ == nullptr) continue;
+    paths.why = absl::StrCat(NodeName(i),
+                             listener_->Encrypts(i)
+                                 ? " and this node encrypt, which UCX cannot"
+                                 : " does not use UCX");
+    if (options_.data_path != DataPath::kUcx) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        paths.why,
+        ", but --network_backend=ucx of this node requires it; start all "
+        "agents with the same --network_backend: ucx, auto or tcp"));
+  }
+  const auto deadline =
+      AuthenticatedListener::Clock::now() + options_.connect_timeout;
+  // It fits into the socket's buffer, so nobody waits for a reader.
+  for (uint32_t i = 0; i < nodes_; ++i) {
+    if (!uses_ucx(i)) continue;
+    const auto bytes = static_cast<uint32_t>(ucx_->address().size());
+    absl::Status s =
+        handshake::WriteAll(sockets[i].fd(), &bytes, sizeof(bytes), deadline);
+    if (s.ok()) {
+      s = handshake::WriteAll(sockets[i].fd(), ucx_->address().data(), bytes,
+                              deadline);
+    }
+    if (!s.ok()) return CannotConnect(i, s, "");
+  }
+  for (uint32_t i = 0; i < nodes_; ++i) {
+    if (!uses_ucx(i)) continue;
+    pollfd wait{sockets[i].fd(), POLLIN, 0};
+    while (!broken_ && poll(&wait, 1, kPollMs) == 0 &&
+           AuthenticatedListener::Clock::now() < deadline) {
+    }
+    if (broken_) return absl::AbortedError("stopped");
+    uint32_t bytes = 0;
+    absl::Status s =
+        handshake::ReadAll(sockets[i].fd(), &bytes, sizeof(bytes), deadline);
+    if (s.ok() && bytes > kMaxUcxAddressBytes) {
+      s = absl::InvalidArgumentError("its UCX address is invalid");
+    }
+    std::string address(s.ok() ? bytes : 0, '\0');
+    if (s.ok()) {
+      s = handshake::ReadAll(sockets[i].fd(), address.data(), bytes, deadline);
+    }
+    if (!s.ok()) return CannotConnect(i, s, "");
+    ucx_->AddPeer(i, std::move(address));
+  }
+  if (paths.ucx > 0) {
+    const auto failed = ucx_->Start(options_.connect_timeout,
+                                    [this] { return broken_.load(); });
+    if (failed) {
+      return CannotConnect(failed->node, absl::UnavailableError(failed->why),
+                           "");
+    }
+  }
+  if (options_.on_data_paths) options_.on_data_paths(paths);
+  return absl::OkStatus();
+}
+
 // --- Ends -------------------------------------------------------------------
 
 absl::Status TcpBackend::status() const {
@@ -293,6 +400,7 @@ void TcpBackend::Abort() {
       if (connection != nullptr) connection->Close();
     }
   }
+  if (ucx_ != nullptr) ucx_->Close();
 }
 
 // --- Chunks -----------------------------------------------------------------
@@ -311,10 +419,10 @@ void TcpBackend::Start(Work work) {
   // Without connections nothing can be planned.
   ExchangePlan plan;
   if (!broken_) plan = PlanFor(work, self_, LevelsFor(work));
-  const std::vector<uint64_t> numbers = Number(work.nodes);
+  const std::vector<Lane> lanes = NextLanes(work.nodes, plan);
   std::vector<std::byte> inbox = TakeInbox(plan.inbox_bytes);
   const auto flight = std::make_shared<Flight>(
-      this, std::move(work), std::move(plan), numbers, std::move(inbox));
+      this, std::move(work), std::move(plan), lanes, std::move(inbox));
   {
     std::lock_guard lock(flights_mutex_);
     flights_.push_back({flight});
@@ -328,17 +436,30 @@ std::vector<Level> TcpBackend::LevelsFor(const Work& work) {
                            work.chunk.size(), work.streams);
 }
 
-std::vector<uint64_t> TcpBackend::Number(const std::vector<uint32_t>& nodes) {
-  std::vector<uint64_t> numbers;
-  for (const uint32_t node : nodes) numbers.push_back(started_[node]++);
-  return numbers;
+std::vector<TcpBackend::Lane> TcpBackend::NextLanes(
+    const std::vector<uint32_t>& nodes, const ExchangePlan& plan) {
+  std::vector<uint64_t> bytes(nodes_);
+  for (const Stage& stage : plan.stages) {
+    for (const Transfer& t : stage.sends) bytes[t.node] += t.bytes;
+    for (const Transfer& t : stage.receives) bytes[t.node] += t.bytes;
+  }
+  std::vector<Lane> lanes;
+  for (const uint32_t node : nodes) {
+    std::vector<uint64_t>& loads = loads_[node];
+    const auto least = std::min_element(loads.begin(), loads.end());
+    *least += bytes[node];
+    lanes.push_back(
+        {started_[node]++, static_cast<uint32_t>(least - loads.begin())});
+  }
+  return lanes;
 }
 
-TcpConnection* TcpBackend::Carrier(bool is_send, uint32_t node,
-                                   uint64_t number) const {
+PeerLink* TcpBackend::LinkTo(bool is_send, uint32_t node,
+                             const Lane& lane) const {
+  PeerLink* const ucx = ucx_ == nullptr ? nullptr : ucx_->LinkTo(node);
+  if (ucx != nullptr) return ucx;
   const bool up = is_send ? self_ < node : node < self_;
-  return connections_[2 * (number % options_.connections) + (up ? 0 : 1)][node]
-      .get();
+  return connections_[2 * lane.connection + (up ? 0 : 1)][node].get();
 }
 
 void TcpBackend::OnFlightEnded(Flight* flight) {

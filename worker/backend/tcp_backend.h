@@ -1,5 +1,6 @@
 // TcpBackend: a Backend over TCP connections, two or more to each other node,
-// and one to each for the executors' own messages.
+// and one to each for the executors' own messages. With nodes that have UCX,
+// too, chunks can travel over that (ucx/ucx_fabric.h).
 //
 // Connecting: a secret travels through the coordinator with each node's
 // address. By it both ends prove to each other that they belong to the job
@@ -20,6 +21,11 @@
 // chunk among those that concern both; each end counts them.
 //
 // Each connection carries data in one direction only.
+//
+// UCX: where both nodes use it and nothing is encrypted, they tell each other
+// their UCX addresses over the connection for messages, and all chunks' data
+// goes over UCX. The TCP connections stay: they tell at once of a peer that has
+// ended.
 //
 // Failures: waits have no timeout, because a late node is not a dead one. A
 // connection that fails ends all chunks, as Abort() does, whether or not one is
@@ -48,8 +54,10 @@
 namespace maypole::worker {
 
 class AuthenticatedListener;
+class PeerLink;
 class TcpConnection;
 class TcpLoop;
+class UcxFabric;
 
 // With how many other nodes a node's connections are encrypted, and how.
 struct EncryptedNodes {
@@ -58,10 +66,27 @@ struct EncryptedNodes {
   std::string suite;  // of TLS; empty if encrypted is 0
 };
 
+// What carries the data of chunks.
+enum class DataPath {
+  kTcp,
+  kUcx,   // all nodes have to
+  kAuto,  // UCX with nodes that have a working adapter for RDMA, as this one
+          // has
+};
+
+// Over what a node exchanges chunks with the others.
+struct DataPaths {
+  uint32_t ucx = 0;  // nodes
+  uint32_t tcp = 0;
+  std::string why;  // TCP and not UCX, or empty
+};
+
 struct TcpBackendOptions {
-  std::string host;  // address to listen on
-  // Finds it if it is empty: called by Prepare, which may ask the name service.
-  // To return early when stopped() becomes true; after Abort() it is.
+  // Addresses to listen on, at most kMaxConnections. With several, connections
+  // are spread over them.
+  std::vector<std::string> hosts;
+  // Finds one if there is none: called by Prepare, which may ask the name
+  // service. To return early when stopped() becomes true; after Abort() it is.
   std::function<absl::StatusOr<std::string>(
       const std::function<bool()>& stopped)>
       find_host = {};
@@ -81,13 +106,17 @@ struct TcpBackendOptions {
   // See SetTcpCongestion(); checked by Connect.
   std::string congestion = "auto";
   // Connections in each direction to each other node, the same on all nodes,
-  // and threads that serve them. Chunks use them in turn.
+  // and threads that serve them. Each gets as many bytes. At least one for each
+  // address, and a multiple of their number.
   uint32_t connections = 1;
   // See authenticated_listener.h. Encrypted are all connections of two nodes or
   // none.
   EncryptionMode encryption = EncryptionMode::kOff;
   // Called by Connect, when all nodes are connected.
   std::function<void(const EncryptedNodes&)> on_encrypted = {};
+  DataPath data_path = DataPath::kTcp;
+  // Called by Connect likewise.
+  std::function<void(const DataPaths&)> on_data_paths = {};
   // How many levels a reduction has at most (exchange_model.h); of the nodes'
   // numbers the least. 0: the others know no levels, and there is one.
   uint32_t max_levels = 0;
@@ -97,7 +126,7 @@ struct TcpBackendOptions {
   std::function<void(const AgreedLinks&)> on_measured = {};
 };
 
-inline constexpr uint32_t kMaxConnections = 3;
+inline constexpr uint32_t kMaxConnections = 4;
 
 class TcpBackend : public Backend {
  public:
@@ -127,22 +156,32 @@ class TcpBackend : public Backend {
   // Makes the TLS handshakes of all nodes at once: in turns, the last ones of
   // many nodes would be late.
   absl::Status Encrypt(Sockets* sockets);
+  // Null, and no_ucx_, if UCX is not to be used.
+  absl::StatusOr<std::unique_ptr<UcxFabric>> OpenUcxFabric();
+  // Exchanges addresses over these sockets, to each node one.
+  absl::Status ConnectUcx(const std::vector<PeerSocket>& sockets);
   absl::Status CannotConnect(uint32_t node, const absl::Status& why,
                              const char* advice) const;
   absl::Status MeasureCosts();
   std::string NodeName(uint32_t node) const;
 
-  // The connection that carries a chunk's data to `node`, or from it. `number`:
-  // of the chunk among those that concern both nodes.
-  TcpConnection* Carrier(bool is_send, uint32_t node, uint64_t number) const;
+  // How a chunk travels to another node and back.
+  struct Lane {
+    uint64_t number = 0;  // of the chunk among those that concern both nodes
+    uint32_t connection = 0;  // which of them, in each direction
+  };
+  PeerLink* LinkTo(bool is_send, uint32_t node, const Lane& lane) const;
   // A connection to `node` has failed.
   void OnFailed(uint32_t node, const std::string& why);
   void OnFlightEnded(Flight* flight);
 
   void Break(const std::string& text);
   std::vector<Level> LevelsFor(const Work& work);
-  // The number of the next chunk of `nodes` for each of them.
-  std::vector<uint64_t> Number(const std::vector<uint32_t>& nodes);
+  // The lanes of the next chunk of `nodes`, to each of them. A node's
+  // connection is the one with the least bytes so far, which both ends count
+  // alike.
+  std::vector<Lane> NextLanes(const std::vector<uint32_t>& nodes,
+                              const ExchangePlan& plan);
   std::vector<std::byte> TakeInbox(uint64_t bytes);
   void Report(Flight& flight);
 
@@ -151,7 +190,10 @@ class TcpBackend : public Backend {
   uint32_t nodes_ = 1;
   std::function<void(const absl::Status&)> on_ended_;
   std::vector<PeerSocket> message_connections_;  // by node; set by Connect
+  std::string no_ucx_;                           // why; set by Prepare
   std::vector<uint64_t> started_;  // chunks by peer; for the starting thread
+  // Bytes of what was started, by node and connection; likewise.
+  std::vector<std::vector<uint64_t>> loads_;
   std::optional<ExchangeModel> model_;  // likewise; set by Connect
   std::atomic<uint64_t> sent_{0};
   std::atomic<uint64_t> received_{0};
@@ -165,6 +207,7 @@ class TcpBackend : public Backend {
   std::vector<std::vector<std::unique_ptr<TcpConnection>>> connections_;
   std::vector<std::unique_ptr<TcpLoop>> loops_;      // likewise
   std::unique_ptr<AuthenticatedListener> listener_;  // likewise
+  std::unique_ptr<UcxFabric> ucx_;                   // likewise; or null
 
   // A chunk in flight, in the order of the starts.
   struct InFlight {

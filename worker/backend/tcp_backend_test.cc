@@ -75,13 +75,13 @@ void Store(DType dtype, std::byte* p, int value) {
   }
 }
 
-// With this number of nodes, in the clear and encrypted.
+// With this number of nodes, over each kind of wire.
 class TcpBackendTest
-    : public testing::TestWithParam<std::tuple<uint32_t, EncryptionMode>> {
+    : public testing::TestWithParam<std::tuple<uint32_t, Wire>> {
  protected:
   static uint32_t size() { return std::get<0>(GetParam()); }
   static TcpBackendOptions Options(uint32_t connections = 1) {
-    return {.connections = connections, .encryption = std::get<1>(GetParam())};
+    return OptionsFor(std::get<1>(GetParam()), connections);
   }
 };
 
@@ -306,16 +306,13 @@ TEST_P(TcpBackendTest, APeerThatDiesInFlightEndsAllChunks) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Sizes, TcpBackendTest,
-    testing::Combine(testing::Values(2u, 3u),
-                     testing::Values(EncryptionMode::kOff,
-                                     EncryptionMode::kRequire)),
-    [](const auto& mode) {
-      return std::to_string(std::get<0>(mode.param)) +
-             (std::get<1>(mode.param) == EncryptionMode::kOff ? "Clear"
-                                                              : "Encrypted");
-    });
+INSTANTIATE_TEST_SUITE_P(Sizes, TcpBackendTest,
+                         testing::Combine(testing::Values(2u, 3u),
+                                          testing::ValuesIn(Wires())),
+                         [](const auto& mode) {
+                           return std::to_string(std::get<0>(mode.param)) +
+                                  Name(std::get<1>(mode.param));
+                         });
 
 // With the levels of cheap and dear messages, reductions and latencies. The
 // numbers are whole, so that their order does not matter.
@@ -384,7 +381,7 @@ class HalfMeasured {
  public:
   explicit HalfMeasured(std::chrono::milliseconds timeout) {
     TcpBackendOptions options{
-        .host = "127.0.0.1",
+        .hosts = {"127.0.0.1"},
         .nonce = 1,
         .node_names = {"node n0 (host a)", "node n1 (host b)"},
         .connect_timeout = timeout};
@@ -444,10 +441,10 @@ TEST(TcpBackend, AbortEndsAConnectThatWaits) {
 }
 
 TEST(TcpBackend, StrangerIsNoticedByItsNonce) {
-  TcpBackend ours({.host = "127.0.0.1",
+  TcpBackend ours({.hosts = {"127.0.0.1"},
                    .nonce = 1,
                    .connect_timeout = std::chrono::milliseconds(300)});
-  TcpBackend stranger({.host = "127.0.0.1", .nonce = 2});
+  TcpBackend stranger({.hosts = {"127.0.0.1"}, .nonce = 2});
   auto a = ours.Prepare(0, 2);
   auto b = stranger.Prepare(1, 2);
   ASSERT_TRUE(a.ok() && b.ok());
@@ -460,7 +457,7 @@ TEST(TcpBackend, StrangerIsNoticedByItsNonce) {
 }
 
 TEST(TcpBackend, AddressThatIsNotOursIsAnError) {
-  TcpBackend backend({.host = "192.0.2.1"});
+  TcpBackend backend({.hosts = {"192.0.2.1"}});
   const auto addresses = backend.Prepare(0, 2);
   EXPECT_EQ(addresses.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_NE(addresses.status().message().find("--network"), std::string::npos)
@@ -484,8 +481,8 @@ TEST(TcpBackend, FindsItsAddressWhenItPreparesAndUntilItIsAborted) {
 }
 
 TEST(TcpBackend, AnotherNumberOfConnectionsIsAnError) {
-  TcpBackend two({.host = "127.0.0.1", .connections = 2});
-  TcpBackend one({.host = "127.0.0.1"});
+  TcpBackend two({.hosts = {"127.0.0.1"}, .connections = 2});
+  TcpBackend one({.hosts = {"127.0.0.1"}});
   const auto offer = one.Prepare(1, 2);
   ASSERT_TRUE(two.Prepare(0, 2).ok() && offer.ok());
   const absl::Status s = two.Connect({"", (*offer)[0]});
@@ -493,10 +490,43 @@ TEST(TcpBackend, AnotherNumberOfConnectionsIsAnError) {
 }
 
 TEST(TcpBackend, MalformedAddressIsAnError) {
-  TcpBackend backend({.host = "127.0.0.1"});
+  TcpBackend backend({.hosts = {"127.0.0.1"}});
   ASSERT_TRUE(backend.Prepare(0, 2).ok());
   EXPECT_FALSE(backend.Connect({"", "nonsense"}).ok());
   EXPECT_FALSE(backend.Connect({""}).ok());
+}
+
+// Connections are spread over all, whatever their number.
+TEST(TcpBackend, SeveralAddresses) {
+  for (const uint32_t connections : {1u, 2u, 3u}) {
+    TcpBackendOptions options{.connections = connections};
+    options.hosts = {"127.0.0.1", "127.0.0.2"};
+    Nodes nodes(3, std::move(options));
+    nodes.Connect();
+    nodes.Together([&](uint32_t node) {
+      std::vector<std::vector<float>> chunks(20);
+      for (auto& chunk : chunks) {
+        chunk.assign(5000, static_cast<float>(node));
+        nodes[node].Start(Reduction(chunk));
+      }
+      for (size_t c = 0; c < chunks.size(); ++c) {
+        const absl::Status s = nodes.ended(node)[c];
+        ASSERT_TRUE(s.ok()) << s;
+        EXPECT_EQ(chunks[c], std::vector<float>(5000, 3.0f));
+      }
+    });
+  }
+}
+
+TEST(TcpBackend, AnotherNumberOfAddressesIsAnError) {
+  TcpBackend two({.hosts = {"127.0.0.1", "127.0.0.2"}});
+  TcpBackend one({.hosts = {"127.0.0.1"}});
+  const auto offer = one.Prepare(1, 2);
+  ASSERT_TRUE(two.Prepare(0, 2).ok() && offer.ok());
+  const absl::Status s = two.Connect({"", (*offer)[0]});
+  EXPECT_NE(s.message().find("the number of addresses of --network"),
+            std::string::npos)
+      << s;
 }
 
 // --- Encryption --------------------------------------------------------------
@@ -514,7 +544,7 @@ class Mixed {
     const auto n = static_cast<uint32_t>(modes.size());
     for (uint32_t i = 0; i < n; ++i) {
       TcpBackendOptions options{
-          .host = "127.0.0.1",
+          .hosts = {"127.0.0.1"},
           .nonce = 1,
           .node_names = {"node n0 (host a)", "node n1 (host b)",
                          "node n2 (host c)"},
@@ -641,12 +671,12 @@ TEST(TcpBackendEncryption, AbortEndsAHandshake) {
 // The peer proves itself and then does not begin TLS, or talks without.
 TEST(TcpBackendEncryption, WhoDoesNotMakeTheHandshakeIsNamed) {
   for (const bool talks : {false, true}) {
-    TcpBackend backend({.host = "127.0.0.1",
+    TcpBackend backend({.hosts = {"127.0.0.1"},
                         .nonce = 1,
                         .node_names = {"node n0 (host a)", "node n1 (host b)"},
                         .connect_timeout = std::chrono::milliseconds(500),
                         .encryption = kRequire});
-    auto peer = AuthenticatedListener::Open({.host = "127.0.0.1",
+    auto peer = AuthenticatedListener::Open({.hosts = {"127.0.0.1"},
                                              .self = 1,
                                              .connections = 3,
                                              .epoch = 1,
@@ -678,9 +708,9 @@ TEST(TcpBackendEncryption, WhoDoesNotMakeTheHandshakeIsNamed) {
 }
 
 TEST(TcpBackendEncryption, OffersInTheClearAreWhatTheyAlwaysWere) {
-  TcpBackend clear({.host = "127.0.0.1", .connections = 2});
+  TcpBackend clear({.hosts = {"127.0.0.1"}, .connections = 2});
   TcpBackend encrypted(
-      {.host = "127.0.0.1", .connections = 2, .encryption = kOn});
+      {.hosts = {"127.0.0.1"}, .connections = 2, .encryption = kOn});
   const auto a = clear.Prepare(0, 2);
   const auto b = encrypted.Prepare(0, 2);
   ASSERT_TRUE(a.ok() && b.ok());

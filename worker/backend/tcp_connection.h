@@ -42,48 +42,33 @@
 #include <utility>
 #include <vector>
 
+#include "worker/backend/peer_link.h"
 #include "worker/backend/peer_socket.h"
 
 namespace maypole::worker {
 
 class TcpLoop;
 
-class TransferListener {
- public:
-  virtual ~TransferListener() = default;
-  // A send or receive has ended; the connection no longer accesses its memory.
-  // `failure`: why it failed, or empty.
-  virtual void OnEnded(uint64_t tag, const std::string& failure) = 0;
-};
-
-// Whom to tell of an end, and what the send or receive is called there.
-struct TransferTag {
-  TransferListener* listener = nullptr;
-  uint64_t tag = 0;
-};
-
-class TcpConnection {
+class TcpConnection : public PeerLink {
  public:
   using OnFailed = std::function<void(const std::string& why)>;
 
   TcpConnection(TcpLoop* loop, uint64_t early_bytes, OnFailed on_failed);
   // Closes. If the socket was adopted, the loop must have ended before.
-  ~TcpConnection();
+  ~TcpConnection() override;
   TcpConnection(const TcpConnection&) = delete;
   TcpConnection& operator=(const TcpConnection&) = delete;
 
   // Call it once, before anything is posted. Closes the socket if this
   // connection has been closed.
   void Adopt(PeerSocket socket);
-  // The listener is told exactly once, perhaps before these return. Until then
-  // it and the memory must stay.
   void Send(uint64_t slot, const std::byte* data, uint64_t bytes,
-            TransferTag tag);
-  void Receive(uint64_t slot, std::byte* data, uint64_t bytes, TransferTag tag);
-  // Ends what is posted for the listener, as failures. If a message was
-  // transferred in part, the connection fails here, but stays open, so that the
-  // peer does not consider this node lost.
-  void Cancel(const TransferListener* listener);
+            TransferTag tag) override;
+  void Receive(uint64_t slot, std::byte* data, uint64_t bytes,
+               TransferTag tag) override;
+  // If a message was transferred in part, the connection fails here, but stays
+  // open, so that the peer does not consider this node lost.
+  void Cancel(const TransferListener* listener) override;
   // Fails everything.
   void Close();
 

@@ -21,7 +21,7 @@ uint64_t SlotOf(uint64_t number, bool is_contribution) {
 }  // namespace
 
 TcpBackend::Flight::Flight(TcpBackend* backend, Work work, ExchangePlan plan,
-                           const std::vector<uint64_t>& numbers,
+                           const std::vector<Lane>& lanes,
                            std::vector<std::byte> inbox)
     : backend_(backend),
       work_(std::move(work)),
@@ -29,16 +29,16 @@ TcpBackend::Flight::Flight(TcpBackend* backend, Work work, ExchangePlan plan,
       inbox_(std::move(inbox)),
       awaited_(plan_.stages.size()) {
   const auto stages = static_cast<uint32_t>(plan_.stages.size());
-  for (uint32_t s = 0; s < stages; ++s) AddParts(s, false, numbers);
+  for (uint32_t s = 0; s < stages; ++s) AddParts(s, false, lanes);
   for (uint32_t s = 0; s < stages; ++s) {
     sends_from_.push_back(parts_.size());
-    AddParts(s, true, numbers);
+    AddParts(s, true, lanes);
   }
   sends_from_.push_back(parts_.size());
 }
 
 void TcpBackend::Flight::AddParts(uint32_t stage, bool are_sends,
-                                  const std::vector<uint64_t>& numbers) {
+                                  const std::vector<Lane>& lanes) {
   const Stage& s = plan_.stages[stage];
   std::byte* const memory =
       s.reduces && !are_sends ? inbox_.data() : work_.chunk.data();
@@ -46,16 +46,15 @@ void TcpBackend::Flight::AddParts(uint32_t stage, bool are_sends,
     const auto place =
         std::lower_bound(work_.nodes.begin(), work_.nodes.end(), t.node) -
         work_.nodes.begin();
-    const uint64_t number = numbers[static_cast<size_t>(place)];
-    parts_.push_back(
-        {.node = t.node,
-         .stage = stage,
-         .connection = backend_->Carrier(are_sends, t.node, number),
-         .slot = SlotOf(number, s.reduces),
-         .data = memory + t.offset,
-         .bytes = t.bytes,
-         .is_send = are_sends,
-         .awaited = !are_sends || s.overwrites});
+    const Lane& lane = lanes[static_cast<size_t>(place)];
+    parts_.push_back({.node = t.node,
+                      .stage = stage,
+                      .link = backend_->LinkTo(are_sends, t.node, lane),
+                      .slot = SlotOf(lane.number, s.reduces),
+                      .data = memory + t.offset,
+                      .bytes = t.bytes,
+                      .is_send = are_sends,
+                      .awaited = !are_sends || s.overwrites});
     (are_sends ? sent_ : received_) += t.bytes;
   }
 }
@@ -77,15 +76,15 @@ void TcpBackend::Flight::Post(size_t part) {
   if (p.awaited) ++awaited_[p.stage];
   const TransferTag tag{.listener = this, .tag = part};
   if (p.is_send) {
-    p.connection->Send(p.slot, p.data, p.bytes, tag);
+    p.link->Send(p.slot, p.data, p.bytes, tag);
   } else {
-    p.connection->Receive(p.slot, p.data, p.bytes, tag);
+    p.link->Receive(p.slot, p.data, p.bytes, tag);
   }
-  if (backend_->broken_) p.connection->Cancel(this);
+  if (backend_->broken_) p.link->Cancel(this);
 }
 
 void TcpBackend::Flight::Cancel() {
-  for (const Part& p : parts_) p.connection->Cancel(this);
+  for (const Part& p : parts_) p.link->Cancel(this);
 }
 
 void TcpBackend::Flight::OnEnded(uint64_t part, const std::string& failure) {

@@ -21,17 +21,17 @@
 #include <vector>
 
 #include "worker/backend/exchange_plan.h"
+#include "worker/backend/peer_link.h"
 #include "worker/backend/tcp_backend.h"
-#include "worker/backend/tcp_connection.h"
 
 namespace maypole::worker {
 
 class TcpBackend::Flight : private TransferListener {
  public:
-  // `numbers`: the number of the chunk for each of `work.nodes`. `inbox`: at
+  // `lanes`: of the chunk, to each of `work.nodes`. `inbox`: at
   // least `plan.inbox_bytes`.
   Flight(TcpBackend* backend, Work work, ExchangePlan plan,
-         const std::vector<uint64_t>& numbers, std::vector<std::byte> inbox);
+         const std::vector<Lane>& lanes, std::vector<std::byte> inbox);
 
   void Start();
   // Soon ends everything posted.
@@ -47,7 +47,7 @@ class TcpBackend::Flight : private TransferListener {
   struct Part {
     uint32_t node = 0;
     uint32_t stage = 0;
-    TcpConnection* connection = nullptr;
+    PeerLink* link = nullptr;
     uint64_t slot = 0;
     std::byte* data = nullptr;
     uint64_t bytes = 0;
@@ -55,8 +55,7 @@ class TcpBackend::Flight : private TransferListener {
     bool awaited = true;
   };
 
-  void AddParts(uint32_t stage, bool are_sends,
-                const std::vector<uint64_t>& numbers);
+  void AddParts(uint32_t stage, bool are_sends, const std::vector<Lane>& lanes);
   void OnEnded(uint64_t part, const std::string& failure) override;
   void Post(size_t part);
   void Advance();

@@ -105,13 +105,13 @@ std::vector<Step> MakeProgram(uint32_t nodes, size_t chunks, uint32_t seed) {
   return program;
 }
 
-// With this number of nodes, in the clear and encrypted.
+// With this number of nodes, over each kind of wire.
 class TcpSubsetsTest
-    : public testing::TestWithParam<std::tuple<uint32_t, EncryptionMode>> {
+    : public testing::TestWithParam<std::tuple<uint32_t, Wire>> {
  protected:
   static uint32_t size() { return std::get<0>(GetParam()); }
   static TcpBackendOptions Options(uint32_t connections = 1) {
-    return {.connections = connections, .encryption = std::get<1>(GetParam())};
+    return OptionsFor(std::get<1>(GetParam()), connections);
   }
 };
 
@@ -232,11 +232,13 @@ TEST_P(TcpSubsetsTest, ADeadNodeIsNamedEvenByThoseWhoDoNotNeedItNow) {
   EXPECT_NE(s.message().find("node n2 (host c)"), std::string::npos) << s;
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Sizes, TcpSubsetsTest,
-    testing::Combine(testing::Values(3u, 4u),
-                     testing::Values(EncryptionMode::kOff,
-                                     EncryptionMode::kRequire)));
+INSTANTIATE_TEST_SUITE_P(Sizes, TcpSubsetsTest,
+                         testing::Combine(testing::Values(3u, 4u),
+                                          testing::ValuesIn(Wires())),
+                         [](const auto& mode) {
+                           return std::to_string(std::get<0>(mode.param)) +
+                                  Name(std::get<1>(mode.param));
+                         });
 
 }  // namespace
 }  // namespace maypole::worker

@@ -8,6 +8,7 @@
 #define MAYPOLE_WORKER_EXECUTOR_NCCL_ENVIRONMENT_H_
 
 #include <string>
+#include <vector>
 
 namespace maypole::worker {
 
@@ -17,10 +18,10 @@ namespace maypole::worker {
 // own buffers, as between processes. What the user has set stays. Variables
 // that make calls wait are unset (common/wire/job_variables.h).
 //
-// NCCL_SOCKET_IFNAME, if `network` (--network) is an address of an interface of
-// this machine: NCCL's ports authenticate nobody, so they are open on that
-// interface only, instead of on all of them.
-void SetNcclEnvironment(const std::string& network);
+// NCCL_SOCKET_IFNAME, if `networks` (--network) has addresses of interfaces of
+// this machine: NCCL's ports authenticate nobody, so they are open on these
+// interfaces only, instead of on all of them.
+void SetNcclEnvironment(const std::vector<std::string>& networks);
 
 }  // namespace maypole::worker
 

@@ -4,28 +4,30 @@
 
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 namespace maypole::worker {
 namespace {
 
-std::string InterfaceFor(const std::string& network) {
+std::string InterfacesFor(const std::vector<std::string>& networks) {
   unsetenv("NCCL_SOCKET_IFNAME");
-  SetNcclEnvironment(network);
+  SetNcclEnvironment(networks);
   const char* const name = std::getenv("NCCL_SOCKET_IFNAME");
   return name == nullptr ? "" : name;
 }
 
 TEST(NcclEnvironmentTest, NcclListensOnTheJobsInterface) {
-  EXPECT_EQ(InterfaceFor("127.0.0.1"), "=lo");
-  EXPECT_EQ(InterfaceFor(""), "");
-  EXPECT_EQ(InterfaceFor("192.0.2.1"), "");  // of no machine (RFC 5737)
-  EXPECT_EQ(InterfaceFor("localhost"), "");
+  EXPECT_EQ(InterfacesFor({"127.0.0.1"}), "=lo");
+  EXPECT_EQ(InterfacesFor({"127.0.0.1", "127.0.0.1"}), "=lo,lo");
+  EXPECT_EQ(InterfacesFor({}), "");
+  EXPECT_EQ(InterfacesFor({"192.0.2.1"}), "");  // of no machine (RFC 5737)
+  EXPECT_EQ(InterfacesFor({"localhost"}), "");
 }
 
 TEST(NcclEnvironmentTest, WhatIsSetStays) {
   setenv("NCCL_SOCKET_IFNAME", "^docker", 1);
   setenv("NCCL_P2P_DIRECT_DISABLE", "0", 1);
-  SetNcclEnvironment("127.0.0.1");
+  SetNcclEnvironment({"127.0.0.1"});
   EXPECT_STREQ(std::getenv("NCCL_SOCKET_IFNAME"), "^docker");
   EXPECT_STREQ(std::getenv("NCCL_P2P_DIRECT_DISABLE"), "0");
 }

@@ -1,10 +1,12 @@
 #include "worker/network/route.h"
 
+#include <ifaddrs.h>
 #include <sys/socket.h>
 
 #include <cerrno>
 #include <cstring>
 #include <future>
+#include <memory>
 #include <thread>
 #include <utility>
 
@@ -38,6 +40,16 @@ absl::StatusOr<std::string> Towards(const std::string& host, int port) {
       absl::StrCat("no route to '", host, "': ", std::strerror(errno)));
 }
 
+struct FreeInterfaces {
+  void operator()(ifaddrs* all) const { freeifaddrs(all); }
+};
+using Interfaces = std::unique_ptr<ifaddrs, FreeInterfaces>;
+
+Interfaces AllInterfaces() {
+  ifaddrs* all = nullptr;
+  return Interfaces(getifaddrs(&all) == 0 ? all : nullptr);
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> LocalAddressTowards(const std::string& peer) {
@@ -59,6 +71,31 @@ absl::StatusOr<std::string> OwnAddress(const std::string& coordinator,
     if (towards.ok() && !IsLoopbackHost(*towards)) return towards;
   }
   return own;  // all nodes are on this machine
+}
+
+std::string AddressOfInterface(const std::string& name) {
+  const Interfaces all = AllInterfaces();
+  for (const int family : {AF_INET, AF_INET6}) {
+    for (const ifaddrs* i = all.get(); i != nullptr; i = i->ifa_next) {
+      if (i->ifa_addr != nullptr && i->ifa_addr->sa_family == family &&
+          name == i->ifa_name) {
+        return NumericHost(i->ifa_addr);
+      }
+    }
+  }
+  return "";
+}
+
+std::string InterfaceOf(const std::string& address) {
+  const Addresses wanted = Resolve(address, 0, AI_NUMERICHOST);
+  const Interfaces all = AllInterfaces();
+  for (const ifaddrs* i = all.get(); wanted != nullptr && i != nullptr;
+       i = i->ifa_next) {
+    if (NumericHost(i->ifa_addr) == NumericHost(wanted->ai_addr)) {
+      return i->ifa_name;
+    }
+  }
+  return "";
 }
 
 absl::StatusOr<std::string> FindUntil(const std::function<bool()>& stopped,

@@ -1,5 +1,5 @@
-// LocalAddressTowards, OwnAddress: find the address at which other nodes can
-// reach this machine.
+// LocalAddressTowards, OwnAddress, AddressOfInterface, InterfaceOf: find the
+// address at which other nodes can reach this machine.
 //
 // Purpose: the routing table tells which local address is used towards another
 // machine; nodes near that machine can usually reach this one at that address.
@@ -29,9 +29,15 @@ absl::StatusOr<std::string> LocalAddressTowards(const std::string& peer);
 absl::StatusOr<std::string> OwnAddress(const std::string& coordinator,
                                        const std::vector<std::string>& others);
 
-// Calls `find`, one of the above, on another thread, because a look-up cannot be
-// cancelled; that thread may outlive the call. An error if stopped() becomes
-// true, or after kLookUpLimit.
+// The first address of a network interface of this machine, IPv4 if it has one;
+// empty if there is none. Looks up no name.
+std::string AddressOfInterface(const std::string& name);
+// The interface with this numeric address; empty if there is none.
+std::string InterfaceOf(const std::string& address);
+
+// Calls `find`, one of those with a peer, on another thread, because a look-up
+// cannot be cancelled; that thread may outlive the call. An error if stopped()
+// becomes true, or after kLookUpLimit.
 inline constexpr std::chrono::seconds kLookUpLimit{20};
 using FindAddress = std::function<absl::StatusOr<std::string>()>;
 absl::StatusOr<std::string> FindUntil(const std::function<bool()>& stopped,

@@ -38,5 +38,13 @@ TEST(RouteTest, ALookUpThatHangsHoldsNobodyUp) {
             "127.0.0.1");
 }
 
+TEST(RouteTest, AddressesAndInterfacesOfThisMachine) {
+  EXPECT_EQ(AddressOfInterface("lo"), "127.0.0.1");
+  EXPECT_EQ(AddressOfInterface("no such one"), "");
+  EXPECT_EQ(InterfaceOf("127.0.0.1"), "lo");
+  EXPECT_EQ(InterfaceOf("192.0.2.1"), "");  // of no machine (RFC 5737)
+  EXPECT_EQ(InterfaceOf("a name"), "");
+}
+
 }  // namespace
 }  // namespace maypole::worker

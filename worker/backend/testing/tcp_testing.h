@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <condition_variable>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "worker/backend/tcp_backend.h"
+#include "worker/backend/ucx/ucx.h"
 
 namespace maypole::worker {
 // Collects the results of a backend's chunks.
@@ -51,13 +53,38 @@ inline Work Reduction(std::vector<float>& chunk, Epilogue finish = {}) {
                    finish);
 }
 
+// How the nodes of a test exchange chunks.
+enum class Wire { kClear, kEncrypted, kUcx };
+
+// UCX where the environment names its library: ucx_test_long does.
+inline std::vector<Wire> Wires() {
+  if (std::getenv(kUcxLibraryVariable) == nullptr) {
+    return {Wire::kClear, Wire::kEncrypted};
+  }
+  SetUcxEnvironment();
+  return {Wire::kUcx};
+}
+
+inline TcpBackendOptions OptionsFor(Wire wire, uint32_t connections = 1) {
+  return {.connections = connections,
+          .encryption = wire == Wire::kEncrypted ? EncryptionMode::kRequire
+                                                 : EncryptionMode::kOff,
+          .data_path = wire == Wire::kUcx ? DataPath::kUcx : DataPath::kTcp};
+}
+
+inline std::string Name(Wire wire) {
+  return wire == Wire::kClear       ? "Clear"
+         : wire == Wire::kEncrypted ? "Encrypted"
+                                    : "Ucx";
+}
+
 // N prepared backends on loopback; each test connects them in threads.
 class Nodes {
  public:
   explicit Nodes(uint32_t n, uint32_t connections = 1)
       : Nodes(n, TcpBackendOptions{.connections = connections}) {}
   Nodes(uint32_t n, TcpBackendOptions options) {
-    options.host = "127.0.0.1";
+    if (options.hosts.empty()) options.hosts = {"127.0.0.1"};
     options.nonce = 77;
     options.node_names = {"node n0 (host a)", "node n1 (host b)",
                           "node n2 (host c)", "node n3 (host d)"};

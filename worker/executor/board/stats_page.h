@@ -115,9 +115,10 @@ struct StatsPage {
   Counter arena_bytes;  // gauge
   Counter state_bytes;  // gauge
   // Gauges: other nodes of the epoch; of these, to which connections are
-  // encrypted.
+  // encrypted, and to which data goes over UCX.
   Counter peer_nodes;
   Counter encrypted_nodes;
+  Counter ucx_nodes;
   StatsHistogram<kRunSecondsBounds> run_ns;
   StatsHistogram<kPresenceBounds> presence_ns;
   StatsHistogram<kRunOperationsBounds> run_operations;
