@@ -73,19 +73,6 @@ class UcxTest(Jobs):
                 self.assertIn("this node cannot use UCX, which its --network_backend=ucx requires: UCX cannot be loaded: "
                               "/nowhere/libucp.so.0", record["error"])
 
-    def test_encrypted_jobs_do_not_use_it(self):
-        with harness.Job(np=2, nodes=2, program="recognisable.py", env=self.env,
-                         launcher_args=[USE + "ucx", "--encrypt"]) as job:
-            job.check_ok()
-            for record in job.records():
-                self.assertIn("UCX does not encrypt, so --network_backend=ucx and network encryption (require) exclude each "
-                              "other", record["error"])
-
-    def test_another_name_is_refused(self):
-        with self.job(2, 2, "recognisable.py", backend="gloo") as job:
-            self.assertNotEqual(job.wait(60), 0)
-            self.assertIn("--network_backend='gloo': expected tcp, ucx or auto", job.stderr())
-
 
 if LONG:
     import elastic_jobs
@@ -123,6 +110,14 @@ if LONG:
 
         def test_all_collectives_on_three_nodes(self):
             self.check_collectives(3, 3)
+
+        def test_encrypted_jobs_do_not_use_it(self):
+            with harness.Job(np=2, nodes=2, program="recognisable.py", env=self.env,
+                             launcher_args=[USE + "ucx", "--encrypt"]) as job:
+                job.check_ok()
+                for record in job.records():
+                    self.assertIn("UCX does not encrypt, so --network_backend=ucx and network encryption (require) exclude each "
+                                  "other", record["error"])
 
         def test_process_sets(self):
             with self.job(4, 2, "process_sets.py") as job:
