@@ -438,12 +438,16 @@ std::vector<Level> TcpBackend::LevelsFor(const Work& work) {
 
 std::vector<TcpBackend::Lane> TcpBackend::NextLanes(
     const std::vector<uint32_t>& nodes, const ExchangePlan& plan) {
+  std::vector<Lane> lanes;
+  if (options_.connections == 1) {
+    for (const uint32_t node : nodes) lanes.push_back({started_[node]++, 0});
+    return lanes;
+  }
   std::vector<uint64_t> bytes(nodes_);
   for (const Stage& stage : plan.stages) {
     for (const Transfer& t : stage.sends) bytes[t.node] += t.bytes;
     for (const Transfer& t : stage.receives) bytes[t.node] += t.bytes;
   }
-  std::vector<Lane> lanes;
   for (const uint32_t node : nodes) {
     std::vector<uint64_t>& loads = loads_[node];
     const auto least = std::min_element(loads.begin(), loads.end());
