@@ -63,12 +63,12 @@ def make(path, suite="bookworm", packages=(), architecture=None):
     if done.returncode == 0:
         return
     said = "mmdebstrap cannot make a root directory: " + done.stderr[-2000:]
-    if not _reaches_mirror(suite):
+    if not reaches_mirror(suite):
         raise unittest.SkipTest("Debian's mirror cannot be reached; " + said)
     raise AssertionError(said)
 
 
-def _reaches_mirror(suite):
+def reaches_mirror(suite):
     with tempfile.TemporaryDirectory() as place:
         return subprocess.run(["/usr/lib/apt/apt-helper", "download-file", "%s/dists/%s/InRelease" % (_MIRROR, suite),
                                place + "/InRelease"], capture_output=True, check=False).returncode == 0
