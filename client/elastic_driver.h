@@ -1,6 +1,6 @@
-/* maypolerun's policy of elastic jobs, for other launchers: maypole.ray and
- * maypole.spark decide by it on which hosts processes run, when one is started
- * again, and when and how the job ends.
+/* maypolerun's policy for elastic jobs, for other launchers (maypole.ray and
+ * maypole.spark): it decides on which hosts processes run, when one is
+ * restarted, and when and how the job ends.
  *
  * The rules are those of client/launcher/elastic/elastic_driver.h. Events in,
  * actions out: nothing here has a thread, a clock or a socket. The Python
@@ -67,17 +67,19 @@ void maypole_elastic_driver_on_node_lost(maypole_elastic_driver* driver,
                                          int32_t node, const char* why,
                                          double now);
 /* status: the exit code, or the signal as a negative number. finished: it had
- * trained to the end. how: for messages; NULL: as the status says. */
+ * trained to the end. how: describes the end in messages; NULL: derived from
+ * the status. */
 void maypole_elastic_driver_on_process_end(maypole_elastic_driver* driver,
                                            int32_t process, int32_t status,
                                            int finished, const char* how,
                                            double now);
 void maypole_elastic_driver_on_time(maypole_elastic_driver* driver, double now);
 
-/* The next action that the events have caused; 0: there is none. */
+/* Takes the next action that the events have caused; returns 0 if there is
+ * none. */
 int maypole_elastic_driver_next(maypole_elastic_driver* driver,
                                 maypole_elastic_action* action);
-/* Whether a process has trained to the end: then none is started any more. */
+/* Whether a process has trained to the end; from then on none is started. */
 int maypole_elastic_driver_finishing(const maypole_elastic_driver* driver);
 /* How many processes have not ended. */
 int maypole_elastic_driver_running(const maypole_elastic_driver* driver);

@@ -134,11 +134,11 @@ typedef enum {
  *                                          rank that joined last
  *
  * Join: this rank has no more inputs. Until all ranks have joined, the others
- * continue to run operations. To a reduction a joined rank contributes a
- * neutral input (average still divides by the number of all ranks), to
- * allgather and alltoall it contributes no rows; the results that it would
- * receive are dropped. A broadcast whose root has joined is an error. A joined
- * rank must not submit anything before its join has ended.
+ * continue to run operations. A joined rank contributes a neutral input to
+ * reductions (average still divides by the number of all ranks) and no rows to
+ * allgather and alltoall; the results that it would receive are dropped. A
+ * broadcast whose root has joined is an error. A joined rank must not submit
+ * anything before its join has ended.
  *
  * Reductions: sum, average (not for bool; integers truncate toward zero), min,
  * max, product; reducescatter supports only sum and average. For bool, sum and
@@ -147,20 +147,20 @@ typedef enum {
  * multiply integers in float64 and round toward zero; a product outside the
  * dtype's range becomes its limit.
  *
- * Adasum, of allreduce and floating dtypes, adapts to how much the ranks'
- * tensors agree (common/reduce/adasum.h); a group has Adasums only, or none.
- * It needs every rank: with one that has joined it is an error. The library
- * makes it of three operations, named as the tensor (of a group, as its first)
- * with ".adasum", of which maypole_on_done()'s thread starts the last two: a
- * callback must not wait for it. */
+ * Adasum (only allreduce of floating dtypes) adapts to how much the ranks'
+ * tensors agree (common/reduce/adasum.h). A group has only Adasums or none.
+ * Adasum needs every rank: it fails if one has joined. The library builds it
+ * from three operations, named after the tensor (of a group: the first) with
+ * the suffix ".adasum". maypole_on_done()'s thread starts the last two, so a
+ * callback must not wait for an Adasum. */
 typedef struct {
   size_t struct_size;  /* sizeof(maypole_operation) */
   int32_t kind;        /* maypole_kind */
   int32_t dtype;       /* maypole_dtype */
   int32_t op;          /* allreduce, reducescatter: maypole_op */
   int32_t device;      /* maypole_device: where input and output are */
-  int32_t process_set; /* 0: all ranks; else an id that
-                          maypole_process_set_add() has given */
+  int32_t process_set; /* 0: all ranks; else an id from
+                          maypole_process_set_add() */
   int32_t root;        /* broadcast: the root's global rank */
   int32_t dims;        /* 0 (scalar) .. MAYPOLE_MAX_DIMS */
   int32_t awaited;     /* 1: the caller calls maypole_wait() next (a hint: the
@@ -181,29 +181,29 @@ typedef struct {
                             shape[0]. NULL: equal parts */
   int32_t splits_count;  /* the process set's size; 0 if splits is NULL */
   int32_t reserved;
-  void* stream; /* CUDA: the stream (cudaStream_t, CUstream) after whose work so
-                   far the input is ready; NULL: the legacy default stream */
+  void* stream; /* CUDA: the stream (cudaStream_t, CUstream) whose work so far
+                   makes the input ready; NULL: the legacy default stream */
 } maypole_operation;
 
-/* CUDA tensors: the library reads the input in the order of `stream`, so that
- * work which the caller enqueues there later may change or free it; but where
- * NCCL runs in this process (MAYPOLE_GPU_SITE=client, or auto with a GPU for each
- * rank) input and output must stay as they are until maypole_copy_result() has
- * returned (and, where that returns before the result is there, until the work
- * before it on its stream is done), because NCCL reads and writes them. When the
- * operation has ended, maypole_copy_result() writes the output, in the order of
- * the stream given there, and in no other order: work of other streams that
- * uses the output must be done, or that stream must wait for it. The output
- * must stay valid until then. Input and output must be on one device. All ranks
- * must give CUDA tensors, or all CPU tensors. The driver (libcuda.so.1) is
- * opened when the first CUDA tensor is submitted, not by maypole_init(). */
+/* CUDA tensors: the library reads the input in the order of `stream`, so work
+ * that the caller enqueues there later may change or free it. Exception: where
+ * NCCL runs in this process (MAYPOLE_GPU_SITE=client, or auto with a GPU for
+ * each rank), NCCL reads and writes input and output themselves. Both must stay
+ * as they are until maypole_copy_result() has returned and, if it returns
+ * before the result is there, until its stream has reached that point. When the
+ * operation has ended, maypole_copy_result() writes the output in the order of
+ * the stream given there, and of no other: work of other streams that uses the
+ * output must be done, or that stream must wait for it. The output must stay
+ * valid until then. Input and output must be on one device. All ranks must give
+ * CUDA tensors, or all CPU tensors. The driver (libcuda.so.1) is opened when
+ * the first CUDA tensor is submitted, not by maypole_init(). */
 
 #define MAYPOLE_EXCHANGE_BYTES 8192
 
 /* Carries values from rank 0 to ranks on other nodes before they are connected;
  * for launchers that libmaypole does not support itself. maypole_init() calls
- * both functions in its own thread. They return a maypole_status, and if it is
- * not MAYPOLE_OK they write what happened to `error`. */
+ * both functions on its caller's thread. They return a maypole_status; if it is
+ * not MAYPOLE_OK, they write a message to `error`. */
 typedef struct {
   size_t struct_size; /* sizeof(maypole_exchange) */
   void* context;      /* passed to both functions */
@@ -223,7 +223,7 @@ maypole_status maypole_set_exchange(const maypole_exchange* exchange);
  * maypolerun) or from the variables of torchrun, mpirun or srun
  * (docs/design.md section 8); if none are set, this is a job of one rank, in
  * process. Blocks until all ranks of the job have joined or the start timeout
- * has passed. A second call is a no-op, also when the epoch is over; after
+ * has passed. A second call is a no-op, even if the epoch is over; after
  * maypole_shutdown() or maypole_leave_epoch() it joins the job's next epoch. */
 maypole_status maypole_init(void);
 
@@ -234,35 +234,35 @@ int maypole_is_initialized(void);
 
 /* Elastic jobs (MAYPOLE_ELASTIC=1; docs/elastic.md). Processes come and go
  * between epochs. maypole_init() joins the next epoch, whose ranks the
- * coordinator assigns, so every function that returns a place may return
- * another value in the next one. After an error with MAYPOLE_ABORTED the epoch
- * is over, but the process is initialized until it leaves.
+ * coordinator assigns, so every function that returns a rank number or a size
+ * may return another value then. After MAYPOLE_ABORTED the epoch is over, but
+ * the process stays initialized until it leaves.
  *
- * maypole_leave_epoch() is maypole_shutdown(), but also says that this process
- * will call maypole_init() again: the next epoch waits for it, as long as the
- * process lives, and ranks before processes that are new. After
- * maypole_shutdown() maypole_init() joins as a new process. In a job that is not
- * elastic both are the same.
+ * maypole_leave_epoch() is maypole_shutdown(), but also announces that this
+ * process will call maypole_init() again: the next epoch waits for it while the
+ * process lives, and ranks it before new processes. After maypole_shutdown()
+ * maypole_init() joins as a new process. In a job that is not elastic both are
+ * the same.
  *
  * maypole_abandon_epoch() is for a process that did not get the job's state in
- * this epoch, because the collectives that bring it failed: it joins the next
- * epoch as what it joined this one, that is as a rank of an earlier epoch, which
- * ranks behind those that have got the state since, or as a new process. */
+ * this epoch, because the collectives that bring it failed. It rejoins with the
+ * seniority that it had before this epoch, so processes that hold newer state
+ * come first; if it had none, it joins as a new process. */
 maypole_status maypole_leave_epoch(void);
 maypole_status maypole_abandon_epoch(void);
 
 /* Elastic jobs: this process has trained to the end (1), or begins another
  * training (0). When a process that has finished leaves for good, the training
- * is over: nobody begins it again. maypole_init() of a process that comes later
- * returns MAYPOLE_OUT_OF_RANGE, and that process should end. Processes of the
- * last epoch that have not finished may still go on. Does nothing when not
+ * is over and does not start again. maypole_init() of a process that comes
+ * later returns MAYPOLE_OUT_OF_RANGE, and that process should end. Processes of
+ * the last epoch that have not finished may still go on. Does nothing when not
  * initialized, or if the job is not elastic. */
 void maypole_set_finished(int finished);
 
 /* How many ranks want to enter or leave the job; 0 if the job is not elastic,
- * -1 when not initialized. While it is not 0, all ranks should leave the epoch
- * at a convenient moment, on which they agree, and join the next one. Different
- * ranks may see a change at different times. */
+ * -1 when not initialized. While it is not 0, all ranks should agree on a
+ * convenient moment to leave the epoch and join the next one. Different ranks
+ * may see a change at different times. */
 int maypole_change_wanted(void);
 
 /* All return -1 when not initialized. */
@@ -274,8 +274,8 @@ int maypole_cross_rank(void);
 int maypole_cross_size(void);
 int maypole_is_homogeneous(void); /* every node has the same number of ranks */
 
-/* Starts the operation; never blocks. The caller must pass *handle to
- * maypole_release() in the end. */
+/* Starts the operation; never blocks. The caller must eventually pass *handle
+ * to maypole_release(). */
 maypole_status maypole_submit(const maypole_operation* operation,
                               int64_t* handle);
 
@@ -290,8 +290,8 @@ maypole_status maypole_submit_group(const maypole_operation* operations,
  * else to 0. Also moves data, so that polling alone makes progress. */
 maypole_status maypole_poll(int64_t handle, int* done);
 
-/* Timeouts of maypole_wait() besides milliseconds. Both have no time limit. A
- * signal interrupts a wait only while the thread sleeps, not while it moves
+/* Timeouts of maypole_wait() other than milliseconds. Neither is a time limit.
+ * A signal interrupts a wait only while the thread sleeps, not while it moves
  * data. For callers that check for signals between calls, as interpreters do,
  * MAYPOLE_WAIT_INTERRUPTIBLE makes the wait return MAYPOLE_CANCELLED at least
  * every 0.1 s while data moves. */
@@ -302,24 +302,24 @@ maypole_status maypole_poll(int64_t handle, int* done);
  * then the rank counts as blocked, as in a wait without a limit. ms > 0. */
 #define MAYPOLE_WAIT_OR_GIVE_UP(ms) (MAYPOLE_WAIT_INTERRUPTIBLE - (ms))
 
-/* Waits until the operation has ended, but not longer than timeout_ms (or as
- * described above), and returns the operation's outcome. After
- * MAYPOLE_DEADLINE_EXCEEDED and MAYPOLE_CANCELLED (a signal handler ran) the
- * operation is still pending. */
+/* Waits until the operation has ended, for at most timeout_ms (or as described
+ * above), and returns the operation's outcome. After MAYPOLE_DEADLINE_EXCEEDED
+ * and MAYPOLE_CANCELLED (a signal handler ran) the operation is still pending.
+ */
 maypole_status maypole_wait(int64_t handle, int timeout_ms);
 
-/* What to call when an operation has ended; `status` is its outcome, and
+/* A callback for the end of an operation; `status` is its outcome, and
  * maypole_last_error() has its text. */
 typedef void (*maypole_done)(void* context, int64_t handle,
                              maypole_status status);
 
-/* Calls `done` once, when the operation has ended; also if that was before this
- * call. It is called on a thread of the library that does nothing else: one
- * call after the other, in the order in which the operations end. It may call
- * every function here (maypole_submit(), maypole_release(), ...), but while it
- * waits for an operation, no other callback is called. As a wait it asks for the
- * operation to run as soon as possible. The caller need not wait then, and may
- * release the handle, also at once.
+/* Calls `done` once when the operation has ended, even if it ended before this
+ * call. Callbacks run on a thread of the library that does nothing else, one
+ * after the other, in the order in which the operations end. A callback may
+ * call every function here (maypole_submit(), maypole_release(), ...), but
+ * while it waits for an operation no other callback runs. Like a wait, this
+ * call asks for the operation to run as soon as possible. The caller need not
+ * wait then, and may release the handle at once.
  * maypole_shutdown() returns after the callbacks of all operations, unless a
  * callback calls it. If this function returns an error, `done` is not called;
  * MAYPOLE_ALREADY_EXISTS: the operation has a callback that was not called yet.
@@ -345,8 +345,8 @@ maypole_status maypole_result(int64_t handle, void** data, int64_t* bytes,
  * when it is done, or, if MAYPOLE_ENABLE_ASYNC_COMPLETION=1 (or HOROVOD_...)
  * was set at maypole_init(), when it is enqueued. `to`: device memory of
  * maypole_result()'s bytes for allgather and alltoall, whose result has no
- * other place; NULL: the operation's output. An empty result needs the call,
- * too: with NCCL in this process the input is in use until then. It may be
+ * other place; NULL: the operation's output. Even an empty result needs the
+ * call: with NCCL in this process the input is in use until then. It may be
  * called again (MAYPOLE_CANCELLED: a signal interrupted the wait; call it again
  * with the same arguments), and the handle may be released as soon as it has
  * returned. */
@@ -366,9 +366,10 @@ maypole_status maypole_received_splits(int64_t handle, int64_t* splits,
  * end with the epoch (maypole_shutdown()). */
 maypole_status maypole_process_set_add(const int32_t* ranks, int32_t count,
                                        int64_t* handle);
-/* The same, but only the set's members request it, in any order, and more than
- * once: it ends when all members have requested it, and gives the set of these
- * ranks that exists, if there is one. (As torch.distributed makes groups.) */
+/* As maypole_process_set_add(), but only the set's members request it, in any
+ * order, possibly more than once. The request ends when all members have made
+ * it. If a set of these ranks exists already, the request gives that set.
+ * (torch.distributed makes groups this way.) */
 maypole_status maypole_process_set_add_by_members(const int32_t* ranks,
                                                   int32_t count,
                                                   int64_t* handle);
@@ -390,7 +391,7 @@ maypole_status maypole_release(int64_t handle);
  * of operations.
  * The memory is page aligned and zeroed. Where there is no arena (a job of one
  * rank; --arena_bytes=0) it is ordinary memory. It stays valid until
- * maypole_free(), also after maypole_shutdown(). Returns
+ * maypole_free(), even after maypole_shutdown(). Returns
  * MAYPOLE_RESOURCE_EXHAUSTED, and allocates nothing, if the arena
  * (--arena_bytes of the agent, or what ulimit -v leaves) or the machine's
  * memory is full. */
@@ -399,14 +400,14 @@ maypole_status maypole_allocate(uint64_t bytes, void** memory);
 /* Does nothing if memory is NULL. No operation on the memory may be pending. */
 maypole_status maypole_free(void* memory);
 
-/* Allocates memory of a CUDA device that the executor of this node maps, too.
+/* Allocates memory of a CUDA device that the executor of this node also maps.
  * An allreduce in place on it, or on any part that starts at a multiple of 256
  * bytes, makes no copies if the executor reduces it on that device; as with
  * maypole_allocate() each rank has its own contents. Other ranks may use
  * ordinary memory.
- * `gpu` is the device's ordinal in this process, as of cudaSetDevice(). The
+ * `gpu` is the device's ordinal in this process, as for cudaSetDevice(). The
  * memory is not zeroed, and no stream uses it. It stays valid until
- * maypole_free_on_gpu(), also after maypole_shutdown(). Waits for the executor,
+ * maypole_free_on_gpu(), even after maypole_shutdown(). Waits for the executor,
  * at most 2 s, but not for the device. Returns MAYPOLE_RESOURCE_EXHAUSTED, and
  * allocates nothing, if there is no room (MAYPOLE_GPU_MEMORY_BYTES), or if
  * memory cannot be shared here (MAYPOLE_GPU_MEMORY=host, say, or a rank that is
@@ -416,42 +417,42 @@ maypole_status maypole_allocate_on_gpu(uint64_t bytes, int32_t gpu,
                                        void** memory);
 
 /* Frees memory of maypole_allocate_on_gpu() while these streams may still use
- * it (cudaStream_t, CUstream; NULL: the legacy default stream): it is used
- * again when all their work so far is done, which this function does not wait
- * for. No other stream may use it any more, and no operation on it may be
+ * it (cudaStream_t, CUstream; NULL: the legacy default stream): it is reused
+ * when all work enqueued on them so far is done; this function does not wait
+ * for that. No other stream may use it any more, and no operation on it may be
  * pending. Does nothing if memory is NULL. After an error other than
  * MAYPOLE_INVALID_ARGUMENT (one of the streams is capturing a graph, or the
- * device has failed) the memory is freed, but never used again. */
+ * device has failed) the memory is freed, but never reused. */
 maypole_status maypole_free_on_gpu(void* memory, void* const* streams,
                                    int32_t count);
 
 /* Memory that outlives this process: the executor of the job on this node holds
- * its descriptor under a name, so that a process that is started again finds
- * what a dead one has left (maypole.torch.elastic.TorchState does that).
+ * its descriptor under a name, so that a restarted process finds what a dead
+ * one has left (maypole.torch.elastic.TorchState does that).
  *
- * maypole_keep_state() gives the executor the descriptor, of which it has a copy
- * then. It must be a memfd with the seals F_SEAL_SHRINK and F_SEAL_GROW. It
- * replaces the one of this name. MAYPOLE_RESOURCE_EXHAUSTED: more than
+ * maypole_keep_state() gives the executor a copy of the descriptor, which must
+ * be a memfd with the seals F_SEAL_SHRINK and F_SEAL_GROW. It replaces the
+ * previous one of this name. MAYPOLE_RESOURCE_EXHAUSTED: more than
  * --state_bytes of the agent, or too many names.
  * maypole_find_state() sets *fd to a new descriptor (close-on-exec), which the
  * caller closes; MAYPOLE_NOT_FOUND: there is none of this name.
- * maypole_drop_state(): the executor closes its descriptor. It does that, too,
- * when the job ends, or has had no process on this node for --state_timeout.
+ * maypole_drop_state(): the executor closes its descriptor. It also does so
+ * when the job ends or has had no process on this node for --state_timeout.
  *
  * A name has 1 to 63 printable characters, without spaces, slashes, quotes. The
- * calls wait for the executor, at most 10 s. MAYPOLE_UNIMPLEMENTED: this job has
- * no executor. */
+ * calls wait for the executor, at most 10 s. MAYPOLE_UNIMPLEMENTED: this job
+ * has no executor. */
 maypole_status maypole_keep_state(const char* name, int fd);
 maypole_status maypole_find_state(const char* name, int* fd);
 maypole_status maypole_drop_state(const char* name);
 
 /* Copies `bytes` from `from` to `to` (NULL: copies nothing), and returns a
- * digest of them: the same in all processes of the job if they have the same
- * bytes there. The memories must not overlap. */
+ * digest of them; processes of the job that have the same bytes get the same
+ * digest. The ranges must not overlap. */
 uint64_t maypole_copy_digest(void* to, const void* from, uint64_t bytes);
 
 /* Starts the job's timeline (docs/timeline.md): from now on all ranks record
- * their operations, and one file, a Chrome trace, gets all of it. `path` is
+ * their operations, and one file, a Chrome trace, receives all of it. `path` is
  * that file, on this rank's host, unless a timeline is on already: then this
  * call only joins that one, whatever its path is. So all ranks may call it, and
  * the first call counts. mark_cycles: also record each report of operations to
@@ -459,9 +460,9 @@ uint64_t maypole_copy_digest(void* to, const void* from, uint64_t bytes);
  * the file cannot be opened. */
 maypole_status maypole_start_timeline(const char* path, int32_t mark_cycles);
 
-/* Stops the timeline that this rank has started or joined, for all ranks, and
+/* Stops, for all ranks, the timeline that this rank has started or joined, and
  * returns when its file is complete. Does nothing if it has ended already.
- * maypole_shutdown() by all ranks ends a timeline, too. */
+ * maypole_shutdown() by all ranks also ends a timeline. */
 maypole_status maypole_stop_timeline(void);
 
 /* The calling thread's last error; never NULL. */

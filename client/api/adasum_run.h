@@ -1,17 +1,18 @@
 // AdasumRun: the Adasum of some tensors, made of three operations.
 //
 // Purpose: an Adasum (common/reduce/adasum.h) needs no exchange of intermediate
-// tensors, so a rank's client makes it of what the executors have:
+// tensors, so a rank's client builds it from operations that executors have:
 //
 //   1. alltoall: each rank gets one slice of every rank's tensors;
-//   2. allreduce: sums the slices' dot products, in float64, which are few;
+//   2. allreduce: sums the slices' few dot products, in float64;
 //   3. each rank computes the factors and its slice of the result;
 //   4. allgather: the slices of the result.
 //
-// The data of 1 and 4 together are those of one allreduce, for any number of
+// Steps 1 and 4 together move the data of one allreduce, for any number of
 // ranks. One rank computes each element of the result, so it is bit-equal on
 // all. The tensors of one call that have one dtype travel together; each has
-// its own factors. The operations have the first tensor's name with ".adasum".
+// its own factors. The operations are named after the first tensor, with
+// ".adasum" appended.
 //
 //   auto run = std::make_shared<AdasumRun>(communicator, completions, me, ops);
 //   std::shared_ptr<Operation> first;
@@ -19,13 +20,13 @@
 //   run->Begin();                    // from now on it runs by itself
 //   run->Await(timeout_ms);          // ops[0]->done is true then
 //
-// The ranks learn whether all have tensors of the same shapes, and take part,
-// by one more matrix in step 2: on its diagonal each puts a number that depends
-// on the shapes. A rank that has joined puts 0 there.
+// One more matrix in step 2 tells the ranks whether all take part with tensors
+// of the same shapes: each rank puts a number that depends on its shapes on the
+// diagonal; a rank that has joined puts 0 there.
 //
 // Thread contract: all functions may be called by any thread, Prepare() before
 // the others. Steps 2 to 4 run on the completion thread, so a callback that
-// waits for an Adasum waits for ever.
+// waits for an Adasum never returns.
 #ifndef MAYPOLE_CLIENT_API_ADASUM_RUN_H_
 #define MAYPOLE_CLIENT_API_ADASUM_RUN_H_
 
@@ -54,13 +55,13 @@ class AdasumRun : public std::enable_shared_from_this<AdasumRun> {
 
   // `operations`: allreduces of one dtype, process set and pair of factors,
   // each with a name. They are not started, but this object ends them.
-  // `position`: this rank's in the process set.
+  // `position`: of this rank in the process set.
   AdasumRun(std::shared_ptr<Communicator> communicator,
             std::shared_ptr<CompletionQueue> completions, int position,
             Operations operations);
 
-  // *first: the operation of step 1, which the caller starts. After an error
-  // nothing was done.
+  // Sets *first to the operation of step 1, which the caller starts. After an
+  // error nothing was done.
   Status Prepare(std::shared_ptr<Operation>* first);
   // The first operation was started.
   void Begin();
@@ -70,7 +71,7 @@ class AdasumRun : public std::enable_shared_from_this<AdasumRun> {
 
   // Moves data without waiting.
   void Progress();
-  // As Communicator::Await(), until the operations have ended.
+  // As Communicator::Await(); waits until the operations have ended.
   Status Await(int timeout_ms);
 
  private:
@@ -104,7 +105,7 @@ class AdasumRun : public std::enable_shared_from_this<AdasumRun> {
   std::atomic<bool> input_failed_{false};
   std::weak_ptr<Operation> first_;
 
-  std::unique_ptr<std::byte, FreeMemory> packed_;  // null: one tensor's own
+  std::unique_ptr<std::byte, FreeMemory> packed_;  // null: nothing to pack
   std::shared_ptr<const Operation> exchange_;      // owns the rows
   std::vector<const std::byte*> rows_;  // this rank's slices, by rank
   std::vector<double> products_;  // a matrix per tensor, and one of shapes

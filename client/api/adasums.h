@@ -1,7 +1,7 @@
-// Adasums: those that a client has started and not released.
+// Adasums: the Adasums that a client has started and not released.
 //
-// Purpose: what Client does for an Adasum besides its other operations: makes
-// runs of a group's members, starts them together, and finds a handle's run.
+// Purpose: Client's bookkeeping for Adasums: makes runs of a group's members,
+// starts them together, and finds a handle's run.
 //
 //   Adasums adasums(communicator, rank);
 //   Status s = adasums.Start(operations, completions, watch);
@@ -33,19 +33,19 @@ namespace maypole {
 
 class Adasums {
  public:
-  // `rank`: this one's in the job.
+  // `rank`: this rank's number in the job.
   Adasums(std::shared_ptr<Communicator> communicator, int rank)
       : communicator_(std::move(communicator)), rank_(rank) {}
 
   // As Staging::Watch(); called for each operation that is staged.
   using Watch =
       std::function<void(const std::shared_ptr<Operation>&, Staging::OnInput)>;
-  // Starts all operations or, if it returns an error, none. They have handles,
-  // and get names if they have none.
+  // Starts all operations or, if it returns an error, none. They must have
+  // handles; unnamed ones get names.
   Status Start(std::span<const std::shared_ptr<Operation>> operations,
                const std::shared_ptr<CompletionQueue>& completions,
                const Watch& watch);
-  // Null: the handle is of no Adasum, or was released.
+  // Null if the handle belongs to no Adasum or was released.
   std::shared_ptr<AdasumRun> Find(int64_t handle) const;
   void Release(int64_t handle);
 
@@ -54,7 +54,7 @@ class Adasums {
   const int rank_;
   mutable std::mutex mutex_;
   std::unordered_map<int64_t, std::shared_ptr<AdasumRun>> runs_;  // by handle
-  // Of each process set, the unnamed ones so far.
+  // How many unnamed ones each process set has had.
   std::unordered_map<uint32_t, uint64_t> unnamed_;
 };
 

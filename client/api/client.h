@@ -103,7 +103,7 @@ class Client {
   static Status Join(const RankOptions& options, std::unique_ptr<Client>* out);
   ~Client();
 
-  // In an elastic job these hold this rank's places in the epoch; after
+  // In an elastic job these hold this rank's numbers in the epoch; after
   // LeaveToReturn() pass them to Join() to join the next epoch.
   const RankOptions& options() const { return options_; }
   // In an elastic job: how many ranks want to enter or leave the job. While it
@@ -113,7 +113,7 @@ class Client {
 
   // Operations without a name (empty) are matched by order of submission within
   // process set and kind. kOk means that the operation was submitted; the
-  // caller must release *handle in the end.
+  // caller must eventually release *handle.
   Status Allreduce(std::string_view name, const Tensor& tensor,
                    const ReduceOptions& options, int64_t* handle);
   Status Reducescatter(std::string_view name, const Tensor& tensor,
@@ -157,7 +157,7 @@ class Client {
   // client's completion thread; see maypole_on_done() in maypole.h.
   Status OnDone(int64_t handle, std::function<void(const Status&)> done);
   Status GetResult(int64_t handle, Result* out);
-  // Of an operation on CUDA tensors that has ended successfully: copies the
+  // For an operation on CUDA tensors that has ended successfully: copies the
   // result to `to` (null: to the output) on the stream; see
   // maypole_copy_result().
   Status CopyResult(int64_t handle, cuda::CUstream stream, void* to);
@@ -205,11 +205,12 @@ class Client {
   }
   Status StopTimeline() { return communicator_->StopTimeline(); }
 
-  // Leaves the job for good. Pending operations end with an error. Returns when
-  // what OnDone() was given has been called; but not if this is called there.
+  // Leaves the job for good. Pending operations end with an error. Returns
+  // after all callbacks given to OnDone() have run, unless one of them calls
+  // this.
   void Leave();
-  // In an elastic job: leaves the epoch and says that this process will join
-  // the next one (with options()), so that the others wait for it.
+  // In an elastic job: leaves the epoch and announces that this process will
+  // join the next one (with options()), so that the others wait for it.
   void LeaveToReturn() {
     communicator_->AnnounceReturn();
     Leave();

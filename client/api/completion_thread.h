@@ -1,14 +1,14 @@
 // CompletionThread: calls back when operations have ended.
 //
-// Purpose: the thread that moves a rank's data must not run a program's code,
+// Purpose: the thread that moves a rank's data must not run the program's code,
 // which may take long or submit the next operation. So callbacks run on a
-// thread of their own, one after the other, in the order in which the
-// operations have ended.
+// separate thread, one after the other, in the order in which the operations
+// have ended.
 //
 // Thread contract: any thread may call the functions.
 //
 // Invariant: each callback that was added runs exactly once, and the destructor
-// returns after the last one; but called by a callback it does not wait.
+// returns after the last one; if a callback calls it, it does not wait.
 #ifndef MAYPOLE_CLIENT_API_COMPLETION_THREAD_H_
 #define MAYPOLE_CLIENT_API_COMPLETION_THREAD_H_
 
@@ -24,14 +24,14 @@ namespace maypole {
 
 class CompletionThread : public CompletionQueue {
  public:
-  // Keeps *callbacks true.
+  // Keeps *callbacks up to date.
   static Status Start(std::shared_ptr<Callbacks> callbacks,
                       std::shared_ptr<CompletionThread>* out);
   ~CompletionThread() override;
 
   void Push(std::unique_ptr<Completion> completion) override;
-  // Returns when all completions that were pushed have run, also those that
-  // these push; called by one of them, at once.
+  // Returns when all completions that were pushed have run, including those
+  // that they push; if a completion calls it, it returns at once.
   void Drain();
 
  private:

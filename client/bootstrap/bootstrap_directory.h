@@ -1,5 +1,5 @@
-// The private directory through which the ranks of a node find each other: its
-// name, and how a rank starts the node service in it.
+// The private directory through which the ranks of a node find each other:
+// naming and creating it, and starting the node service in it.
 //
 // Thread contract: functions; not synchronized. None of them calls fork(),
 // because the process may have threads and fork handlers

@@ -1,4 +1,4 @@
-// The messages of a rank and its node service. Pure.
+// The messages between a rank and its node service. Pure.
 //
 // Purpose: under a launcher other than maypolerun nothing starts an agent for
 // the ranks of a node. So one of them starts the node service
@@ -20,9 +20,9 @@
 // A message is one packet of a SOCK_SEQPACKET socket: a verb and its arguments,
 // one per line.
 //
-// Versions (common/wire/versions.h): the first argument of `place` is the
-// oldest version that the rank speaks, wherever else that version differs; the
-// newest is the last argument.
+// Versions (common/wire/versions.h): in every version of `place` the first
+// argument is the oldest version that the rank speaks, and the last argument
+// the newest.
 //
 // Thread contract: values and functions; not synchronized.
 #ifndef MAYPOLE_CLIENT_BOOTSTRAP_BOOTSTRAP_MESSAGES_H_

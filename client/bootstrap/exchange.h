@@ -2,7 +2,7 @@
 // through a service of the launcher (PMIx, torchrun's store).
 //
 // Purpose: ranks that maypolerun has not started do not know each other's
-// addresses. Used at most once per node and job, before the nodes are
+// addresses. Each node uses it at most once per job, before the nodes are
 // connected.
 //
 // Thread contract: one thread at a time.

@@ -1,6 +1,6 @@
 // PmixExchange: the exchange for Open MPI's mpirun, jsrun and srun --mpi=pmix.
 //
-// Purpose: libpmix is loaded only when it is needed, so that libmaypole itself
+// Purpose: loads libpmix only when it is needed, so that libmaypole itself
 // depends on nothing but libc. A program that uses MPI has loaded it already.
 //
 // Thread contract: as Exchange.

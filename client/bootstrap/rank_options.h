@@ -40,15 +40,16 @@ struct RankOptions {
   // job; -1: the coordinator's setting, 0: never.
   int64_t stall_check_ms = -1;
   int64_t stall_shutdown_ms = -1;
-  // Of the job; the greatest that a rank wants holds.
+  // Of the job: the highest mode that any rank asks for applies.
   ChecksumMode checksums = ChecksumMode::kOff;
   // Results of CUDA tensors: return when their copy is enqueued on the stream.
   bool async_completion = false;
   GpuMemoryOptions gpu_memory;
-  // A line to show with the first CUDA tensor: the way that the user has chosen
-  // for them is not there; empty: none.
+  // A line to show with the first CUDA tensor if the way that the user has
+  // chosen for CUDA tensors is not available; empty: none.
   std::string gpu_notice;
-  // The file of the timeline that rank 0 starts when it has joined; or empty.
+  // The file of the timeline that rank 0 starts when it has joined; empty:
+  // none.
   std::string timeline;
   bool timeline_mark_cycles = false;
   // Show lines about stalls and the like on stderr, unless the log level is
@@ -58,10 +59,11 @@ struct RankOptions {
   // empty: they are not bound.
   std::vector<int> thread_affinity;
   bool deadlock_check = true;  // report when this rank is certainly blocked
-  // In an elastic job the coordinator assigns the places above when an epoch
-  // starts. To continue in the next epoch, a process joins with the options of
-  // its last client: `rank` is then its rank in `last_epoch`. A new process has
-  // last_epoch 0. From MAYPOLE_ELASTIC, MAYPOLE_MIN_SIZE, MAYPOLE_MAX_SIZE.
+  // In an elastic job the coordinator assigns the ranks and sizes above when an
+  // epoch starts. To continue in the next epoch, a process joins with the
+  // options of its last client: `rank` is then its rank in `last_epoch`. A new
+  // process has last_epoch 0. From MAYPOLE_ELASTIC, MAYPOLE_MIN_SIZE,
+  // MAYPOLE_MAX_SIZE.
   bool elastic = false;
   int min_size = 1;  // limits of an epoch's number of ranks
   int max_size = kMaxRanks;

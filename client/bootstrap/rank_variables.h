@@ -1,5 +1,5 @@
-// Variables of ranks that maypolerun reads, too: it has options for them, and
-// reports a wrong value once, before all ranks do.
+// Variables that both ranks and maypolerun read: maypolerun has options for
+// them, and reports a wrong value once, before all ranks do.
 //
 // Each is MAYPOLE_<name> or, if that is not set, HOROVOD_<name>. `get` works
 // like getenv (null if unset); an empty value counts as unset.

@@ -2,7 +2,7 @@
 // rank to arrive starts the operation.
 //
 // The last rank to arrive runs an eager operation at once
-// (client/engine/eager.h); for any other operation it places a ticket.
+// (client/engine/eager.h); for any other operation it queues a ticket.
 //
 // Thread contract: any thread may call these functions, but for one rank only
 // one thread at a time. The caller must have read `cursor` from the rank's

@@ -5,12 +5,12 @@
 // rank touches that memory, except arena tensors (client/memory/arena.h): there
 // each rank reduces its slice in place in all ranks' tensors.
 //
-//   stage(c)    needs a free place in this rank's ring: every local rank has
+//   stage(c)    needs a free entry of this rank's ring: every local rank has
 //               consumed the chunk that was there before. Copies the slices
 //               that others own (all slices if there is a prescale factor).
-//   reduce(c)   needs stage(c) of every local rank and, if the run spans
-//               nodes, a granted place of the node ring. The result goes to
-//               this rank's output and over the next rank's staged copy of the
+//   reduce(c)   needs stage(c) of every local rank and, if the run spans nodes,
+//               a granted entry of the node ring. The result goes to this
+//               rank's output and over the next rank's staged copy of the
 //               slice, or to the node ring.
 //   consume(c)  needs reduce(c) of every local rank or, across nodes, the
 //               network's result. Copies the chunk to the output.
@@ -19,10 +19,11 @@
 // the owners have staged it. "Every local rank" means those in the run's
 // process set.
 //
-// Thread contract: not synchronized; the progress engine's. Nothing waits.
+// Thread contract: not synchronized; only the progress engine calls it. Nothing
+// waits.
 //
 // Invariants: a rank consumes a run's last chunk only after it has committed
-// the run (Board::Decide). Places of the ring are taken in the order of calls.
+// the run (Board::Decide). Ring entries are taken in the order of calls.
 #ifndef MAYPOLE_CLIENT_ENGINE_CHUNK_MOVER_H_
 #define MAYPOLE_CLIENT_ENGINE_CHUNK_MOVER_H_
 
@@ -53,7 +54,7 @@ class ChunkMover {
         places_(depth_) {}
 
   void BeginStep() { moved_bytes_ = 0; }
-  // What was moved elsewhere in this step.
+  // Counts bytes that another class moved in this step.
   void CountMoved(uint64_t bytes) { moved_bytes_ += bytes; }
   // False if this step has moved kStepBytes.
   bool may_move() const { return moved_bytes_ < kStepBytes; }
@@ -65,14 +66,13 @@ class ChunkMover {
   // Publishes how far this rank has staged. Chunks to which it contributes
   // nothing count as staged.
   void PublishStaged(const Run& run);
-  // Publishes that this rank neither reads nor writes anything of the run any
-  // more.
+  // Publishes that this rank no longer reads or writes anything of the run.
   void PublishLeft(const Run& run) {
     Publish(board_->progress(run.ref, me_).consumed, run, UINT32_MAX);
   }
 
  private:
-  // The chunk in a place of this rank's ring.
+  // The chunk in an entry of this rank's ring.
   struct Occupant {
     RunRef ref = 0;
     uint32_t generation = 0;

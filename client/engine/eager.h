@@ -1,4 +1,4 @@
-// Eager operations: one rank runs the whole operation, at once.
+// Eager operations: one rank runs the whole operation at once.
 //
 // Within the node, every barrier and every operation of up to eager_bytes per
 // rank is eager. Before it arrives, each rank copies its input into a buffer of
@@ -14,10 +14,10 @@
 //   alltoall       its rows                    all buffers
 //   barrier        nothing                     nothing
 //
-// The operation goes by rendezvous (client/engine/progress_engine.h) if a rank
-// has put no input on the board although it should: no buffer was free, its
-// rows of an allgather or alltoall are too large, or it prefers that all ranks
-// share the work.
+// The operation takes the rendezvous path (client/engine/progress_engine.h) if
+// a rank that should have put its input on the board has not: no buffer was
+// free, its rows of an allgather or alltoall are too large, or the rank prefers
+// that all ranks share the work.
 //
 // Thread contract: pure functions on the board; for one rank, one thread at a
 // time may call them.
@@ -39,11 +39,12 @@ namespace maypole {
 int Contribute(const Board& board, uint32_t me, const Operation& op,
                EagerPool* pool);
 // The same for an operation of several nodes, whose executor wants copies
-// (SlotHeader.wants_copies): kNoBuffer if it needs none of this operation.
+// (SlotHeader.wants_copies): kNoBuffer if the executor needs none of this
+// operation.
 int ContributeCopy(const Board& board, uint32_t me, const Operation& op,
                    EagerPool* pool);
 
-// What the ranks have contributed, by local rank, and who must run the
+// What the ranks have contributed, by local rank, and which rank must run the
 // operation.
 struct EagerInputs {
   enum class Next {

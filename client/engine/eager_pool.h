@@ -1,12 +1,12 @@
 // EagerPool: tracks which of a rank's pool buffers are free.
 //
 // A buffer is taken when an eager operation is submitted, and is free again
-// when no rank reads it any more. If it holds the result, or if all ranks read
-// it, that is when all local ranks have delivered the result; otherwise as soon
-// as the operation's outcome is decided.
+// when no rank reads it any longer. If it holds the result, or if all ranks
+// read it, it is free when all local ranks have delivered the result; otherwise
+// it is free as soon as the operation's outcome is decided.
 //
 // The executor may have copies of an operation that a run then executes
-// (ContributeCopy()). It does not read them any more when the run is issued.
+// (ContributeCopy()). It stops reading them when the run is issued.
 //
 // Thread contract: used only by the rank that owns the pool, one thread at a
 // time.
@@ -28,8 +28,8 @@ class EagerPool {
   // Returns a buffer for this generation of the slot, or kNoBuffer if all are
   // in use. all_read: all ranks read the buffer (allgather, alltoall).
   int Take(uint32_t slot, uint32_t generation, bool all_read = false);
-  // The operation, which is one of several nodes, has ended for this rank: it
-  // may have ended by a run, so that the slot's outcome does not tell.
+  // An operation of several nodes has ended for this rank. It may have ended by
+  // a run, so the slot's outcome does not show it.
   void Ended(uint32_t slot, uint32_t generation);
 
  private:

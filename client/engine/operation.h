@@ -50,8 +50,8 @@ class RankRun {
   };
 
   virtual ~RankRun() = default;
-  // An error, in any state: nothing of it is under way, and the tensors'
-  // contents are undefined. Does not wait.
+  // After an error, in any state, nothing of the run is under way, and the
+  // tensors' contents are undefined. Does not wait.
   virtual Status Poll(State* state) = 0;
 };
 
@@ -59,12 +59,12 @@ class RankRun {
 struct RankPart {
   uint32_t communicator = 0;
   uint32_t position = 0;  // of the rank, in the process set
-  // Allgather, alltoall: of all members, as for ResultsHaveRoom()
+  // Allgather, alltoall: all members' rows, as for ResultsHaveRoom()
   // (common/gather_room.h).
   std::vector<int64_t> rows;
 };
 
-// What stands for a tensor on a GPU: host memory, or GPU memory that this rank
+// What represents a tensor on a GPU: host memory, or GPU memory that this rank
 // shares with the executor. Only the driver thread calls the functions.
 class StagedTensor {
  public:
@@ -73,18 +73,18 @@ class StagedTensor {
   // object. Null if there is none.
   virtual std::byte* GatherInto(uint64_t bytes) = 0;
   // The operation will run on the host, but its input lies on the GPU
-  // (`gpu_place`): begins to copy it, or looks whether that is done. kOk with
-  // *done: the operation's input and output are host memory now. Does not wait.
-  // An error: the input is lost.
+  // (`gpu_place`): begins to copy it, or checks whether the copy is done. kOk
+  // with *done: the operation's input and output are host memory now. Does not
+  // wait. After an error the input is lost.
   virtual Status BringToHost(Operation* operation, bool* done) = 0;
-  // The result is on the GPU: the executors have put it there, `offset` bytes
-  // behind `gpu_place`, or this rank's run, where the object knows (offset 0).
-  // Called before the operation ends.
+  // The result is on the GPU. The executors have put it `offset` bytes behind
+  // `gpu_place`; or this rank's run has put it where the object knows (offset
+  // 0). Called before the operation ends.
   virtual void ResultOnGpu(uint64_t offset) = 0;
-  // Begins to execute these operations, of which this object's is the first, as
-  // a part of the communicator, after all that were begun before. The result of
-  // an allgather or alltoall, which is alone, fits in `gpu_room`. Null: this
-  // rank does not call NCCL itself.
+  // Begins to execute these operations (the first is this object's) as a part
+  // of the communicator, after all that were begun before. An allgather or
+  // alltoall is the only operation, and its result fits in `gpu_room`. Returns
+  // null if this rank does not call NCCL itself.
   virtual std::shared_ptr<RankRun> BeginOnRank(
       const RankPart& part, const std::vector<Operation*>& operations) {
     static_cast<void>(part);
@@ -93,7 +93,7 @@ class StagedTensor {
   }
 };
 
-// What to call when an operation has ended, which it keeps alive until then.
+// A callback for an operation's end; it keeps the operation alive until then.
 struct Completion {
   std::shared_ptr<const Operation> operation;
   std::function<void(const Operation&)> call;
@@ -103,7 +103,8 @@ struct Completion {
 class CompletionQueue {
  public:
   virtual ~CompletionQueue() = default;
-  // Any thread, which may hold locks: does not wait, and does not call it.
+  // Any thread, which may hold locks: does not wait, and does not run the
+  // callback.
   virtual void Push(std::unique_ptr<Completion> completion) = 0;
 };
 
@@ -111,8 +112,8 @@ class CompletionQueue {
 enum class Control : uint8_t { kNone, kJoin, kSetRequest };
 
 // When an operation went from one phase to the next, in nanoseconds by the
-// rank's clock; 0: not (yet). Kept only of operations that were submitted while
-// the job's timeline was on (Operation::recorded()).
+// rank's clock; 0: not (yet). Kept only for operations that were submitted
+// while the job's timeline was on (Operation::recorded()).
 struct Moments {
   int64_t submitted = 0;
   int64_t arrived = 0;  // it was ready on this rank
@@ -140,9 +141,8 @@ struct Operation {
   uint32_t removes = 0;
   int64_t answer = 0;  // join: the rank that joined last; request: the set's id
 
-  // This rank has joined, and RankCore has submitted the operation in its
-  // place. `neutral` owns the input, which changes no result; there is no
-  // output.
+  // This rank has joined, and RankCore has submitted the operation for it.
+  // `neutral` owns the input, which changes no result; there is no output.
   bool stands_in = false;
   std::unique_ptr<std::byte, Unmap> neutral;
 
@@ -151,15 +151,15 @@ struct Operation {
   // when RankCore::InputReady() has been called. Changed under RankCore's
   // mutex.
   bool input_ready = true;
-  // Null: the tensor is in host memory. Otherwise input and output lie in its
-  // memory (client/gpu/staging.h).
+  // Null: the tensor is in host memory. Otherwise input and output lie in the
+  // staged tensor's memory (client/gpu/staging.h).
   std::shared_ptr<StagedTensor> staged;
 
-  // The caller waits for it right away: no other thread need be woken for it.
+  // The caller waits for it right away, so no other thread need be woken.
   bool awaited = false;
-  // A thread has waited for it or polled it; never reset.
+  // A thread has waited for the operation or polled it; never reset.
   mutable std::atomic<bool> wanted{false};
-  // A thread has slept while it waited for it; for the metrics.
+  // A thread has slept while waiting for the operation; for the metrics.
   mutable std::atomic<bool> slept_for{false};
 
   // The tensor's offset in this rank's arena, + 1; 0: it is not in the arena.
@@ -168,20 +168,20 @@ struct Operation {
   bool ran_on_gpu = false;  // executors, or ranks, have executed it there
 
   // Where the tensor lies in GPU memory that this rank shares with the
-  // executor, as PackGpuPlace(); kNoGpuPlace: nowhere. Constant once submitted.
-  // If all members have submitted a place (see Board::IsOnGpu), and there is
-  // room for all results, executors execute the operation there. Otherwise it
-  // runs on the host.
+  // executor, as packed by PackGpuPlace(); kNoGpuPlace: nowhere. Constant once
+  // submitted. If all members have submitted a place (see Board::IsOnGpu), and
+  // there is room for all results, executors execute the operation there.
+  // Otherwise it runs on the host.
   uint64_t gpu_place = kNoGpuPlace;
-  // Allgather, alltoall: bytes for the result; at GpuResultAt(), but anywhere
-  // if this rank calls NCCL itself.
+  // Allgather, alltoall: bytes reserved for the result, at GpuResultAt() or, if
+  // this rank calls NCCL itself, anywhere.
   uint64_t gpu_room = 0;
 
   uint32_t slot = 0;
   uint32_t generation = 0;
 
-  // The result of an allgather or alltoall, if `staged` has not got it;
-  // allocated when all ranks' sizes are known.
+  // The result of an allgather or alltoall, unless `staged` holds it; allocated
+  // when all ranks' sizes are known.
   std::unique_ptr<std::byte, FreeMemory> gathered;
   uint64_t gathered_bytes = 0;
   int64_t gathered_rows = 0;
@@ -207,8 +207,8 @@ struct Operation {
     }
     return true;
   }
-  // The last step of its end: publishes `status` and all results. The caller
-  // keeps the operation alive.
+  // The last step of an operation's end: publishes `status` and all results.
+  // The caller keeps the operation alive.
   void SetDone() {
     done.store(true, std::memory_order_release);
     uint8_t none = kNoCompletion;
@@ -221,7 +221,8 @@ struct Operation {
     gathered_bytes = bytes;
     gathered_rows = rows;
   }
-  // Makes `output` memory for a gathered result. False: there is no memory.
+  // Makes `output` memory for a gathered result. Returns false if there is no
+  // memory.
   bool MakeGathered(uint64_t bytes, int64_t rows) {
     SetGathered(bytes, rows);
     output = staged == nullptr ? nullptr : staged->GatherInto(bytes);
@@ -231,7 +232,8 @@ struct Operation {
     return output != nullptr;
   }
 
-  // Of this rank's result, or of what all ranks' reducescatters reduce.
+  // Bytes of this rank's result; for reducescatter, of the whole reduced
+  // tensor.
   uint64_t result_bytes() const {
     return Gathers(signature.kind) ? gathered_bytes : signature.Bytes();
   }
@@ -264,7 +266,7 @@ struct Operation {
   }
 
  private:
-  // One of SetDone() and WhenDone(), the later one, passes it.
+  // SetDone() or WhenDone(), whichever comes later, passes the completion.
   enum : uint8_t { kNoCompletion, kWaitsForEnd, kEnded };
   void PassCompletion() {
     const std::shared_ptr<CompletionQueue> queue = std::move(queue_);

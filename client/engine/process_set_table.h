@@ -3,8 +3,8 @@
 //
 // Thread contract: not synchronized; RankCore's mutex guards it.
 //
-// Invariants: at most kMaxSetRequests requests are unanswered. A request that
-// Request() has taken comes out once, of OnReply() or of TakePending().
+// Invariants: at most kMaxSetRequests requests are unanswered. Each request
+// that Request() has taken is returned once, by OnReply() or TakePending().
 #ifndef MAYPOLE_CLIENT_ENGINE_PROCESS_SET_TABLE_H_
 #define MAYPOLE_CLIENT_ENGINE_PROCESS_SET_TABLE_H_
 
@@ -34,8 +34,8 @@ class ProcessSetTable {
   const std::shared_ptr<const ProcessSet>& global() const { return global_; }
   // Null if there is no such set.
   std::shared_ptr<const ProcessSet> Find(uint32_t id) const;
-  // Other ranks may have removed the set already, once this one has requested
-  // it.
+  // An error if this rank has requested the removal of one of the sets: other
+  // ranks may have removed it already.
   Status CheckNotRemoved(
       std::span<const std::shared_ptr<Operation>> operations) const;
 
@@ -43,8 +43,8 @@ class ProcessSetTable {
   // removed is not in use.
   Status CheckRequest(const Operation& op) const;
   void Request(const std::shared_ptr<Operation>& op);
-  // The request that this answers, with Operation::answer, and how it ends;
-  // null if none waits for it.
+  // Returns the request that this answers, with Operation::answer set, and its
+  // outcome; null if no request waits for it.
   std::pair<std::shared_ptr<Operation>, Status> OnReply(
       const session::SetReply& reply);
   size_t pending() const { return asked_.size(); }
@@ -56,8 +56,8 @@ class ProcessSetTable {
   const std::shared_ptr<const ProcessSet> global_;
   std::map<uint32_t, std::shared_ptr<const ProcessSet>> sets_;  // except set 0
   std::set<uint32_t> removing_;  // sets whose removal is not answered yet
-  // The ranks' requests are matched by their numbers. The next numbers follow
-  // these, of requests that all ranks make and of those that members make.
+  // The ranks' requests are matched by their numbers. The last numbers: of
+  // requests that all ranks make, and of those that only members make.
   uint32_t of_all_ = 0;
   uint32_t of_members_ = 0;
   // Unanswered, by (whether only members make it, number).

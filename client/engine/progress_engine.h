@@ -3,16 +3,16 @@
 // Purpose: takes tickets in ticket order and makes a run of each, which the
 // ChunkMover moves through the board or this rank's GPU executes (RankGpuRuns).
 // Ends runs and operations: by success, by a failure before any data moved, or
-// by an abort. Skips the tickets of process sets without this rank.
+// by an abort. Skips the tickets of process sets that do not contain this rank.
 //
 // Progress: each step needs only earlier chunks or earlier steps of the same
 // chunk, and all ranks share one ticket order, so some rank can always move
 // (docs/board.md).
 //
-// A tensor on a GPU (Operation.gpu_place): if all ranks have theirs there, the
-// executor executes the operation and commits before it places the ticket, and
-// the result is there. (The ticket of an allgather or alltoall over several
-// nodes is that of a run without bytes: RunSite::kExecutors.) Otherwise the run
+// A tensor on a GPU (Operation.gpu_place): if all ranks' tensors are there, the
+// executor executes the operation and commits before it queues the ticket, and
+// the result is on the GPU. (An allgather or alltoall over several nodes has
+// the ticket of a run without bytes: RunSite::kExecutors.) Otherwise the run
 // begins when this rank's input has been copied to host memory.
 //
 // Outcome: the first rank that sees the last chunk's result complete commits
@@ -48,7 +48,7 @@ class ProgressEngine {
   // there was nothing to do.
   bool Step();
 
-  // Some of this rank's runs are on its GPU's stream. Any thread.
+  // True if some of this rank's runs are on its GPU's stream. Any thread.
   bool has_enqueued() const { return gpu_runs_.any(); }
 
   // Position of the next ticket to take. Any thread.
@@ -62,11 +62,12 @@ class ProgressEngine {
   }
 
   // This rank has arrived at an operation that had already failed (a rank that
-  // it needs has left): the next Step() checks for failures. Any thread.
+  // the operation needs has left): the next Step() checks for failures. Any
+  // thread.
   void RecheckFailures() { recheck_.store(true, std::memory_order_release); }
 
-  // Skips all tickets that have been placed; allowed only while this rank has
-  // no operations. Any thread.
+  // Skips all queued tickets; allowed only while this rank has no operations.
+  // Any thread.
   void SkipTickets();
 
  private:

@@ -19,7 +19,7 @@
 //
 // Invariants: an operation that was started ends exactly once. A name has at
 // most one operation on the board. outstanding() counts operations that have
-// not ended and tickets that could not be placed yet.
+// not ended and held tickets.
 #ifndef MAYPOLE_CLIENT_ENGINE_RANK_CORE_H_
 #define MAYPOLE_CLIENT_ENGINE_RANK_CORE_H_
 
@@ -56,7 +56,7 @@ class RankCore : private SubmittedOperations {
   // From now on the executor gets checksums of this rank's results. Called
   // before the first operation.
   void EnableChecksums() { results_.Enable(); }
-  // Sends those that are kept. Called when the rank leaves.
+  // Sends the checksums that are kept. Called when the rank leaves.
   void SendAllResults() {
     std::lock_guard lock(mutex_);
     results_.SendAll();
@@ -95,8 +95,8 @@ class RankCore : private SubmittedOperations {
   bool SetBlocked(const Operation& operation);
   void ClearBlocked();
 
-  // What a wait for the operation is waiting for now. *late becomes a mask of
-  // the local ranks that have not submitted it.
+  // What a wait for the operation waits for now. Sets *late to a mask of the
+  // local ranks that have not submitted it.
   WaitFor WaitsFor(const Operation& operation, uint64_t* late) const;
   // Counts on the board, for the metrics, that a thread has slept. first: no
   // thread has slept for this operation before.
@@ -108,7 +108,7 @@ class RankCore : private SubmittedOperations {
   bool has_enqueued() const { return engine_.has_enqueued(); }
   // True if the executor still has to answer a request.
   bool expects_messages() const { return requests_.any(); }
-  // True if the executor has asked for slots back: a message waits.
+  // True if the executor has recalled slots: a message is waiting.
   bool recalled() const {
     return me_.recalls.load(std::memory_order_relaxed) !=
            recalls_answered_.load(std::memory_order_relaxed);
@@ -118,11 +118,11 @@ class RankCore : private SubmittedOperations {
   uint32_t unrecorded() const { return unrecorded_.load(); }
 
  private:
-  // A ticket that could not be placed yet.
+  // A held ticket.
   struct Held {
     uint32_t slot;
     uint32_t generation;
-    uint64_t start;  // where the search for a place began the first time
+    uint64_t start;  // where the first search for a free position began
   };
 
   // SubmittedOperations

@@ -1,12 +1,13 @@
-// RankGpuRuns: the runs that this rank's own GPU executes, together with those
-// of other ranks (RunSite::kRanks).
+// RankGpuRuns: the runs that this rank's own GPU executes together with other
+// ranks' GPUs (RunSite::kRanks).
 //
 // Purpose: such a run is passed on when its ticket is taken
-// (StagedTensor::BeginOnRank). For this rank it ends when its part is on its
-// GPU's stream; no rank commits it for others. It is watched until it ends on
-// the GPU: if it fails there, the job must end.
+// (StagedTensor::BeginOnRank). For this rank the run ends when its part is on
+// this GPU's stream; no rank commits it for others. This class watches it until
+// it ends on the GPU: if it fails there, the job must end.
 //
-// Thread contract: not synchronized, the progress engine's; any(): any thread.
+// Thread contract: not synchronized, only the progress engine calls it; any():
+// any thread.
 #ifndef MAYPOLE_CLIENT_ENGINE_RANK_GPU_RUNS_H_
 #define MAYPOLE_CLIENT_ENGINE_RANK_GPU_RUNS_H_
 
@@ -31,20 +32,21 @@ class RankGpuRuns {
 
   void Begin(Run& run);
   // Sets run.ended when this rank's part is on its GPU's stream; true if it has
-  // just come there.
+  // just been enqueued.
   bool Advance(Run& run);
   // The run has ended for the user: its results are on the GPU, or will be.
   void OnEnded(const Run& run);
 
   enum class AfterAbort { kWaits, kEnded, kFailed };
-  // Waits until this rank's GPU writes to its tensors no more, but not for one
-  // that is stuck: then their contents are undefined for longer.
+  // Reports whether this rank's GPU may still write to the tensors. After the
+  // abort grace a GPU that is stuck counts as failed; it may still write.
   AfterAbort PollAborted(const Run& run) const;
 
-  // Looks at the runs that have ended for the user: the GPU or NCCL may still
-  // fail, and then the other ranks' GPUs wait for this one's for ever.
+  // Checks the runs that have ended for the user. If the GPU or NCCL fails
+  // after all, this rank gives up, because the other ranks' GPUs would wait for
+  // it forever.
   void Watch();
-  // Some of them are on the GPU's stream.
+  // True if some runs are on the GPU's stream.
   bool any() const { return enqueued_count_.load() > 0; }
 
  private:

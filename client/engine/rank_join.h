@@ -1,8 +1,9 @@
 // RankJoin: the join of a rank that has no more data (Horovod's join()).
 //
 // Purpose: while the join is pending, this rank stands in for operations that
-// others submit: RankCore submits them for it, with inputs that change no
-// result. When no rank has an operation of its own left, the executor answers.
+// others submit: RankCore submits them for this rank, with inputs that change
+// no result. When no rank has an operation of its own left, the executor
+// answers the join.
 //
 //   pending   StandIn() for each slot, ReportIdle()
 //   answered  End(), after the operations for which it stands in (may_end())
@@ -48,18 +49,19 @@ class RankJoin {
   bool answered() const { return reply_.has_value(); }
   // After an error the operations for which this rank stands in need not end.
   bool may_end() const { return stand_ins_ == 0 || reply_->code != 0; }
-  // Returns the join and how it ends: as answered, or with this error.
+  // Return the join and its outcome: as answered, or this error.
   std::pair<std::shared_ptr<Operation>, Status> End();
   std::pair<std::shared_ptr<Operation>, Status> Fail(const Status& error);
 
-  // The next operation of the slot's name that others wait for; the caller
-  // submits it, and reports its end. Null: there is none yet. Without memory
-  // for its input the rank gives up.
+  // Returns the next operation of the slot's name that others wait for; the
+  // caller submits it and reports its end. Null if there is none yet. If there
+  // is no memory for its input, the rank gives up.
   std::shared_ptr<Operation> StandIn(uint32_t slot);
   void OnStandInEnded() { --stand_ins_; }
-  // Reports to the executor once that no operation which this rank submitted
-  // itself is pending. When all ranks have done so, there is nothing left to
-  // stand in for. outstanding: of this rank, the join included.
+  // Reports to the executor, once, that none of the operations that this rank
+  // submitted itself is pending. When all ranks have done so, there is nothing
+  // left to stand in for. outstanding: this rank's operations, including the
+  // join.
   void ReportIdle(uint32_t outstanding);
 
  private:

@@ -1,8 +1,8 @@
 // RankNames: the names of a rank's operations, and their slots on the board.
 //
-// Purpose: a rank requests a slot from the executor when it meets a name for
-// the first time, and keeps it until the executor asks for it back and no
-// operation uses it. Unnamed operations get names that count them.
+// Purpose: a rank requests a slot from the executor when it first uses a name,
+// and keeps it until the executor recalls it and no operation uses it. Unnamed
+// operations are named by a counter.
 //
 //   RankName& name = names.FindOrAdd(set, kind, "loss");  // requests a slot
 //   RankName* name = names.TakeRequested(reply.request);  // its answer
@@ -73,17 +73,19 @@ class RankNames {
 
   // The name that waits for the answer to this request; null if none does.
   RankName* TakeRequested(uint32_t request);
-  // The executor's answer for the name. An error: it has no slot.
+  // Takes the executor's answer for the name. After an error the name has no
+  // slot.
   Status Allot(RankName& name, const session::SlotReply& reply);
-  // Its slot, if it has one, may become another name's.
+  // The name's slot, if it has one, may then go to another name.
   void Remove(const RankName& name);
 
   // Completes a signature whose fields depend on the rank's operations so far:
-  // the name of an unnamed operation and, for a barrier, how many unnamed
-  // operations there were, which barriers compare.
+  // the name of an unnamed operation and, for a barrier, the number of unnamed
+  // operations so far, which ranks compare.
   void Number(Operation& op);
   // This rank stands in for the next operation of the name, at name.generation
-  // + 1. If it is unnamed, this rank's next one must have the number after it.
+  // + 1. If that is unnamed, this rank's next unnamed operation must get the
+  // number after it.
   void CountStandIn(const RankName& name);
 
   // Operations that have arrived and wait for their tickets.

@@ -30,7 +30,7 @@ class RankShell {
   // Wakes the rank's own threads, which have something to do.
   virtual void WakeThreads() = 0;
   // Called before an arrival. If no thread of this rank waits for operations,
-  // sets the sleeping flag, so that other ranks wake this one, and returns
+  // sets the sleeping flag, so that other ranks wake this rank, and returns
   // true.
   virtual bool MarkUnattended(const Operation& operation) = 0;
   // An operation has ended: wakes the threads that wait.

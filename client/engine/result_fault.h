@@ -6,7 +6,7 @@
 //
 //   MAYPOLE_FLIP=1:fc2.weight:3:40 program
 //
-// then flips bit 40 of the result of the operation 'fc2.weight' as rank 1
+// flips bit 40 of the result of the operation 'fc2.weight' when rank 1
 // (MAYPOLE_RANK) gets it for the third time.
 //
 // Thread contract: one thread at a time (RankCore's driver thread, or under its

@@ -1,11 +1,11 @@
-// ResultLog: the checksums of this rank's copies of results, on their way to
-// the executor, which compares them with the other ranks'.
+// ResultLog: queues the checksums of this rank's copies of results for the
+// executor, which compares them with the other ranks'.
 //
 // Purpose: with checksums on (common/checksum/checksum_mode.h), RankCore adds
 // each operation whose result should be equal on all ranks, when the result is
-// in the rank's memory and not yet the user's. The records leave in messages of
-// up to kMaxResultRecords: when one is full, and at the latest kResultPauseNs
-// after SendDue() has seen the first of them.
+// in the rank's memory and before the user gets it. The records leave in
+// messages of up to kMaxResultRecords: when a message is full, and at the
+// latest kResultPauseNs after SendDue() has seen its first record.
 //
 //   if (log.Wants(operation)) log.Add(MakeResultRecord(operation, ok));
 //   if (log.waits()) log.SendDue(now);
@@ -60,7 +60,7 @@ class ResultLog {
   bool enabled_ = false;
   std::deque<session::ResultRecord> records_;
   uint32_t dropped_ = 0;
-  // Since when SendDue() has seen records that have not left.
+  // When SendDue() first saw records that have not left yet.
   std::optional<int64_t> since_ns_;
   std::atomic<bool> waits_{false};
 };

@@ -1,9 +1,9 @@
-// Run: what a progress engine executes together: one operation or several fused
-// ones.
+// Run: one operation or several fused ones, which a progress engine executes
+// together.
 //
-// A run has a byte space, which is cut into chunks: its operations one after
-// the other (at offsets that are multiples of 64), an allgather's output, or
-// all ranks' inputs of an alltoall.
+// A run has a byte space, cut into chunks: its operations one after the other
+// (at offsets that are multiples of 64), an allgather's output, or all ranks'
+// inputs of an alltoall.
 //
 // Thread contract: values; only the driver thread uses them.
 #ifndef MAYPOLE_CLIENT_ENGINE_RUN_H_
@@ -49,13 +49,13 @@ struct Run {
   uint32_t generation = 0;
   bool negotiated = false;  // spans nodes; the executor takes part
   bool arena = false;       // all ranks have all its tensors in their arenas
-  bool left = false;        // aborted; this rank writes to it no more
+  bool left = false;        // aborted; this rank no longer writes to it
   Store store = Store::kCached;  // how this rank stages
   bool measured = false;         // StoreChoice wants to know how long it takes
   int64_t all_began = 0;         // when all had staged chunk 0, nanoseconds
   bool on_gpu = false;  // this rank's input must still be brought to the host
-  // RunSite::kRanks only: this rank's part; and since when it has failed, in
-  // nanoseconds.
+  // RunSite::kRanks only: this rank's part, and when it was first seen to have
+  // failed, in nanoseconds.
   std::shared_ptr<RankRun> on_rank;
   int64_t failed_at = 0;
   bool ended = false;   // this rank's part is on its GPU's stream
@@ -93,14 +93,14 @@ inline Range Overlap(const Range& a, uint64_t begin, uint64_t end) {
 // allgather or alltoall; kResourceExhausted if that fails.
 Status LayOut(const Board& board, uint32_t me, Run& run);
 
-// Sets the pieces of a run that is not gathering. LayOut() does it too, but
-// before inputs and outputs were brought from a GPU to the host.
+// Sets the pieces of a run that is not gathering. LayOut() does so too, but
+// before inputs and outputs are brought from a GPU to the host.
 void FindPieces(const Board& board, uint32_t me, Run& run);
 
 // The local rank of a global rank; -1 if it is on another node.
 int LocalRankOf(const BoardConfig& config, int32_t rank);
 
-// The ranks' first dimensions of an operation within the node, by global rank;
+// Each rank's first dimension in an operation within the node, by global rank;
 // 0 for ranks outside its process set.
 std::vector<int64_t> LocalFirstDims(const Board& board, const Operation& op);
 
@@ -113,7 +113,7 @@ std::vector<int64_t> LocalSplits(const Board& board, const Operation& op);
 // rows, as for ResultsHaveRoom() (common/gather_room.h).
 std::vector<int64_t> SizeResult(const Board& board, uint32_t me, Run& run);
 
-// Where the result of an operation that ran on GPUs lies, from its place on.
+// Offset from an operation's place to its result, if it ran on GPUs.
 uint64_t ResultAt(const BoardConfig& config, uint32_t me,
                   const Operation& operation);
 

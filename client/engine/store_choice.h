@@ -1,12 +1,12 @@
 // StoreChoice: decides whether a rank stages with cached or with streaming
 // (cache-bypassing) stores.
 //
-// Purpose: which of them is faster depends on the machine and on the moment.
+// Purpose: which kind is faster depends on the machine and on the moment.
 // Cached stores are faster while the cores of a node are near each other. When
 // it is slow to move freshly written cache lines between them, streaming stores
 // are up to four times faster (docs/benchmarks.md separates near and far
-// rounds). So it is measured: of every 32 large runs, two are trials, one of
-// each kind; the others use the faster kind.
+// rounds). So StoreChoice measures: of every 32 large runs, two are trials, one
+// of each kind; the others use the faster kind.
 //
 // All ranks of a node see the same large runs in the same order, so all use the
 // same kind in a trial. Between trials each rank chooses for itself.

@@ -16,7 +16,7 @@ class SubmittedOperations {
  public:
   virtual ~SubmittedOperations() = default;
   // Returns the operation that has arrived at this generation of the slot; it
-  // no longer waits for a ticket. Null if it has ended meanwhile (abort).
+  // no longer waits for a ticket. Null if it has ended in the meantime (abort).
   virtual Operation* Claim(uint32_t slot, uint32_t generation) = 0;
   // The generation at which this rank has arrived in the slot and waits for a
   // ticket; 0 if there is none.

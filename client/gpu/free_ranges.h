@@ -1,4 +1,4 @@
-// FreeRanges: which parts of a memory are free.
+// FreeRanges: the free parts of a memory region.
 //
 // Purpose: hands out the smallest free range that is large enough, so that
 // large ranges stay whole; ranges that are returned join their neighbours.
@@ -23,7 +23,7 @@ namespace maypole {
 
 class FreeRanges {
  public:
-  // False if no free range has so many bytes.
+  // False if no free range has that many bytes.
   bool Take(uint64_t bytes, uint64_t* offset);
   // The range must not be free.
   void Add(uint64_t offset, uint64_t bytes);

@@ -1,8 +1,8 @@
 // GatheredSizes: how large the results of allgathers and alltoalls were.
 //
 // Purpose: a rank must reserve room for a result on its GPU before it knows the
-// sizes of the others' tensors. It guesses (GatheredRoom()). A result that does
-// not fit makes the operation run on the host; the next one finds more room.
+// sizes of the others' tensors. It guesses (GatheredRoom()). If a result does
+// not fit, the operation runs on the host, and the next one reserves more room.
 //
 //   sizes.Note(key, gpu, bytes);                   // a result
 //   const GatheredSizes::Last last = sizes.LastOf(key);
@@ -35,8 +35,8 @@ class GatheredSizes {
   // key: IdentityKey() of the operation.
   void Note(const std::string& key, const cuda::Gpu* gpu, uint64_t bytes) {
     std::lock_guard lock(mutex_);
-    // Names that are still used come again, at the price of one operation on
-    // the host.
+    // Names that are still used return, at the price of one operation on the
+    // host.
     if (sizes_.size() >= kMostNames && !sizes_.contains(key)) sizes_.clear();
     sizes_[key] = {gpu, bytes};
   }

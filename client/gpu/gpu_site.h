@@ -1,7 +1,7 @@
 // GpuSite: where operations on CUDA tensors run.
 //
-// Purpose: the one rule for `maypolerun --gpu-site` and MAYPOLE_GPU_SITE, which
-// the option sets for the ranks.
+// Purpose: parses both `maypolerun --gpu-site` and MAYPOLE_GPU_SITE, which the
+// option sets for the ranks.
 //
 //   auto     each rank chooses (site_choice.h): client where each rank of the
 //            node has a GPU of its own and NCCL can be used, else agent

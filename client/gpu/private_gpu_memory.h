@@ -1,11 +1,12 @@
-// PrivateGpuMemory: GPU memory for results that have no other place, in a rank
+// PrivateGpuMemory: GPU memory for results without a user's buffer, in a rank
 // that calls NCCL itself.
 //
 // Purpose: the result of an allgather or alltoall needs memory before the user
-// can allocate it, because its size is known only when all ranks have come.
-// Blocks are cut from segments, which are kept: an allocation may wait for all
-// work on the GPU. If there is no memory, the user is told once per process and
-// GPU, and it is tried again after SharedGpuMemory::kRetryAfter.
+// can allocate it, because its size is known only when all ranks have arrived.
+// Blocks are cut from segments, which are kept, because an allocation may wait
+// for all work on the GPU. If there is no memory, the user is told once per
+// process and GPU, and the next attempt comes after
+// SharedGpuMemory::kRetryAfter.
 //
 //   const PrivateGpuMemory::Block block = memory.Take(gpu, bytes);
 //   if (block.address != 0) { ...; memory.Return(block); }
@@ -13,11 +14,10 @@
 // Thread contract: all functions may be called by any thread. Return() does not
 // call the driver.
 //
-// Invariants: blocks must have been returned when the GPU does not use them any
-// more. A segment is freed by the destructor, unless a block of it has not been
-// returned: then it stays until the process ends. Segments of a GPU have at
-// most the limit's bytes in total. Blocks begin at multiples of
-// kGpuPlaceAlignment.
+// Invariants: a block is returned only when the GPU no longer uses it. The
+// destructor frees a segment unless one of its blocks has not been returned:
+// then it stays until the process ends. Segments of a GPU have at most the
+// limit's bytes in total. Blocks begin at multiples of kGpuPlaceAlignment.
 #ifndef MAYPOLE_CLIENT_GPU_PRIVATE_GPU_MEMORY_H_
 #define MAYPOLE_CLIENT_GPU_PRIVATE_GPU_MEMORY_H_
 
@@ -68,7 +68,7 @@ class PrivateGpuMemory {
 
   // Held over calls of the driver that may take long. Taken before mutex_.
   std::mutex grow_mutex_;
-  std::chrono::steady_clock::time_point not_before_{};  // it tries again
+  std::chrono::steady_clock::time_point not_before_{};  // of the next attempt
   mutable std::mutex mutex_;
   std::vector<Segment> segments_;
 };

@@ -1,7 +1,7 @@
 // ProofReader: reads the first 8 bytes of GPU memory.
 //
-// Purpose: the copy runs on a stream of its own for each GPU, so it waits for
-// nothing of the user's, and the user's work for nothing of ours.
+// Purpose: the copy runs on a separate stream for each GPU, so neither the copy
+// nor the user's work waits for the other.
 //
 //   Status s = reader.Begin(gpu, address);
 //   while (!reader.Done(gpu, &value, &s)) ...

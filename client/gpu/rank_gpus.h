@@ -2,10 +2,9 @@
 // (MAYPOLE_GPU_SITE=client, or auto: site_choice.h).
 //
 // Purpose: announces each GPU to the executor (session::GpuSharing::kOwn), and
-// executes the runs that the executor plans (RunSite::kRanks) with the
-// machinery that executors use for theirs (common/gpu/runner). Nothing is
-// copied: NCCL reads and writes the user's tensors, and gathers into memory
-// that is given to it.
+// executes the runs that the executor plans (RunSite::kRanks) with the same
+// code as executors (common/gpu/runner). Nothing is copied: NCCL reads and
+// writes the user's tensors, and gathers into memory that is given to it.
 //
 //   gpus->PlaceOf(gpu);                  // kNoGpuPlace: not yet, or never
 //   s = RankEvents::Record(gpu, stream, &events);
@@ -19,7 +18,7 @@
 //
 // Invariants: runs begin in the order of Begin(). When the epoch is over,
 // NCCL's communicators are aborted, so that no stream waits for another rank
-// for ever.
+// forever.
 #ifndef MAYPOLE_CLIENT_GPU_RANK_GPUS_H_
 #define MAYPOLE_CLIENT_GPU_RANK_GPUS_H_
 
@@ -73,12 +72,12 @@ class RankGpuRun : public RankRun {
       : events_(std::move(events)) {}
 
   Status Poll(State* state) override;
-  // It uses no memory any more. Never true if it was abandoned.
+  // The run no longer uses any memory. Never true if it was abandoned.
   bool gpu_is_done() const { return gpu_is_done_.load(); }
 
   void Enqueued() { enqueued_.store(true, std::memory_order_release); }
   void End(Status status);
-  // Nobody waits for its end, but the GPU may be stuck in it.
+  // Ends the run for its waiters, although the GPU may be stuck in it.
   void Abandon(Status status);
 
  private:
@@ -100,12 +99,12 @@ struct RankTensor {
 
 class RankGpus {
  public:
-  // How long Leave() waits for what is under way, so that no other rank waits
-  // in vain for this one's part.
+  // How long Leave() waits for runs under way, so that no other rank waits in
+  // vain for this rank's part.
   static constexpr std::chrono::seconds kDrainPatience{5};
 
   // `communicator` must live until Leave() has returned.
-  // `instead`: what is done on a GPU that cannot be used; for the user.
+  // `instead`: tells the user what happens on a GPU that cannot be used.
   RankGpus(const cuda::Driver& driver, Communicator* communicator,
            std::string instead)
       : driver_(driver),
@@ -115,25 +114,26 @@ class RankGpus {
   RankGpus(const RankGpus&) = delete;
   RankGpus& operator=(const RankGpus&) = delete;
 
-  // Whether NCCL can do the operation and leave its input as it is; without
-  // kernels if this build has none.
+  // Whether NCCL can do the operation without changing its input (without our
+  // kernels if this build has none).
   static bool CanRun(const Operation& operation);
-  // The place of tensors on this GPU; asks the executor if it is used for the
-  // first time. If it cannot be used, the user is told why, once.
+  // The place of tensors on this GPU; kNoGpuPlace: not yet, or never. Announces
+  // the GPU to the executor on first use. If the GPU cannot be used, the user
+  // is told why, once.
   uint64_t PlaceOf(const cuda::Gpu& gpu);
-  // It cannot be used.
+  // True if the GPU cannot be used.
   bool IsRefused(const cuda::Gpu& gpu);
-  // Announces no more GPUs. Returns the number of the last request for GPU
-  // memory.
+  // From now on announces no more GPUs. Returns the number of the last request
+  // for GPU memory.
   uint32_t StopAnnouncing();
   std::shared_ptr<RankGpuRun> Begin(const RankPart& part,
                                     const std::vector<RankTensor>& tensors);
 
-  // What the executor sends.
+  // Messages of the executor.
   void OnReply(const session::GpuMemoryReply& reply);
   void OnConnect(const session::ConnectGpu& connect);
   void OnEpochOver();
-  // Ends all that is under way. May be called again.
+  // Ends all runs under way. May be called again.
   void Leave();
 
  private:
@@ -172,7 +172,7 @@ class RankGpus {
   uint32_t last_number_ = 0;
   std::deque<const cuda::Gpu*> opening_;  // in the runner, in this order
   std::set<uint32_t> connected_;          // communicators
-  std::set<uint32_t> awaited_;            // that runs need, unknown yet
+  std::set<uint32_t> awaited_;            // needed by runs, not connected
   std::map<RunKey, std::shared_ptr<RankGpuRun>> runs_;  // that have not ended
 };
 

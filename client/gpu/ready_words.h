@@ -1,8 +1,8 @@
-// ReadyWords: 64-bit words in host memory that streams write when they have
-// come so far.
+// ReadyWords: 64-bit words in host memory; a stream writes one when it reaches
+// that point.
 //
-// Purpose: a look at such a word is a load; cuEventQuery() is a call into the
-// driver, which takes locks that the user's own launches need, too.
+// Purpose: checking such a word is a load; cuEventQuery() is a call into the
+// driver, which takes locks that the user's own launches also need.
 //
 //   ReadyWord word;
 //   if (words.Take(device, &word)) { ... }       // false: query an event
@@ -13,7 +13,7 @@
 // Thread contract: all functions may be called by any thread.
 //
 // Invariants: each use of a word waits for another value, so a late write of an
-// earlier use is never taken for a later one. At most kWords are taken.
+// earlier use is never mistaken for a later one. At most kWords are taken.
 #ifndef MAYPOLE_CLIENT_GPU_READY_WORDS_H_
 #define MAYPOLE_CLIENT_GPU_READY_WORDS_H_
 

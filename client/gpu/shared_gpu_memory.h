@@ -1,10 +1,10 @@
 // SharedGpuMemory: GPU memory that this rank shares with the executor of its
 // node, which reduces tensors there.
 //
-// Purpose: hands out blocks of memory that the executor has mapped, too, and
-// names their places (common/board/gpu_place.h). On each GPU it has segments;
-// it asks the executor for another one when there is no room, and until that
-// one is usable the caller does without.
+// Purpose: hands out blocks of memory that the executor has also mapped, and
+// names their places (common/board/gpu_place.h). It has segments on each GPU.
+// When there is no room, it asks the executor for another one; until that is
+// usable, the caller does without.
 //
 //   this rank                                   executor
 //     Take(): no room                            maps the segment (descriptor)
@@ -14,9 +14,9 @@
 //     Take(): maps the segment (IPC handle), compares the proof with the one
 //       that it sent, and hands out blocks of it
 //
-// A way of sharing that the executor refuses, or whose proof is wrong, is not
-// tried again on that GPU. When no way is left, the user is told why, in one
-// line, once per process and GPU.
+// If the executor refuses a way of sharing, or its proof is wrong, that way is
+// not tried again on that GPU. When no way is left, the user is told why, in
+// one line, once per process and GPU.
 //
 //   SharedGpuMemory memory(*driver, options, send);
 //   const SharedGpuMemory::Block block = memory.Take(gpu, bytes);
@@ -27,8 +27,8 @@
 // the executor; for a GPU it waits at most kProofPatience.
 //
 // Invariants: a segment is mapped until the destructor. The destructor waits
-// for no GPU's work but the reading of a proof: blocks must have been returned
-// when GPU and executor do not use them any more; a segment with a block that
+// for no GPU's work but the reading of a proof. So a block is returned only
+// when neither GPU nor executor uses it any longer; a segment with a block that
 // has not been returned stays mapped until the process ends. Segments of a GPU
 // have at most the limit's bytes in total. Their first kGpuPlaceAlignment bytes
 // are the proof's. Blocks begin at multiples of kGpuPlaceAlignment.
@@ -57,13 +57,13 @@ namespace maypole {
 
 class SharedGpuMemory {
  public:
-  // A segment is as large as all of the GPU's together, within these bounds, or
-  // as the block that it is made for.
+  // A new segment is as large as all of the GPU's segments together, within
+  // these bounds, or as the block that it is made for.
   static constexpr uint64_t kSmallestSegment = uint64_t{64} << 20;
   static constexpr uint64_t kLargestStep = uint64_t{1} << 30;
   // How long Take() waits for the copy of a proof.
   static constexpr std::chrono::milliseconds kProofPatience{5};
-  // After a lack of memory, when it asks again.
+  // How long after a lack of memory it asks again.
   static constexpr std::chrono::milliseconds kRetryAfter{1000};
   // How long Allocate() waits for the executor.
   static constexpr std::chrono::milliseconds kAllocatePatience{2000};
@@ -75,7 +75,7 @@ class SharedGpuMemory {
   struct Block {
     cuda::CUdeviceptr address = 0;
     uint64_t bytes = 0;
-    uint64_t place = kNoGpuPlace;  // if that is it, there is no block
+    uint64_t place = kNoGpuPlace;  // kNoGpuPlace: there is no block
   };
 
   SharedGpuMemory(const cuda::Driver& driver, const GpuMemoryOptions& options,
@@ -90,10 +90,11 @@ class SharedGpuMemory {
            options_.mode != GpuMemoryMode::kOwn;
   }
 
-  // Others have sent the requests up to this number. Before the first Take().
+  // Another object has sent the requests up to this number. Called before the
+  // first Take().
   void SkipNumbers(uint32_t last);
 
-  // A reply of the executor. One that answers no request is ignored.
+  // Takes a reply of the executor. One that answers no request is ignored.
   void OnReply(const session::GpuMemoryReply& reply);
 
   // Memory for a tensor. There is none if bytes is 0.
@@ -101,7 +102,7 @@ class SharedGpuMemory {
   void Return(const Block& block);
 
   // Memory for a tensor of the user; 0 if there is none. Waits for a segment
-  // that is on its way.
+  // that has been requested.
   cuda::CUdeviceptr Allocate(const cuda::Gpu& gpu, uint64_t bytes);
   // Frees what Allocate() has returned.
   void Free(cuda::CUdeviceptr address);
@@ -109,8 +110,8 @@ class SharedGpuMemory {
   // begin at a multiple of kGpuPlaceAlignment.
   uint64_t PlaceOf(cuda::CUdeviceptr address, uint64_t bytes) const;
 
-  // The epoch is over: nothing is sent any more, and there are no blocks and no
-  // places. What was taken may still be returned.
+  // The epoch is over: from now on nothing is sent, and there are no blocks or
+  // places. Blocks that were taken may still be returned.
   void Leave();
 
   uint64_t allocated() const;  // bytes of all segments

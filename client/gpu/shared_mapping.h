@@ -31,11 +31,11 @@ namespace maypole {
 
 class SharedMapping {
  public:
-  // What the bytes of a mapping are a multiple of; at least 2 MiB.
+  // The bytes of a mapping are a multiple of this; at least 2 MiB.
   static uint64_t Granularity(const cuda::Gpu& gpu);
 
   // kUnimplemented: the GPU cannot share memory by descriptors.
-  // kResourceExhausted: it has not so much memory left.
+  // kResourceExhausted: the GPU has too little memory left.
   static Status Create(const cuda::Gpu& gpu, uint64_t bytes,
                        std::unique_ptr<SharedMapping>* out, Fd* descriptor);
   static Status Open(const cuda::Gpu& gpu, std::span<const uint8_t, 64> handle,

@@ -1,13 +1,13 @@
-// SiteChoice: at which site the operations of a rank run that are on CUDA
-// tensors.
+// SiteChoice: chooses the site at which a rank's operations on CUDA tensors
+// run.
 //
 // Purpose: MAYPOLE_GPU_SITE=auto. NCCL in this process is best where each rank
 // of the node has a GPU of its own: nothing is copied, and no process but the
-// ranks needs a context on the GPUs. The executor must do it for ranks that
-// share a GPU. Operations for which ranks differ run on the host, so all ranks
-// of a job should come to the same choice: each sees on the board which GPUs
-// the others of its node use, and until that is known its operations run on the
-// host.
+// ranks needs a context on the GPUs. For ranks that share a GPU the executor
+// must run the operations. If ranks choose differently, operations run on the
+// host, so all ranks of a job should come to the same choice: each sees on the
+// board which GPUs the others of its node use, and until that is known its
+// operations run on the host.
 //
 //   each rank has its GPU, the executors have NCCL   kRanks
 //   ranks share a GPU                                kExecutors
@@ -21,7 +21,7 @@
 //
 // Thread contract: all functions may be called by any thread.
 //
-// Invariant: after kExecutors it does not change.
+// Invariant: kExecutors is final.
 #ifndef MAYPOLE_CLIENT_GPU_SITE_CHOICE_H_
 #define MAYPOLE_CLIENT_GPU_SITE_CHOICE_H_
 
@@ -41,16 +41,16 @@ class SiteChoice {
 
   explicit SiteChoice(const GpuMemoryOptions& options);
 
-  // For the next operation, which is one of this set, on a GPU that runs
-  // kernels of several processes side by side or not (Gpu::under_mps). The user
-  // is told the first time that it is not open.
+  // The site for the next operation, of this set. side_by_side: its GPU runs
+  // kernels of several processes side by side (Gpu::under_mps). The user is
+  // told the choice once, when it is no longer open.
   Site Of(const Communicator& communicator, const ProcessSet& set,
           bool side_by_side);
-  // Whether it may be left to the executors, if NCCL is refused in this
+  // Whether operations may be left to the executors if NCCL is refused in this
   // process.
   bool chooses() const { return options_.chooses_site; }
   void LeaveToExecutors();
-  // Memory shall be shared with the executor: false if it must not.
+  // The caller wants to share memory with the executor; false if it must not.
   bool Share();
 
  private:

@@ -1,9 +1,10 @@
-// StagedResources: what the GPU uses for one operation; StagingPools: where
-// that comes from.
+// StagedResources: what the GPU uses for one operation; StagingPools: the pools
+// from which that comes.
 //
 // Purpose: memory and words must not be reused before the GPU is done with
 // them, and freeing them may wait for all work of the process on its GPUs. So
-// they are given back when an event says so, and freed by a thread of its own.
+// they are given back when an event shows that the GPU is done, and a separate
+// thread frees them.
 //
 //   if (IsDone(resources)) GiveBack(resources, pools.get());
 //   FreeInBackground(std::move(pools), std::move(retired));
@@ -27,7 +28,7 @@
 
 namespace maypole {
 
-// A stream of its own on each GPU, made when it is first needed.
+// One stream for copies on each GPU, created on first use.
 class CopyStreams {
  public:
   explicit CopyStreams(const cuda::Driver& driver) : driver_(driver) {}
@@ -73,17 +74,18 @@ struct StagedResources {
   cuda::CUevent copied_out = nullptr;  // recorded after the last copy out
   // Recorded when the user freed of_user, on the streams that used it.
   std::vector<cuda::CUevent> last_used = {};
-  // A copy may be on a stream, but no event tells when it is done.
+  // A copy may be on a stream, but no event shows when it is done.
   bool lost = false;
 };
 
-// No stream uses them. After an error of the device nothing does.
+// True if no stream uses them any longer. After an error of the device none
+// does.
 bool IsDone(const StagedResources& resources);
 void GiveBack(const StagedResources& resources, StagingPools* pools);
 // Removes those that are done and returns them.
 std::vector<StagedResources> TakeDone(std::vector<StagedResources>* all);
-// Gives the resources back when they are done, then destroys the pools, in a
-// thread of its own. If there cannot be one, all of it stays.
+// In a thread of its own: gives the resources back when they are done, then
+// destroys the pools. If the thread cannot start, all of it stays allocated.
 void FreeInBackground(std::shared_ptr<StagingPools> pools,
                       std::vector<StagedResources> retired);
 

@@ -1,9 +1,10 @@
-// Staging: CUDA tensors over the CPU path, by copies through page-locked
-// memory; or in GPU memory that the executor shares, which works on them there.
+// Staging: runs operations on CUDA tensors over the CPU path, by copies through
+// page-locked memory; or in GPU memory shared with the executor, which works on
+// them there; or by NCCL in this process.
 //
-// Purpose: the chain of ways to run an operation on CUDA tensors. The last link
-// works for every kind, on any number of nodes, with any GPU. The results of
-// all are those of the CPU path bit by bit.
+// Purpose: the ways to run an operation on CUDA tensors. The one through host
+// memory works for every kind, on any number of nodes, with any GPU. All give
+// the results of the CPU path bit by bit.
 //
 //   copy in   on the user's stream, when the operation is submitted: the input
 //             is copied to host memory, then a word in host memory is written
@@ -14,12 +15,12 @@
 //             operation has ended
 //
 // An operation may run on GPUs (site_choice.h). Then its input is copied to GPU
-// memory that the executor has mapped, too (shared_gpu_memory.h), or lies there
+// memory that the executor has also mapped (shared_gpu_memory.h), or lies there
 // already, and `gpu_place` says where; behind it, an allgather or alltoall has
 // room for its result (gathered_sizes.h). If all ranks have done so (without
-// NCCL in the executors: all are on one node, and on one GPU), and all results
-// have room, the executors execute it there; else each rank brings its input to
-// the host, and all goes on as above.
+// NCCL in the executors: all on one node and one GPU), and all results have
+// room, the executors execute it there; otherwise each rank brings its input to
+// the host and continues as above.
 //
 //   input      gpu_place   the operation runs   result
 //   on host    none        on the host          host memory -> output
@@ -27,27 +28,26 @@
 //                                               is there (ResultOnGpu)
 //   shared     a place     on the host, after   host memory -> output
 //                          BringToHost
-//   the user's a place     in this rank's NCCL  it is there (rank_gpus.h); of
-//   an
-//                                               allgather or alltoall: memory
-//                                               of this rank's -> output
+//   the user's a place     in this rank's NCCL  it is there (rank_gpus.h);
+//                                               gathered: memory of this
+//                                               rank's -> output
 //
-// Operations that executors would run are left to the host if they are small.
-// A GPU that no MPS server shares runs one process at a time, and takes some
-// 0.2 ms to go over to the next: a copy in, the executor's kernel and a copy
-// out on two ranks are five of them, while copies from and to host memory run
-// on engines of their own. docs/gpu.md has the times from which these are:
+// Small operations that executors could run are left to the host. A GPU without
+// an MPS server runs one process at a time, and takes some 0.2 ms to switch to
+// the next: copies in, the executor's kernel and copies out on two ranks are
+// five switches, while copies from and to host memory run on engines of their
+// own. docs/gpu.md has the times from which these limits come:
 //
-//   kCopiedHostBytes   up to so many bytes a tensor that is copied into shared
-//                      memory and out of it
-//   kSharedHostBytes   one that lies there
+//   kCopiedHostBytes   limit of a tensor that is copied into shared memory and
+//                      out of it
+//   kSharedHostBytes   limit of one that lies there
 //
 // No stream waits for a flag or for another process, so no death can leave a
 // stream stuck. (Except with NCCL in this rank: the user's stream may wait for
-// NCCL's, which the end of the epoch aborts.) The tensor is used on the user's
-// own streams only, so its memory may be reused in the order of those streams,
-// as frameworks' allocators do. "Ready" is written by cuStreamWriteValue64;
-// where a device cannot do that, an event is queried instead.
+// NCCL's, which the end of the epoch aborts.) Only the user's own streams use
+// the tensor, so its memory may be reused in stream order, as frameworks'
+// allocators do. "Ready" is written by cuStreamWriteValue64; where a device
+// cannot do that, an event is queried instead.
 //
 //   Status s = staging->CopyIn(&operation, stream, ...);   // before Start()
 //   staging->Watch(operation);                             // after it
@@ -55,13 +55,13 @@
 //
 // Thread contract: all functions may be called by any thread. None waits for a
 // GPU, with three exceptions: CopyOut() with kWhenDone waits for its own copy
-// (and so for what the stream does before it); CopyIn() frees what is kept when
-// there is no page-locked memory left, and waits at most
+// (and so for what the stream does before it); CopyIn() frees kept memory when
+// no page-locked memory is left, and waits at most
 // SharedGpuMemory::kProofPatience for new shared memory to be checked.
 //
 // Invariants: host memory is reused only when the copies from and to it are
-// done, and freed by a thread of its own, which waits for that. Watch() leads
-// to one InputReady() or InputFailed(), or one call of its function, unless
+// done, and freed by a separate thread, which waits for that. Watch() leads to
+// one InputReady() or InputFailed(), or one call of its function, unless
 // Leave() comes first.
 #ifndef MAYPOLE_CLIENT_GPU_STAGING_H_
 #define MAYPOLE_CLIENT_GPU_STAGING_H_
@@ -120,10 +120,10 @@ class Staging : public std::enable_shared_from_this<Staging> {
   void Watch(const std::shared_ptr<Operation>& operation,
              OnInput on_input = nullptr);
 
-  // Sees which inputs are ready. True if one was.
+  // Checks which inputs are ready. True if one was.
   bool Look();
-  // For a thread that will wait for the operation: looks until the input is
-  // ready, but only for a moment; then the watching thread does.
+  // For a thread that will wait for the operation: polls until the input is
+  // ready, but only for a moment; then it leaves that to the watching thread.
   void SpinForInput(const Operation& operation);
 
   // The operation has ended successfully: copies its result to `to`, or, if
@@ -132,11 +132,11 @@ class Staging : public std::enable_shared_from_this<Staging> {
   Status CopyOut(const Operation& operation, cuda::CUstream stream,
                  cuda::CUdeviceptr to, CopyOutReturns returns);
 
-  // No input is looked at any more; ends the thread. May be called again.
+  // Stops watching inputs and ends the thread. May be called again.
   void Leave();
 
-  // For memory of the user (user_gpu_memory.h), which may be freed after this
-  // object is gone.
+  // The functions below are for memory of the user (user_gpu_memory.h), which
+  // may be freed after this object is gone.
   Status OpenGpu(int ordinal, const cuda::Gpu** out) const {
     return cuda::Gpu::Open(driver_, ordinal, out);
   }
@@ -145,7 +145,7 @@ class Staging : public std::enable_shared_from_this<Staging> {
   bool SharesMemory() { return site_.Share(); }
   // Gives the resources back to the pools when they are done.
   void Retire(const StagedResources& resources);
-  // Gives back those that are done now.
+  // Gives back the retired resources that are done now.
   void Reclaim();
 
   uint64_t allocated() const { return pools_->host.allocated(); }
@@ -167,7 +167,7 @@ class Staging : public std::enable_shared_from_this<Staging> {
   void FindLastDevice(cuda::CUstream stream, Tensor* tensor) const;
   bool MayRunOnGpu(const Operation& operation, cuda::CUdeviceptr input,
                    const Tensor& tensor, SiteChoice::Site site) const;
-  // The place of an input over which the result is written, or kNoGpuPlace.
+  // The place of an input that the result overwrites, or kNoGpuPlace.
   uint64_t PlaceOf(const Operation& operation, cuda::CUdeviceptr input,
                    const Tensor& tensor) const;
   // Sets gpu_room.
@@ -212,8 +212,8 @@ class Staging : public std::enable_shared_from_this<Staging> {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::shared_ptr<Operation>> watched_;  // by submission
-  // Being copied to the host. The thread wakes the driver thread when one is
-  // there.
+  // Being copied to the host. The watching thread wakes the driver thread when
+  // a copy is done.
   std::vector<Tensor*> going_to_host_;
   bool left_ = false;
   std::thread thread_;

@@ -1,9 +1,9 @@
-// StagingMemory: host memory that stands for tensors on a GPU while the CPU
-// path works on them.
+// StagingMemory: host memory that holds GPU tensors while the CPU path works on
+// them.
 //
 // Purpose: blocks of page-locked memory, so that the GPU copies at full speed
 // and asynchronously. They lie in the rank's arena while it has room: then the
-// other ranks of the node reduce them in place, and nothing is copied but from
+// other ranks of the node reduce them in place, and the only copies are from
 // and to the GPU.
 //
 //   StagingMemory memory(driver, arena);
@@ -13,13 +13,13 @@
 //
 // Blocks of up to kLargestSmall are powers of two cut from slabs; larger ones
 // are allocations of their own, in steps of kLargeStep. Returned blocks are
-// kept for the next Take(), so a training allocates in its first step only. If
-// sizes change so that nothing kept fits, large blocks that are kept are freed
-// once they are more than those in use and kKeptAtLeast.
+// kept for the next Take(), so a training allocates only in its first step. If
+// sizes change so that no kept block fits, kept large blocks are freed once
+// their bytes exceed both the bytes in use and kKeptAtLeast.
 //
 // Freeing page-locked memory may wait for all work of the process on its GPUs,
-// without limit. So memory is freed by a thread of its own; only the
-// destructor, and Take() before it gives up, free it themselves.
+// without limit. So a separate thread frees memory; only the destructor, and
+// Take() before it gives up, free it themselves.
 //
 // Thread contract: all functions may be called by any thread.
 //
@@ -64,7 +64,7 @@ class StagingMemory {
   // kResourceExhausted: there is no page-locked memory of this size.
   Status Take(uint64_t bytes, Block* block);
   void Return(const Block& block);
-  // A GPU may write to a block that is not returned, nobody knows how long: the
+  // A GPU may write to a block that is not returned, for an unknown time: the
   // destructor frees nothing.
   void NeverFree();
 

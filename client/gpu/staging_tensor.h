@@ -1,9 +1,9 @@
 // Staging::Tensor: the memory of one operation, and what the GPU still does
 // with it. For the files of Staging only.
 //
-// Thread contract: before the operation is started, the submitting thread; then
-// the watching and the driver thread; from its end on, threads that want the
-// result, which lock `mutex`.
+// Thread contract: used by the submitting thread until the operation is
+// started; then by the watching and the driver thread; from its end on, by
+// threads that want the result, which lock `mutex`.
 #ifndef MAYPOLE_CLIENT_GPU_STAGING_TENSOR_H_
 #define MAYPOLE_CLIENT_GPU_STAGING_TENSOR_H_
 
@@ -42,7 +42,7 @@ class Staging::Tensor : public StagedTensor {
       const std::vector<Operation*>& operations) override {
     return staging_->BeginOnRank(part, operations);
   }
-  // Where this rank's NCCL writes.
+  // Where this rank's NCCL writes the result.
   cuda::CUdeviceptr OwnResult() const {
     return resources.result.address != 0 ? resources.result.address : output;
   }
@@ -52,19 +52,19 @@ class Staging::Tensor : public StagedTensor {
   uint64_t input_bytes = 0;
   cuda::CUdeviceptr output = 0;  // the operation's own; 0: none
   uint64_t output_bytes = 0;
-  // Where it lies in memory shared with the executor: the user's own tensor, or
-  // resources.shared; 0: nowhere.
+  // Where the tensor lies in memory shared with the executor: the user's own
+  // tensor, or resources.shared; 0: nowhere.
   cuda::CUdeviceptr shared = 0;
-  cuda::CUdeviceptr result = 0;  // there; 0: the result is not there
+  cuda::CUdeviceptr result = 0;  // its address on the GPU; 0: it is on the host
   // This rank calls NCCL itself: then `shared` is the user's input (0: there is
   // none), and `result` the output, or resources.result.
   std::shared_ptr<RankEvents> events;
   std::atomic<uint32_t> looks{0};  // at the word
   std::atomic<bool> input_settled{false};
-  OnInput on_input;  // see Watch(); constant while it is watched
+  OnInput on_input;  // see Watch(); constant while watched
 
-  // Guards the two below, and resources.copied_out: several threads may want
-  // the result.
+  // Guards copied_to, copied_on and resources.copied_out: several threads may
+  // want the result.
   std::mutex mutex;
   cuda::CUdeviceptr copied_to = 0;  // the last copy out
   cuda::CUstream copied_on = nullptr;

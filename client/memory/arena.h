@@ -61,13 +61,14 @@ class Arena {
   // The epoch is over, but nothing need be kept: as Detach() without copies.
   void EndSharing() { detached_.store(true); }
 
-  // Around a fork(), so that the child finds the arena as it was between two
-  // calls.
+  // Called around a fork(), so that the child finds the arena as it was between
+  // two calls.
   void BeforeFork() { mutex_.lock(); }
   void AfterFork() { mutex_.unlock(); }
   // For a forked child, before AfterFork(): from now on its writes are private.
-  // Pages that it has not written to still show what the parent writes; what is
-  // private already (copies, or the whole arena of a child that forks) is kept.
+  // Pages that it has not written to still show what the parent writes; pages
+  // that are private already (copies, or the whole arena of a child that forks)
+  // stay private.
   void BecomePrivate();
 
   bool detached() const { return detached_.load(); }

@@ -2,13 +2,13 @@
 // a copy.
 //
 // Purpose: a commit of the training's state is written to memory that outlives
-// the rank, and read from there by another process (docs/elastic.md). The
-// digest says whether two processes have the same bytes. It is no defence
+// the rank, and read from there by another process (docs/elastic.md). Equal
+// digests show that two processes have the same bytes. The digest is no defence
 // against forgery.
 //
 // Invariants: the digest depends on the bytes and their number only, not on
 // addresses. All processes of a job are of one build and byte order. Memories
-// with different bytes have the same digest by a chance of about 2^-64.
+// with different bytes have the same digest with a probability of about 2^-64.
 //
 // Thread contract: pure; the memory must not change meanwhile.
 #ifndef MAYPOLE_CLIENT_MEMORY_COPY_DIGEST_H_
@@ -19,7 +19,7 @@
 namespace maypole {
 
 // Copies `bytes` to `to` (null: copies nothing) and returns the digest of what
-// is at `to` then (null: at `from`). The memories must not overlap.
+// is at `to` then (null: at `from`). The ranges must not overlap.
 uint64_t CopyDigest(void* to, const void* from, uint64_t bytes);
 
 }  // namespace maypole

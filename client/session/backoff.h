@@ -1,7 +1,7 @@
 // Backoff: how long a waiting thread sleeps: 1, 1, 2, 4, ... ms until these
 // sleeps add up to kMaxBackoffMs, then kMaxBackoffMs each. Each sleep is about
 // as long as all earlier ones together. So a rank that is found late at the end
-// of a sleep has been late for at least half of the time that is reported.
+// of a sleep has been late for at least half of the reported time.
 //
 // Thread contract: a value.
 #ifndef MAYPOLE_CLIENT_SESSION_BACKOFF_H_

@@ -1,18 +1,18 @@
 // BoardCommunicator: a rank's operations on its node's board.
 //
-// Purpose: the shell around RankCore: it has the connection to the executor,
-// the progress thread, and the threads that wait. One thread at a time, the
-// driver thread, calls the core's Step().
+// Purpose: the shell around RankCore: it owns the connection to the executor
+// and the progress thread, and serves the threads that wait. One thread at a
+// time, the driver thread, calls the core's Step().
 //
 //   core's mutex  names, slots, operations that wait for a ticket; held briefly
 //   drive mutex   the progress engine and the socket; held for one step
-//   A thread that holds the drive mutex may take the core's mutex, never the
-//   other way round.
+//   A thread that holds the drive mutex may take the core's mutex, never vice
+//   versa.
 //
 // The driver thread is a thread in Await() (wait_loop.h), or, while operations
 // are outstanding and no thread is in Await(), the progress thread. A thread
-// that has slept for its time reads the executor's socket, so an executor's
-// death ends all operations within that time.
+// whose sleep has timed out reads the executor's socket, so an executor's death
+// ends all operations within that time.
 //
 // Thread contract: as Communicator. The progress thread takes no signals.
 #ifndef MAYPOLE_CLIENT_SESSION_BOARD_COMMUNICATOR_H_
@@ -73,7 +73,7 @@ class BoardCommunicator : public Communicator,
   void AnnounceFinished(bool finished) override;
   void Leave() override;
   bool homogeneous() const override { return homogeneous_; }
-  // The options given to Join(), with this rank's places in the epoch.
+  // The options given to Join(), with this rank's numbers in the epoch.
   const RankOptions& options() const { return options_; }
   uint32_t change_wanted() const override {
     return board_->header().change_wanted.load(std::memory_order_acquire);
@@ -118,7 +118,7 @@ class BoardCommunicator : public Communicator,
   void WakeExecutor() override { session_->WakeExecutor(); }
   void WakeThreads() override;
   bool MarkUnattended(const Operation& operation) override;
-  // All other threads in Await() may sleep, so they must be woken.
+  // All other threads in Await() may be asleep, so they must be woken.
   void Ended() override {
     if (waits_.others_wait()) WakeThreads();
   }
@@ -145,8 +145,7 @@ class BoardCommunicator : public Communicator,
   void HandOut(const std::vector<char>& message, std::vector<Fd> descriptors);
   // pending: operations that this rank leaves unfinished. returns: the process
   // continues and may join the job's next epoch. why: the error that makes the
-  // rank leave. Does not block: the last Goodbye needs
-  // outbox_.Flush().
+  // rank leave. Does not block: call outbox_.Flush() after the last Goodbye.
   void SayGoodbye(uint32_t pending, bool returns, const Status& why);
   void LoseExecutor(const std::string& how);
   Status BindProgressThread();
@@ -169,8 +168,8 @@ class BoardCommunicator : public Communicator,
   SessionOutbox outbox_;
   RankCore core_;
   WaitLoop waits_;
-  // This rank has ended the epoch because an input will never be written, and
-  // tells the executor when its operations have ended.
+  // This rank has ended the epoch because an input will never be written; it
+  // informs the executor when its operations have ended.
   std::atomic<bool> input_failed_{false};
   std::mutex input_mutex_;
   Status input_failure_;  // why; guarded by input_mutex_
@@ -184,7 +183,7 @@ class BoardCommunicator : public Communicator,
   RankTimeline timeline_;
   TimelineOutbox timeline_outbox_;
 
-  // Replies, and other messages for the handlers, that are on their way.
+  // Replies and other messages for the handlers that have not arrived yet.
   std::atomic<int> expected_messages_{0};
   StateCalls state_calls_;
   std::atomic<int> gpu_runs_{0};

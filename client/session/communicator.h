@@ -1,5 +1,5 @@
-// Communicator: what a client submits operations to. BoardCommunicator runs
-// them on its node's board, LocalCommunicator in this process alone.
+// Communicator: takes a client's operations. BoardCommunicator runs them on its
+// node's board, LocalCommunicator in this process alone.
 //
 // Thread contract: all functions may be called by any thread.
 #ifndef MAYPOLE_CLIENT_SESSION_COMMUNICATOR_H_
@@ -26,19 +26,19 @@ namespace maypole {
 // Await() returns kCancelled every 0.1 s.
 inline constexpr int kWaitInterruptible = -2;
 
-// Timeouts below that are limits, and the caller does nothing more in the job
-// when one has passed: so until then the rank is as blocked as without a limit.
-// Returns the limit in milliseconds; -1: none.
+// Timeouts below kWaitInterruptible are limits after which the caller does
+// nothing more in the job: until then the rank is as blocked as without a
+// limit. Returns the limit in milliseconds; -1: none.
 inline constexpr int LimitOfWait(int timeout_ms) {
   return timeout_ms >= 0                   ? timeout_ms
          : timeout_ms < kWaitInterruptible ? kWaitInterruptible - timeout_ms
                                            : -1;
 }
 
-// What a communicator has to know of callbacks for operations that have ended.
+// What a communicator must know about callbacks for operations that have ended.
 struct Callbacks {
   std::atomic<int> unfinished{0};       // to be called, or running
-  std::atomic<std::thread::id> thread;  // that calls them; none: not yet
+  std::atomic<std::thread::id> thread;  // that calls them; none until it exists
 };
 
 class Communicator {
@@ -61,14 +61,14 @@ class Communicator {
   // Null if there is no set with this id.
   virtual std::shared_ptr<const ProcessSet> FindSet(uint32_t id) const = 0;
 
-  // The caller wants the operation's end, but calls neither of the two
-  // functions below: it must not be held back for fusion.
+  // The caller wants the operation to end but calls neither Progress() nor
+  // Await(): the operation must not be held back for fusion.
   virtual void Want(const Operation& operation) {
     static_cast<void>(operation);
   }
 
-  // Each unfinished callback may start an operation. Called once, before any
-  // operation.
+  // Passes the counts of callbacks: each unfinished one may start an operation.
+  // Called once, before any operation.
   virtual void WatchCallbacks(std::shared_ptr<const Callbacks> callbacks) {
     static_cast<void>(callbacks);
   }
@@ -82,22 +82,21 @@ class Communicator {
   virtual Status Await(const Operation& operation, int timeout_ms) = 0;
 
   // Notes that this rank uses the GPU. Returns the (global) rank of another
-  // rank of this node that uses it, too; -1 if none does.
+  // rank of this node that also uses it; -1 if none does.
   virtual int NoteGpu(std::string_view uuid) {
     static_cast<void>(uuid);
     return -1;
   }
 
-  // Whether each rank of this node uses a GPU of its own; kUnknown while none
-  // is shared, but not all ranks have called NoteGpu().
+  // Whether each rank of this node uses a GPU of its own; kUnknown while no GPU
+  // is shared but not all ranks have called NoteGpu().
   enum class GpuUse { kUnknown, kOwn, kShared };
   virtual GpuUse UseOfGpus() const { return GpuUse::kUnknown; }
-  // The executors of the job can connect GPUs.
+  // True if the executors of the job can connect GPUs.
   virtual bool executors_have_nccl() const { return false; }
 
   // False if such an operation of this set will not run on GPUs, so that a copy
-  // to shared GPU memory would be for nothing. `uuid` is that of this rank's
-  // GPU.
+  // to shared GPU memory would be wasted. `uuid`: of this rank's GPU.
   virtual bool MayRunOnGpus(const ProcessSet& set, Kind kind, DType dtype,
                             std::string_view uuid) const {
     static_cast<void>(set);
@@ -107,8 +106,8 @@ class Communicator {
     return false;
   }
 
-  // Sends the request with the memory's descriptor (-1: none), of which it
-  // keeps a copy if it cannot be sent at once. kUnimplemented: there is no
+  // Sends the request with the memory's descriptor (-1: none); keeps a copy of
+  // the descriptor if it cannot be sent at once. kUnimplemented: there is no
   // executor.
   virtual Status SendGpuMemory(const session::GpuMemoryRequest& request,
                                int fd) {
@@ -128,18 +127,20 @@ class Communicator {
       std::function<void(const session::ConnectGpu&)> handler) {
     static_cast<void>(handler);
   }
-  // Calls `handler` once, soon after the epoch is over; otherwise as above.
+  // Calls `handler` once, soon after the epoch is over; otherwise as
+  // OnGpuMemoryReply().
   virtual void OnEpochOver(std::function<void()> handler) {
     static_cast<void>(handler);
   }
-  // This rank's GPU is busy with so many more (fewer) runs of the epoch: while
-  // there are any, its end is noticed soon, even if no thread waits.
+  // Adjusts the number of the epoch's runs on this rank's GPU; while it is
+  // above 0, the progress thread polls for the epoch's end even if no thread
+  // waits.
   virtual void NoteGpuRuns(int more) { static_cast<void>(more); }
-  // So many more (fewer) messages for the handlers above are on their way.
+  // Adjusts the number of messages that are expected for the handlers above.
   virtual void ExpectMessages(int more) { static_cast<void>(more); }
   // Asks the executor to keep, find or drop a state (StateRequest), and waits
-  // for its answer. `fd`: the state to keep, or -1. *found (may be null): the
-  // one that was found. kUnimplemented: there is no executor.
+  // for its answer. `fd`: the state to keep, or -1. Sets *found (may be null)
+  // to the state that was found. kUnimplemented: there is no executor.
   virtual Status CallForState(session::StateCall call, std::string_view name,
                               int fd, Fd* found) {
     static_cast<void>(call);
@@ -150,20 +151,20 @@ class Communicator {
   }
   // Why the epoch is over; kOk while it is not.
   virtual Status EpochStatus() const { return Status(); }
-  // Wakes the rank's threads: an operation can go on (StagedTensor).
+  // Wakes the rank's threads: an operation can continue (StagedTensor).
   virtual void Wake() {}
-  // Up to how many bytes a tensor is reduced at once by the last rank to arrive
+  // The last rank to arrive reduces tensors of up to this many bytes at once
   // (client/engine/eager.h).
   virtual uint64_t eager_bytes() const { return 0; }
 
   // In an elastic job: Leave() will say that this process joins the next epoch,
   // so that the others wait for it.
   virtual void AnnounceReturn() {}
-  // In an elastic job: this rank has trained to the end, or goes on.
+  // In an elastic job: this rank has trained to the end, or trains on.
   virtual void AnnounceFinished(bool /*finished*/) {}
-  // Starts the job's timeline, which one rank's executor writes to a file:
-  // this rank's to `path`, if no timeline was on. See maypole_start_timeline()
-  // in client/maypole.h.
+  // Starts the job's timeline, which one rank's executor writes to a file; if
+  // no timeline is on, this rank's executor writes it, to `path`. See
+  // maypole_start_timeline() in client/maypole.h.
   virtual Status StartTimeline(const std::string& path, bool mark_cycles) = 0;
   // Stops the timeline that this rank has started, if it is on, and waits until
   // its file is complete.

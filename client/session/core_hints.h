@@ -1,9 +1,9 @@
-// CoreHints: on which cores the ranks of a node wait.
+// CoreHints: the cores on which the ranks of a node wait.
 //
 // Purpose: two ranks share a core when a third process uses the other one. A
 // rank that spins there holds up the rank that it waits for. So each rank
-// publishes on the board (RankBlock.core) on which core it waits, or began its
-// last wait, and a waiter yields to a rank that it finds on its own.
+// publishes on the board (RankBlock.core) the core on which it waits, or began
+// its last wait, and a waiter yields to a rank that it finds on its own core.
 //
 //   CoreHints hints(board, local_rank);
 //   const uint32_t core = hints.Publish(sched_getcpu());
@@ -28,8 +28,8 @@ class CoreHints {
   CoreHints(const Board* board, uint32_t local_rank);
 
   // `processor` as sched_getcpu() returns it: -1 if it is unknown. Returns the
-  // published word. Writes only if it changes, so that peers can keep it in
-  // their caches.
+  // published word. Writes the word only if it changes, so that peers can keep
+  // it in their caches.
   uint32_t Publish(int processor);
   // This rank's thread is about to sleep: it needs no core.
   void Withdraw() { Write(kNoCore); }

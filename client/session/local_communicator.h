@@ -1,5 +1,6 @@
 // LocalCommunicator: a job of one rank, without daemons. Start() runs each
-// operation to its end; one without its input ends in InputReady().
+// operation to its end; an operation whose input is not ready ends in
+// InputReady().
 //
 // Thread contract: as Communicator.
 #ifndef MAYPOLE_CLIENT_SESSION_LOCAL_COMMUNICATOR_H_
@@ -25,7 +26,7 @@ class LocalCommunicator : public Communicator {
     return id == 0 ? set_ : nullptr;
   }
   void Progress(const Operation&) override {}
-  // There is nothing to wait for but an input that is written late.
+  // Waits only for inputs that are not written yet.
   Status Await(const Operation& operation, int timeout_ms) override;
   Status StartTimeline(const std::string& path, bool /*mark*/) override {
     return timeline_.Start(path);

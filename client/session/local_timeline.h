@@ -32,7 +32,7 @@ class LocalTimeline {
   void Record(const Operation& operation);
 
  private:
-  // Writes what the trace has, if it is at least so much.
+  // Writes what the trace has buffered, if it is at least `least` bytes.
   void Write(size_t least);
 
   std::atomic<bool> on_{false};

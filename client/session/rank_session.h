@@ -33,18 +33,18 @@ class RankSession {
   static void AbandonJoinInChild();
 
   const Board& board() const { return *board_; }
-  // Results are compared by their checksums.
+  // True if the job compares results by checksum.
   bool checksums() const { return checksums_; }
 
   // Sends a session message in the session's version, with a descriptor if fd
   // is not -1. kResourceExhausted: the socket is full; try again later.
   Status Send(const void* message, size_t bytes, int fd = -1);
-  // Returns `options` with the agent and with this rank's places in the epoch.
+  // Returns `options` with the agent and with this rank's numbers in the epoch.
   RankOptions Placed(RankOptions options) const;
   void WakeExecutor();
   // Ends the connection, even if other threads are sending: what they send is
-  // lost. The descriptor, whose number no other file gets, and the board stay
-  // until the destructor.
+  // lost. The descriptor stays open until the destructor, so no other file gets
+  // its number; the board stays mapped.
   void Close();
 
   // Reads the executor's next message, with the descriptors that came with it,
@@ -56,14 +56,14 @@ class RankSession {
   void Abandon();
 
  private:
-  // Connects to the agent, says hello and waits for the welcome. *closed: the
-  // connection was closed without a word, by another agent than the time
-  // before.
+  // Connects to the agent, says hello and waits for the welcome. Sets *closed
+  // if the connection was closed without a message, by another agent than the
+  // time before.
   Status Enter(const RankOptions& options,
                std::chrono::steady_clock::time_point deadline, bool* closed);
   Status AwaitWelcome(const RankOptions& options, int timeout_ms, bool* closed);
   Status TakeWelcome(const RankOptions& options, Received received);
-  // For whom or for which process this rank waits: "the other 3 ranks of job j".
+  // What this rank waits for: "the other 3 ranks of job j".
   std::string Awaited(const RankOptions& options) const;
 
   Fd socket_;

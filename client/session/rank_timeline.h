@@ -1,12 +1,12 @@
 // RankTimeline: how a rank starts and stops the job's timeline.
 //
-// Purpose: asks the executor, waits for its answer and, if this rank is the one
-// that writes, opens the file and sends its descriptor: the file is this
-// user's, and a relative path is relative to this process's directory.
+// Purpose: asks the executor, waits for its answer and, if this rank's executor
+// is to write the file, opens it and sends its descriptor: so the file belongs
+// to this user, and a relative path starts at this process's directory.
 //
 // Thread contract: any thread may call any function. Start() and Stop() wait
-// for kTimeout at most; while they wait, another thread must pass the
-// executor's replies to OnReply(): as long as waits() is true.
+// for kTimeout at most; while waits() is true, another thread must pass the
+// executor's replies to OnReply().
 #ifndef MAYPOLE_CLIENT_SESSION_RANK_TIMELINE_H_
 #define MAYPOLE_CLIENT_SESSION_RANK_TIMELINE_H_
 

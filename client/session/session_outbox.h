@@ -1,8 +1,8 @@
-// SessionOutbox: a rank's messages to the executor, in their order.
+// SessionOutbox: sends a rank's messages to the executor in order.
 //
 // Purpose: a message that the full socket does not take waits here until
-// Resend(). One that cannot be sent because the socket is broken waits for
-// ever: whoever reads the socket notices that.
+// Resend(). If the socket is broken, messages wait forever: the thread that
+// reads the socket notices the break.
 //
 // Thread contract: any thread; no function but Flush() waits.
 #ifndef MAYPOLE_CLIENT_SESSION_SESSION_OUTBOX_H_
@@ -25,15 +25,17 @@ class SessionOutbox {
   explicit SessionOutbox(RankSession* session) : session_(session) {}
 
   void Send(const void* message, size_t bytes, Fd fd = Fd());
-  // Sends it if no message waits and the socket takes it; false otherwise.
+  // Sends the message if none waits and the socket takes it; otherwise returns
+  // false.
   bool SendIfRoom(const void* message, size_t bytes);
-  // Sends it before those that wait. kResourceExhausted: the socket is full.
+  // Sends the message ahead of those that wait. kResourceExhausted: the socket
+  // is full.
   Status SendNow(const void* message, size_t bytes);
-  // Sends those that wait. kResourceExhausted: the socket is full, and some are
-  // left.
+  // Sends the messages that wait. kResourceExhausted: the socket is full, and
+  // some are left.
   Status Resend();
-  // As Resend(), for up to a second: the executor reads the socket soon. If the
-  // executor has gone, nobody needs the messages.
+  // As Resend(), but retries for up to a second: the executor reads the socket
+  // soon. If the executor has gone, the messages are not needed.
   void Flush();
 
  private:

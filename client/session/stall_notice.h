@@ -2,7 +2,7 @@
 // user.
 //
 // Purpose: when a rank waits for others, the coordinator reports the
-// stragglers. This class is for stalls that no daemon can report: the daemon
+// stragglers. This class covers stalls that no daemon can report: the daemon
 // itself does not answer, an operation runs but does not move, ranks do not
 // join. Each wait has a notice. It is due when nothing has moved for kStall,
 // and again each time the stall has lasted four times as long.
@@ -68,7 +68,7 @@ class StallNotice {
 // has stopped, the line is lost.
 void TellUser(const std::string& line);
 
-// Whether TellUser() writes; true at the start. For the whole process.
+// Sets whether TellUser() writes, for the whole process; true at the start.
 void ShowNotices(bool show);
 
 }  // namespace maypole

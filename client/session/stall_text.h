@@ -1,4 +1,4 @@
-// StallText: tells the user what a wait in which nothing moves is waiting for.
+// StallText: describes for the user what a stalled wait is waiting for.
 //
 // Thread contract: any thread may call it; it takes the core's lock briefly.
 #ifndef MAYPOLE_CLIENT_SESSION_STALL_TEXT_H_

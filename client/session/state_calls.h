@@ -1,4 +1,4 @@
-// StateCalls: a rank's requests about states that its executor keeps.
+// StateCalls: a rank's requests to its executor to keep, find and drop states.
 //
 // Purpose: the caller's thread sends a request and waits; the thread that reads
 // the session's socket hands in the reply.
@@ -7,9 +7,8 @@
 //   Status s = calls.Call(request, [&](const auto& m) { Send(m); }, &found);
 //   calls.OnReply(reply, std::move(descriptors));   // on another thread
 //
-// Thread contract: any thread may call the functions. Calls are made one after
-// the other. `send` is called without a lock of this object that OnReply()
-// takes.
+// Thread contract: any thread may call the functions. Calls run one after the
+// other. `send` is called without holding the lock that OnReply() takes.
 #ifndef MAYPOLE_CLIENT_SESSION_STATE_CALLS_H_
 #define MAYPOLE_CLIENT_SESSION_STATE_CALLS_H_
 
@@ -25,7 +24,7 @@
 
 namespace maypole {
 
-// The executor answers at once; if it is stopped, the caller must not be.
+// The executor answers at once; if it is stopped, the caller must not hang.
 inline constexpr int kStateCallMs = 10000;
 
 class StateCalls {
@@ -38,8 +37,8 @@ class StateCalls {
               Fd* found, int timeout_ms = kStateCallMs);
   // True if a call waits for this reply.
   bool OnReply(const session::StateReply& reply, std::vector<Fd> descriptors);
-  // No reply comes any more: ends the waiting call and all later ones with this
-  // error.
+  // No more replies will come: ends the waiting call and all later ones with
+  // this error.
   void End(const Status& why);
 
  private:

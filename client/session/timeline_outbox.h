@@ -1,10 +1,10 @@
-// TimelineOutbox: what a rank has recorded for the job's timeline and not sent
-// to its executor yet.
+// TimelineOutbox: the records that a rank has made for the job's timeline and
+// not yet sent to its executor.
 //
 // Purpose: Add() is called when an operation ends, and only appends to a
 // bounded buffer. The progress thread calls Step() from time to time, which
-// sends what is there. When the timeline has gone off, Step() waits a moment
-// for operations that were submitted before, then sends the last message.
+// sends what is there. When the timeline has stopped, Step() waits a moment for
+// operations that were submitted before, then sends the last message.
 //
 //   outbox.Add(word, record);                        // any thread
 //   const int ms = outbox.Step(word, core.unrecorded(), now_ms, send);
@@ -15,7 +15,7 @@
 //
 // Invariants: the buffer never exceeds kMaxBytes; a record that does not fit is
 // counted, and the next message carries the count. After the message with
-// `last` nothing is sent for that timeline.
+// `last` set nothing is sent for that timeline.
 #ifndef MAYPOLE_CLIENT_SESSION_TIMELINE_OUTBOX_H_
 #define MAYPOLE_CLIENT_SESSION_TIMELINE_OUTBOX_H_
 
@@ -42,15 +42,16 @@ class TimelineOutbox {
   // How long after its end a timeline waits for operations that were submitted
   // while it was on.
   static constexpr int64_t kLateMs = 300;
-  // Step()'s answer while there is nothing to do.
+  // What Step() returns while there is nothing to do.
   static constexpr int kNever = 1 << 30;
 
   // Returns an error if the message cannot be sent now.
   using Send = std::function<Status(const void* message, size_t bytes)>;
 
   void Add(uint32_t word, const TimelineRecord& record);
-  // Returns after how many milliseconds it should be called again. `pending`:
-  // operations that Add() will be called for. leaving: sends everything now.
+  // Returns the milliseconds until it should be called again. `pending`:
+  // operations for which Add() will still be called. leaving: sends everything
+  // now.
   int Step(uint32_t word, uint32_t pending, int64_t now_ms, const Send& send,
            bool leaving = false);
 

@@ -1,16 +1,16 @@
 // WaitLoop: the threads of a rank that wait for operations.
 //
 // Purpose: a waiting thread drives the rank's operations itself. If it finds
-// nothing to do, it spins for its budget, and yields its core if a rank that it
-// waits for is there, too (wait_policy.h), then sleeps on the rank's futex word
-// for a limited time.
+// nothing to do, it spins for its budget, yielding its core if a rank that it
+// waits for is on the same one (wait_policy.h); then it sleeps on the rank's
+// futex word for a limited time.
 //
 // The sleeping flag on the board says that the rank needs a futex wake-up to
 // move data. The flag is off while a waiter spins, although the progress thread
 // sleeps: waking the progress thread would only take a core from the waiter.
-// For the same reason the flag of a waiter that sleeps, kWaitersSleep, leaves
-// the progress thread asleep. The last waiter that leaves sets the flag again,
-// for all threads, and then checks the board once more.
+// For the same reason the flag that a sleeping waiter sets, kWaitersSleep,
+// leaves the progress thread asleep. The last waiter to leave sets the flag
+// again, for all threads, and then checks the board once more.
 //
 // A waiter also finds out whether this rank is certainly blocked, so that a
 // deadlock of all ranks can be proved (docs/protocol.md), and warns the user
@@ -39,18 +39,18 @@
 
 namespace maypole {
 
-// What the thread that drives does besides a step of the core: nothing, report
-// this rank's position on the board, or read the executor's socket.
+// What the driver thread does besides a step of the core: nothing, publish this
+// rank's position on the board, or read the executor's socket.
 enum class Look { kAtBoard, kPublish, kAtSocket };
 
 class WaitLoop {
  public:
-  // What it needs from its communicator.
+  // What WaitLoop needs from its communicator.
   class Driver {
    public:
     virtual ~Driver() = default;
-    // Takes a step; returns whether anything moved. Also returns true if
-    // another thread takes steps for a while.
+    // Takes a step; returns true if anything moved, or if another thread is
+    // driving for a while.
     virtual bool DriveInTurn(Look look) = 0;
     // True if a thread of this rank has something to do.
     virtual bool HasWork() const = 0;
@@ -71,7 +71,7 @@ class WaitLoop {
 
   // How many threads wait.
   uint32_t waiters() const { return waiters_.load(); }
-  // Other threads than this one wait.
+  // True if threads other than this one wait.
   bool others_wait() const;
 
  private:
@@ -94,8 +94,8 @@ class WaitLoop {
   CoreHints core_hints_;
 
   std::atomic<uint32_t> waiters_{0};
-  // The thread that uses the communicator; whether several threads use it,
-  // besides that of callbacks_.
+  // The thread that uses the communicator, and whether several threads use it,
+  // not counting that of callbacks_.
   std::atomic<const void*> user_{nullptr};
   std::atomic<bool> several_users_{false};
   // Null: there are none.

@@ -1,7 +1,8 @@
 // WaitPolicy: how a rank that finds nothing to do waits: it spins, yields its
-// core, or sleeps. The choice depends on the cores that its process may really
-// use (common/system/cores.h), and on whether a rank that it waits for was last
-// seen on its own core (client/session/core_hints.h). Where a quota limits
+// core, or sleeps. The choice depends on the cores that its process may
+// actually use (common/system/cores.h), and on whether a rank that it waits for
+// was last seen on its own core (client/session/core_hints.h). Where a quota
+// limits
 // the CPU time, spinning takes it from the next computation.
 //
 //   const WaitPolicy w = ChooseWaitPolicy(
@@ -28,7 +29,7 @@ struct WaitPolicy {
   // How long it spins or yields before it sleeps.
   std::chrono::microseconds spin{0};
 
-  // What a thread does next that has found nothing to do for `idle`.
+  // What a thread that has found nothing to do for `idle` does next.
   // peer_on_my_core: a rank that it waits for was last seen on the thread's
   // core.
   Pause Next(std::chrono::nanoseconds idle, bool peer_on_my_core) const;
