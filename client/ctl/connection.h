@@ -24,7 +24,7 @@ class CoordinatorClient {
   static absl::StatusOr<std::unique_ptr<CoordinatorClient>> Make(
       const CtlOptions& options);
 
-  // job: the job to report; empty: all jobs. stats: also what jobs do now.
+  // job: the job to report; empty: all jobs. stats: also what the jobs do now.
   absl::StatusOr<proto::StatusReply> Status(const std::string& job,
                                             bool stats = false);
   absl::StatusOr<proto::AbortReply> Abort(const proto::AbortRequest& request);

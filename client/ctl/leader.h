@@ -1,7 +1,7 @@
-// FindLeader: which of several coordinators maypolectl must call.
+// FindLeader: finds the one of several coordinators that maypolectl must call.
 //
 // Purpose: asks all coordinators of --coordinator at the same time for their
-// role. With one address there is no choice, and it is not asked.
+// role. A single coordinator is not asked: there is no choice.
 //
 // Thread contract: a function; it blocks for up to --timeout.
 #ifndef MAYPOLE_CLIENT_CTL_LEADER_H_
@@ -22,7 +22,7 @@ struct Found {
   std::vector<OtherCoordinator> others;
 };
 
-// An error if none of them leads; it says what each one has answered.
+// An error if none of them leads; it says what each of them answered.
 absl::StatusOr<Found> FindLeader(const CtlOptions& options);
 
 }  // namespace maypole::ctl

@@ -6,7 +6,7 @@
 // Thread contract: functions and values; not synchronized.
 //
 // Invariants of a parsed CtlOptions: the arguments that the command requires
-// are set, and no options of other commands.
+// are set; options of other commands are not.
 #ifndef MAYPOLE_CLIENT_CTL_OPTIONS_H_
 #define MAYPOLE_CLIENT_CTL_OPTIONS_H_
 
@@ -39,7 +39,7 @@ struct CtlOptions {
   Command command = Command::kStatus;
   std::string coordinator = kDefaultCoordinator;  // HOST:PORT,...
   std::string secret_file;                        // empty: none
-  std::string operator_secret_file;               // counts before that one
+  std::string operator_secret_file;               // overrides secret_file
   std::string tls_ca;
   std::string tls_cert;
   std::string tls_key;

@@ -4,8 +4,8 @@
 //   table.Add({"train", "1024"});
 //   out += table.Text(80);
 //
-// If the table is too wide, the last column is cut at its end, but not below
-// kLeastLast columns. Then the widest other columns are cut in the middle, but
+// If the table is too wide, the last column is cut at its end, but not below a
+// width of kLeastLast. Then the widest other columns are cut in the middle, but
 // not below kLeastOther.
 //
 // Thread contract: not synchronized; pure.

@@ -19,7 +19,7 @@ std::string Fold(std::vector<uint64_t> numbers);
 // "0.4s", "47s", "5m12s", "2h13m", "3d4h"
 std::string Duration(double seconds);
 
-// "0", "7.25", "130", "1.2k", "45M": two or three digits, and what they count.
+// "0", "7.25", "130", "1.2k", "45M": two or three digits and their unit.
 std::string Amount(double n);
 
 // "1 rank", "3 ranks"
@@ -29,7 +29,8 @@ std::string Count(uint64_t n, absl::string_view one);
 // cannot move the cursor.
 std::string Printable(absl::string_view text);
 
-// How many columns of a terminal the text takes (UTF-8, one per character).
+// The number of terminal columns that the text takes (UTF-8, one per
+// character).
 size_t Width(absl::string_view text);
 // Shortens the text to at most `columns`; "..." replaces the middle or the end.
 // 0 columns: no limit.

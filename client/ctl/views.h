@@ -1,7 +1,7 @@
 // Views: formats the coordinator's replies for an operator.
 //
-// Purpose: readable tables on a terminal of 80 columns even with 1000 ranks:
-// ranks and nodes that are alike share a line.
+// Purpose: tables that are readable on a terminal of 80 columns even with 1000
+// ranks: ranks and nodes that are alike share a line.
 //
 // Thread contract: pure functions. width: columns of the terminal; 0: no limit.
 #ifndef MAYPOLE_CLIENT_CTL_VIEWS_H_
@@ -34,7 +34,7 @@ std::string StatusView(const std::string& address,
                        const proto::StatusReply& reply,
                        const std::vector<OtherCoordinator>& others,
                        size_t width);
-// The first lines of a view: the coordinator, and what is there.
+// The first lines of a view: the coordinator, and what it has.
 std::string Summary(const std::string& address,
                     const proto::StatusReply& reply);
 // A sentence about what is wrong with the job; empty if nothing is.

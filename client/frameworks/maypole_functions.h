@@ -7,9 +7,9 @@
 //   maypole.submit(&operation, &handle);
 //   CallWhenDone(maypole, handle, &Done, context);
 //
-// A framework loads its library with a path of its own choice. So Python, which
-// has loaded libmaypole, names it, and both use the same one: a process has one
-// job.
+// The framework, not Maypole, chooses how its library is loaded. So Python,
+// which has loaded libmaypole, passes its path, and both use the same
+// libmaypole: a process has one job.
 //
 // Thread contract: Find() once, before other threads use the functions; these
 // may be called from any thread.
@@ -22,8 +22,9 @@
 
 namespace maypole::frameworks {
 
-// Before the text of each error that a framework's library reports: Python
-// finds ours among the framework's by it (maypole/common/exceptions.py).
+// Precedes the text of each error that a framework's library reports: by this
+// mark Python tells our errors from the framework's
+// (maypole/common/exceptions.py).
 inline constexpr char kErrorMark[] = "maypole: ";
 
 // Each member is the function maypole_NAME.
@@ -43,12 +44,13 @@ struct Functions {
 // loaded. Returns an error's text; empty if all are there.
 std::string Find(const char* path, Functions* functions);
 
-// Waits until the operation has ended, whatever interrupts the wait: until then
-// it uses its buffers. Returns its outcome, which last_error() explains.
+// Waits until the operation has ended, even if signals interrupt the wait:
+// until then the operation uses its buffers. Returns its outcome, which
+// last_error() explains.
 maypole_status AwaitEnd(const Functions& functions, int64_t handle);
 
-// As on_done(), but never fails: without a completion thread (there is no
-// memory or no thread for one) waits, and calls `done` on this thread.
+// As on_done(), but never fails: if there is no completion thread (no memory or
+// no thread for one), waits and calls `done` on this thread.
 void CallWhenDone(const Functions& functions, int64_t handle, maypole_done done,
                   void* context);
 

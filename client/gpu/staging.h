@@ -38,9 +38,9 @@
 // five switches, while copies from and to host memory run on engines of their
 // own. docs/gpu.md has the times from which these limits come:
 //
-//   kCopiedHostBytes   limit of a tensor that is copied into shared memory and
+//   kCopiedHostBytes   limit for a tensor that is copied into shared memory and
 //                      out of it
-//   kSharedHostBytes   limit of one that lies there
+//   kSharedHostBytes   limit for one that lies there
 //
 // No stream waits for a flag or for another process, so no death can leave a
 // stream stuck. (Except with NCCL in this rank: the user's stream may wait for

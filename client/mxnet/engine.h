@@ -1,7 +1,7 @@
 // MXNet's engine, without MXNet's headers.
 //
-// MXNet 1.9.1 is its last version (the project is archived), so what is written
-// here of its layouts does not change. Python hands over the functions.
+// MXNet 1.9.1 is the last version (the project is archived), so the layouts
+// described here do not change. Python passes the functions.
 //
 // The engine runs an operation on a thread of its own when the arrays that it
 // reads and writes are ready. An asynchronous operation returns at once and
@@ -26,7 +26,7 @@ struct Completion {
 };
 
 extern "C" {
-// Completion: the engine passes a pointer to it that is valid during the call.
+// completion: a pointer to a Completion, valid during the call.
 typedef void (*EngineAsyncFunction)(void* run_context, void* completion,
                                     void* parameter);
 typedef void (*EngineDeleter)(void* parameter);
@@ -44,16 +44,17 @@ struct EngineFunctions {
   int (*shallow_copy)(NDArrayHandle array, NDArrayHandle* copy);
   int (*free)(NDArrayHandle array);
   const char* (*last_error)();
-  // mxnet::NDArray::Reorder2DefaultAsync: an array in oneDNN's layout gets the
-  // usual one, in the engine's order. Null in a build without oneDNN.
+  // mxnet::NDArray::Reorder2DefaultAsync: converts an array from oneDNN's
+  // layout to the usual one, in the engine's order. Null in a build without
+  // oneDNN.
   void (*reorder)(NDArrayHandle array);
   // 1: MXNET_ENGINE_TYPE=NaiveEngine, whose operations must end at once.
   int must_block;
 };
 }
 
-// mxnet::FnProperty::kCPUPrioritized: the engine's other threads may be busy
-// with long computations, which the submission must not wait for.
+// mxnet::FnProperty::kCPUPrioritized: submissions must not wait for the
+// engine's other threads, which may be busy with long computations.
 inline constexpr int kPrioritized = 3;
 
 // mxnet::Context of the CPU.

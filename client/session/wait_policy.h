@@ -2,8 +2,7 @@
 // core, or sleeps. The choice depends on the cores that its process may
 // actually use (common/system/cores.h), and on whether a rank that it waits for
 // was last seen on its own core (client/session/core_hints.h). Where a quota
-// limits
-// the CPU time, spinning takes it from the next computation.
+// limits the CPU time, spinning takes it from the next computation.
 //
 //   const WaitPolicy w = ChooseWaitPolicy(
 //       AffinityCores(), CpuQuota(ReadFilesUnder("/")), 2, 1);

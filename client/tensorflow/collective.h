@@ -4,14 +4,14 @@
 //   collective->Start();                     // it deletes itself at its end
 //
 // Start() reads the inputs, allocates outputs whose size is known, and submits
-// one operation for each tensor, all or none. Then each operation's end is a
-// callback on libmaypole's completion thread, which allocates and fills an
-// output whose size was not known. After the last of them End() is called.
+// one operation for each tensor, all or none. When an operation ends,
+// libmaypole's completion thread calls back; the callback allocates and fills
+// an output whose size was not known. After the last callback End() is called.
 //
 // Thread contract: Start() on the thread that runs the kernel, which may not
 // touch the object afterwards; the rest on libmaypole's completion thread, one
-// callback at a time. Start() ends the collective itself, on its own thread, if
-// nothing was submitted.
+// callback at a time. If nothing was submitted, Start() itself ends the
+// collective, on the thread that called it.
 //
 // Invariant: inputs and outputs outlive the operations: subclasses hold them.
 #ifndef MAYPOLE_CLIENT_TENSORFLOW_COLLECTIVE_H_
@@ -39,23 +39,23 @@ class Collective {
  protected:
   virtual ~Collective() = default;
 
-  // The memory of a new output of this index; `status` has an error if there is
-  // none.
+  // The memory of a new output with this index; `status` has an error if there
+  // is none.
   virtual void* Allocate(int index, int type, const int64_t* shape, int dims,
                          size_t bytes, Status& status) = 0;
-  // As Allocate(), but this may be the memory of the input of this index, if
-  // nobody else uses that.
+  // As Allocate(), but may return the memory of the input with this index if
+  // nothing else uses that.
   virtual void* ForwardOrAllocate(int index, int type, const int64_t* shape,
                                   int dims, size_t bytes, Status& status) = 0;
-  // Called once, when all is done; code 0: without an error. Afterwards the
-  // object belongs to nobody else: End() deletes it, sooner or later.
+  // Called once, when all is done; code 0: without an error. From then on End()
+  // alone owns the object, and deletes it sooner or later.
   virtual void End(int code, const std::string& text) = 0;
-  // Called with each input tensor. Unless this keeps it, it is deleted; the
-  // context holds the memory until End().
+  // Called with each input tensor. Returns true if it keeps the tensor;
+  // otherwise the caller deletes it. The context holds the memory until End().
   virtual bool KeepInput(TF_Tensor*) { return false; }
 
-  // A copy: where the operation outlives the node's execution (Submit), the
-  // kernel may be deleted first.
+  // A copy, because the kernel may be deleted before an operation that outlives
+  // the node's execution (Submit).
   const Kernel kernel_;
   TF_OpKernelContext* const context_;
 

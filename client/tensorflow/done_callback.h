@@ -1,12 +1,12 @@
-// The function by which an asynchronous kernel tells TensorFlow its end.
+// The function by which an asynchronous kernel signals its end to TensorFlow.
 //
 // TF_NewAsyncKernelBuilder's compute function gets the address of a
 // std::function<void()> that is a parameter of its caller (CAsyncOpKernel::
-// ComputeAsync, tensorflow/c/kernels.cc): it is gone when compute returns. So
+// ComputeAsync, tensorflow/c/kernels.cc) and is gone when compute returns. So
 // its contents are moved out. libstdc++'s std::function is 16 bytes of
 // functor, the manager and the invoker; a move copies these and clears the
-// source's manager. Versions that keep the function alive, on the heap, are
-// recognized by the address, and left alone.
+// source's manager. Versions that keep the function alive on the heap are
+// recognized by the address, and the function stays in place.
 //
 // Thread contract: made in compute; Run() once, on any thread.
 #ifndef MAYPOLE_CLIENT_TENSORFLOW_DONE_CALLBACK_H_

@@ -26,7 +26,7 @@ inline constexpr Dtype kDtypes[] = {
   "{float, double, int32, uint8, int16, int8, int64, bool, bfloat16, uint16, " \
   "half}"
 
-// Null for a type that operations do not accept, so TensorFlow gives none.
+// Null for a type that the operations do not accept; TensorFlow passes none.
 inline const Dtype* FindDtype(int tensorflow) {
   for (const Dtype& dtype : kDtypes) {
     if (dtype.tensorflow == tensorflow) return &dtype;

@@ -11,21 +11,22 @@ namespace maypole::tensorflow {
 void ComputeAsynchronously(void* kernel, TF_OpKernelContext* context,
                            TF_AsyncOpKernelDoneCallback* done);
 
-// Before: Submit ends at once and puts out a handle (int64, a scalar), which is
-// the last input of Wait. Wait blocks its thread, so Python adds control
-// dependencies by which no Wait runs before a Submit that does not need it. A
-// handle whose Wait does not run, because the step failed, keeps its memory.
+// Before 2.13: Submit ends at once and outputs a handle (int64, a scalar),
+// which is the last input of Wait. Wait blocks its thread, so Python adds
+// control dependencies that make every Submit which does not depend on a Wait
+// run before it. If Wait does not run, because the step failed, the handle
+// keeps its memory.
 void ComputeSubmit(void* kernel, TF_OpKernelContext* context);
 void ComputeWait(void* kernel, TF_OpKernelContext* context);
 
-// This process's place in the job: int32, a scalar.
+// This process's rank numbers and sizes: int32, a scalar.
 enum class Place {
   kRank,
   kSize,
   kLocalRank,
   kLocalSize,
   kIncluded,   // 1 or 0
-  kRankInSet,  // the index of this rank among the process set's
+  kRankInSet,  // this rank's index in the process set
 };
 template <Place place>
 void ComputePlace(void* kernel, TF_OpKernelContext* context);

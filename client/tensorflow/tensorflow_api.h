@@ -2,8 +2,8 @@
 // tensorflow/c/kernels.h), looked up at run time.
 //
 // No header of TensorFlow is included and nothing is linked, so that one
-// library serves every TensorFlow from 2.8 on. The functions are those of the
-// TensorFlow that the process has loaded already.
+// library serves every TensorFlow from 2.8 on. Load() finds the functions of
+// the TensorFlow that the process has already loaded.
 //
 // Thread contract: Load() runs once, while the library is loaded; afterwards
 // the table is constant.
@@ -121,7 +121,7 @@ struct TensorFlowApi {
   // null before.
   const void* (*get_xla_ffi_api)();
 
-  // Fills the table. Returns an empty text, or what is missing.
+  // Fills the table. Returns what is missing; empty on success.
   std::string Load();
   bool has_async_kernels() const { return TF_NewAsyncKernelBuilder != nullptr; }
 };

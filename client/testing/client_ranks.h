@@ -1,6 +1,6 @@
-// ClientTest: clients of several ranks as threads of one process, with a real
-// socket and board; so ThreadSanitizer can check them. And what its tests
-// share.
+// ClientTest: runs clients of several ranks as threads of one process, with a
+// real socket and board, so that ThreadSanitizer can check them. Also helpers
+// for its tests.
 //
 // Thread contract: as each class says.
 #ifndef MAYPOLE_CLIENT_TESTING_CLIENT_RANKS_H_
@@ -24,7 +24,7 @@
 
 namespace maypole {
 
-// One thread uses it; what it is given runs on one thread for each rank.
+// One thread uses the fixture; Run() calls its function on one thread per rank.
 class ClientTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -61,7 +61,7 @@ inline Tensor Floats(std::vector<float>& v) {
       DType::kFloat32, {static_cast<int64_t>(v.size())}, v.data(), v.data()};
 }
 
-// What OnDone() has called, on any thread.
+// Records the calls of OnDone()'s callbacks, on any thread.
 class Calls {
  public:
   std::function<void(const Status&)> Add() {

@@ -1,5 +1,5 @@
-// FakeCommunicator: for tests of what CUDA tensors need of a Communicator: it
-// starts no operations, and says of the node's GPUs what the test has set.
+// FakeCommunicator: for tests of what CUDA tensors need from a Communicator. It
+// starts no operations, and reports the node's GPUs as the test has set them.
 //
 // Thread contract: not synchronized; set `use` and `nccl` before other threads
 // call it.

@@ -42,14 +42,14 @@ class FakeExecutor {
   // From now on answers requests with slots of other names.
   void MixNames() { mixes_names_.store(true); }
 
-  // From now on answers GpuMemoryRequests (else ignored) with GPU 3 and, as
-  // text, what the file of the descriptor contains.
+  // From now on answers GpuMemoryRequests (ignored before) with GPU 3 and, as
+  // text, the contents of the descriptor's file.
   void AnswerGpuMemory() { answers_gpu_memory_.store(true); }
 
   // Once a client has joined.
   const Board& board() const { return *board_; }
 
-  // Once this has returned, reads nothing until Hold(false).
+  // Once Hold(true) has returned, it reads nothing until Hold(false).
   void Hold(bool hold) {
     holds_.store(hold);
     std::lock_guard lock(serving_);

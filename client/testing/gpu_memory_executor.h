@@ -1,13 +1,13 @@
 // GpuMemoryExecutor: the executor's side of shared GPU memory, for tests. It is
-// a process (gpu_memory_executor_main.cc, which says what it can be told) with
-// fake GPUs of its own.
+// a process with fake GPUs of its own (gpu_memory_executor_main.cc, which lists
+// its behaviours).
 //
 //   GpuMemoryExecutor executor("good", "devices=1");
 //   executor.OnReply([&](const session::GpuMemoryReply& reply) { ... });
 //   Status s = executor.Send(request, fd);
 //
-// Thread contract: OnReply() before Send(); the handler is called by a thread
-// of its own, until the destructor.
+// Thread contract: OnReply() before Send(); a separate thread calls the
+// handler, until the destructor.
 #ifndef MAYPOLE_CLIENT_TESTING_GPU_MEMORY_EXECUTOR_H_
 #define MAYPOLE_CLIENT_TESTING_GPU_MEMORY_EXECUTOR_H_
 

@@ -19,8 +19,8 @@ namespace maypole {
 
 using Values = std::vector<int32_t>;
 
-// The tensor's values are in `gpu`, until BringToHost() has been asked for them
-// often enough.
+// The tensor's values are in `gpu` until BringToHost() has been called three
+// times.
 class OnGpu : public StagedTensor {
  public:
   explicit OnGpu(Tensor* tensor) : gpu(tensor->input), tensor_(*tensor) {
@@ -74,7 +74,7 @@ inline bool IsReady(const World& w, const Tensor& t) {
          0;
 }
 
-// What the executor does when the GPUs have executed it.
+// Does what the executor does when the GPUs have executed the operation.
 inline void Commit(World& w, const Tensor& t) {
   w.board->slot(t.op->slot).on_gpus.store(Tagged(t.op->generation, 1));
   EXPECT_EQ(w.board->Decide(t.op->slot, t.op->generation, Outcome::kCommitted),

@@ -108,7 +108,7 @@ class Node {
         MakeProcessSet(board->config(), id, std::move(ranks)));
   }
 
-  // Numbers the operation; the slot is allotted when it is used first.
+  // Numbers the operation; allots the slot on first use.
   void Begin(uint32_t r, uint32_t slot, Operation& op) {
     if (op.set == nullptr) op.set = all;
     if (board->slot(slot).identity.load() == 0) {
@@ -121,7 +121,7 @@ class Node {
     ranks[r]->table.waiting[slot] = &op;
   }
 
-  // False if this rank had to place the ticket and could not.
+  // False if this rank had to queue the ticket and could not.
   bool Submit(uint32_t r, uint32_t slot, Submitted& s) {
     Begin(r, slot, *s.op);
     Operation& op = *s.op;

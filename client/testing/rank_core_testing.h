@@ -75,7 +75,7 @@ struct Tensor {
 // The cores of all k ranks, the board and the executor.
 class World {
  public:
-  // Operations need another node, too, which does not come.
+  // Operations also need another node, which never takes part.
   bool negotiated = false;
 
   explicit World(uint32_t k, uint32_t seed = 1) : random(seed), k_(k) {
@@ -126,7 +126,7 @@ class World {
     return cores[r]->Start({&op, 1});
   }
 
-  // Fills in what is missing and starts it.
+  // Fills in what the operation lacks and starts it.
   Status Submit(uint32_t r, Tensor& t) {
     Operation& op = *t.op;
     op.set = cores[r]->FindSet(op.signature.process_set);
@@ -175,7 +175,7 @@ class World {
     return static_cast<uint32_t>(all[0]->answer);
   }
 
-  // The executor asks the rank to give these slots back.
+  // The executor recalls these slots from the rank.
   void Recall(uint32_t r, const std::vector<uint32_t>& slots) {
     auto m = session::Make<session::SlotRecall>();
     m.count = static_cast<uint32_t>(slots.size());
@@ -183,14 +183,14 @@ class World {
     Answer(r, m);
     board->TellOfRecall(r);
   }
-  // Called when all ranks have given the slot back: the next new name gets it.
+  // Call this when all ranks have returned the slot: the next new name gets it.
   void Free(uint32_t slot) {
     std::erase_if(slots_, [&](const auto& s) { return s.second == slot; });
     free_[slot] = board->Free(slot);
   }
 
   std::mt19937 random;
-  // By rank: the slots that it has given back.
+  // The slots that each rank has returned.
   std::vector<std::vector<uint32_t>> returned;
   std::unique_ptr<Board> board;
   std::vector<std::unique_ptr<Shell>> shells;

@@ -239,7 +239,7 @@ class StagingGpuTest : public cuda::fake::FakeTest {
     return free;
   }
   const Gpu& gpu() const { return *gpu_; }
-  // What there is now stays when the test ends.
+  // The segments that exist now stay when the test ends.
   void KeepsSegments() { leaked_ = free_before_ - FreeBytes(); }
 
   std::unique_ptr<GpuMemoryExecutor> executor_;

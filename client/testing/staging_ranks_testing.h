@@ -41,7 +41,7 @@ inline constexpr char kLibrary[] = "tests/gpu/fake_nccl/libnccl.so.2";
 inline constexpr size_t kElements = 20'000;
 inline constexpr uint32_t kCommunicator = 33;
 
-// Answers requests at once, and keeps what the test sends for.
+// Answers requests at once, and keeps the handlers for the test.
 class AnsweringCommunicator : public FakeCommunicator {
  public:
   Status SendGpuMemory(const session::GpuMemoryRequest& request, int) override {
@@ -249,7 +249,7 @@ class StagingRanksTest : public cuda::fake::FakeTest {
     }
     return Status(Code::kDeadlineExceeded, "not enqueued");
   }
-  // What the progress engine does when the run is on the stream.
+  // Does what the progress engine does when the run is on the stream.
   static void Finish(const std::shared_ptr<Operation>& op, RankRun& run) {
     const Status s = AwaitEnqueued(run);
     ASSERT_TRUE(s.ok()) << s.message();

@@ -4,10 +4,10 @@
 // Source: xla/ffi/api/c_api.h (github.com/openxla/xla), a C interface, which
 // the wheels of jaxlib and TensorFlow contain below their include directories.
 // The structs below are the same from version 0.1 (jaxlib 0.4.38, TensorFlow
-// 2.18) to 0.3 (jaxlib 0.10.2): fields were only added behind them. The table
-// of functions is not: functions were inserted without a change of the version.
-// So Python reads the version and the places of the functions from the wheel's
-// header, and SetLayout() gets them.
+// 2.18) to 0.3 (jaxlib 0.10.2): fields were only appended. The table of
+// functions is not: functions were inserted without a change of the version. So
+// Python reads the version and the functions' positions from the wheel's
+// header, and passes them to SetLayout().
 //
 // Thread contract: SetLayout() once, before the other functions, which any
 // thread may call.
@@ -115,7 +115,7 @@ struct CallFrame {
   Future* future;  // out: XLA keeps arguments and results until it is completed
 };
 
-// Where the wheel's header has these functions in Api::functions.
+// The indices of these functions in Api::functions, by the wheel's header.
 struct Layout {
   int32_t major = 0;
   int32_t minor = 0;
@@ -129,11 +129,11 @@ struct Layout {
 
 void SetLayout(const Layout& layout);
 
-// Whether XLA only asks for the version that the handler was made for, which
-// this function answers: that of the wheel's header.
+// True if XLA only asks for which version the handler was made; then this has
+// answered with that of the wheel's header.
 bool AnswersVersion(const CallFrame& frame);
 
-// Makes `handler` known to XLA for custom calls of this name on CPUs. Returns
+// Registers `handler` with XLA for custom calls of this name on CPUs. Returns
 // an error or null.
 Error* RegisterHandler(const Api& api, std::string_view name,
                        Error* (*handler)(CallFrame*));
@@ -141,11 +141,12 @@ Error* RegisterHandler(const Api& api, std::string_view name,
 // `code` is one of gRPC's, as XLA's are. `text` ends with a 0.
 Error* MakeError(const Api& api, int code, const char* text);
 
-// Returns an error, or null and a future that Complete() must get once.
+// Returns an error, or null and a future, which must be passed to Complete()
+// once.
 Error* MakeFuture(const Api& api, Future** future);
 
-// Completes it; `error` is MakeError()'s, or null. XLA may go on with the
-// program in the calling thread before this returns.
+// Completes the future; `error` is from MakeError(), or null. XLA may continue
+// the program on the calling thread before this returns.
 void Complete(const Api& api, Future* future, Error* error);
 
 // The attribute's value; null if there is none of this name and type.

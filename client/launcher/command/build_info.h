@@ -9,8 +9,9 @@
 
 namespace maypole::launcher {
 
-// One line per feature, in the format of horovodrun --check-build. *missing:
-// what HOROVOD_WITH_* wants and is not there, in one line; empty: nothing.
+// One line per feature, in the format of horovodrun --check-build. Sets
+// *missing to one line about what HOROVOD_WITH_* wants and is not there; empty:
+// nothing.
 std::string DescribeBuild(std::string* missing);
 
 }  // namespace maypole::launcher

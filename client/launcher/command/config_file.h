@@ -1,8 +1,8 @@
 // The config file of horovodrun (--config-file), as options of maypolerun.
 //
-// Purpose: turns the YAML text into options, each with the place in the file
-// that errors about its value name. The keys are Horovod's; docs/start.md has
-// the list. A key without a value is as if it was not there.
+// Purpose: turns the YAML text into options, each with its place in the file,
+// which errors about its value name. The keys are Horovod's; docs/start.md has
+// the list. A key without a value is ignored.
 //
 //   params:
 //     fusion_threshold_mb: 32      # {"--fusion-threshold-mb", "32"}

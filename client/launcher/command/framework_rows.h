@@ -1,7 +1,7 @@
 // Which frameworks Maypole supports here, for maypolerun --check-build.
 //
-// Purpose: one row for each framework, with what is not supported and why, from
-// what was found. Pure.
+// Purpose: makes from what was found one row for each framework, which says
+// what is not supported and why. Pure.
 //
 // Thread contract: functions without state.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_COMMAND_FRAMEWORK_ROWS_H_
@@ -16,12 +16,12 @@ namespace maypole::launcher {
 
 struct Frameworks {
   std::string python;  // its path; empty: there is none on PATH
-  // Of those that are installed, by the name of the module ("torch", "jaxlib"):
-  // the version, or "?" if nothing says it.
+  // The versions of installed frameworks, by module name ("torch", "jaxlib");
+  // "?" if the version is unknown.
   std::map<std::string, std::string> versions;
-  std::string keras_backend;  // that Keras 3 would use
-  // Frameworks whose library (libmaypole_NAME.so) is there, and where it should
-  // be.
+  std::string keras_backend;  // the one that Keras 3 would use
+  // Frameworks whose library (libmaypole_NAME.so) is there, and where the
+  // libraries should be.
   std::set<std::string> libraries;
   std::string library_directory;
 };

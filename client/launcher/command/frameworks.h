@@ -1,8 +1,8 @@
 // Which frameworks the ranks' python3 has.
 //
-// Purpose: for maypolerun --check-build. Nothing is compiled against them, so
-// what counts is what python3 finds when the job runs, and which of our
-// libraries for them are there.
+// Purpose: for maypolerun --check-build. This program is not compiled against
+// them, so what counts is what python3 finds when the job runs, and which of
+// our libraries for them are there.
 //
 // Thread contract: a function; it runs python3, which imports none of them.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_COMMAND_FRAMEWORKS_H_

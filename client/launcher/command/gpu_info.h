@@ -1,9 +1,8 @@
 // What maypolerun --check-build prints about the GPUs of this machine.
 //
 // Purpose: FindGpuFacts() asks the driver, the environment, the dynamic linker,
-// and the python3 on PATH; DescribeGpus() writes what they say, and what
-// follows from it about where operations on CUDA tensors can run
-// (client/gpu/gpu_site.h).
+// and the python3 on PATH; DescribeGpus() writes the answers, and where
+// operations on CUDA tensors can therefore run (client/gpu/gpu_site.h).
 //
 // Thread contract: functions. FindGpuFacts() blocks for up to 10 s, loads the
 // driver and NCCL into this process, and makes no CUDA context.
@@ -26,7 +25,7 @@ struct NcclFacts {
 
 struct GpuFacts {
   Status driver;
-  std::string cuda_version;       // that the driver supports: "12.8"
+  std::string cuda_version;       // supported by the driver: "12.8"
   std::string driver_version;     // "570.86.10"; empty: unknown
   std::vector<std::string> gpus;  // "NVIDIA H200, GPU-..."
   // The architectures for which this build has kernels (common/gpu/kernels):
@@ -39,7 +38,7 @@ struct GpuFacts {
   NcclFacts pythons;  // of python3's package nvidia-nccl
 };
 
-// Whose NCCL executors of this user's agent use, as docs/gpu.md says; empty:
+// Names the NCCL that executors of this user's agent use (docs/gpu.md); empty:
 // there is none.
 std::string UsableNccl(const GpuFacts& facts);
 

@@ -1,10 +1,10 @@
-// The options that maypolerun has because horovodrun has them.
+// The options that maypolerun takes over from horovodrun.
 //
-// Purpose: a command line of horovodrun works. Options that mean something here
-// are translated; those of parts that Maypole does not have (MPI, a cycle, a
-// response cache) are accepted, are not in --help, and a note says why they
-// have no effect, unless they ask for what is so anyway. docs/horovod-compat.md
-// has the list.
+// Purpose: command lines of horovodrun work. Options that mean something here
+// are translated. Options of parts that Maypole does not have (MPI, a cycle, a
+// response cache) are accepted but not in --help, and a note says why they have
+// no effect, unless they ask for what Maypole does anyway.
+// docs/horovod-compat.md has the list.
 //
 // Thread contract: functions and values; not synchronized.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_COMMAND_HOROVOD_OPTIONS_H_
@@ -35,7 +35,7 @@ struct HorovodGiven {
   bool timeline_mark_cycles = false;
   std::optional<bool> hide_time;  // in the daemons' log lines
   std::string thread_affinity;
-  // The options without effect that were given, by the reason.
+  // The given options that have no effect, by the reason.
   std::map<std::string, std::vector<std::string>> without_effect;
 };
 
@@ -43,7 +43,8 @@ void DefineHorovod(HorovodGiven* given, CommandLine* line);
 // Finds the directory of Maypole's package `horovod`, if it is wanted.
 Status FindShim(const Surroundings& around, const HorovodGiven& given,
                 LauncherOptions* o);
-// What `given` leaves open may be in the environment.
+// Applies `given`; what it leaves open is taken from the environment, if set
+// there.
 Status ApplyHorovod(const Surroundings& around, const HorovodGiven& given,
                     LauncherOptions* o);
 

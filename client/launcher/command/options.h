@@ -45,10 +45,10 @@ struct ElasticOptions {
 };
 
 struct LauncherOptions {
-  int ranks = 0;  // elastic: of the first start
+  int ranks = 0;  // elastic: for the first start
   int nodes = 1;
   std::vector<Host> hosts;    // by node; empty: all ranks run on this machine
-  std::string job_name;       // empty: the job's id is a random number only
+  std::string job_name;       // empty: the job's id is only a random number
   std::string coordinator;    // HOST:PORT; empty: start one for this job
   std::string secret_file;    // of that coordinator; empty: it needs no secret
   int start_timeout_s = 120;  // from the option or the environment

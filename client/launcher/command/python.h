@@ -11,8 +11,8 @@ namespace maypole::launcher {
 
 inline constexpr std::chrono::seconds kPythonTimeout{8};
 
-// What python3 prints that runs this code. Empty if there is none on PATH, it
-// fails, takes too long, or prints more than 4 KiB.
+// Runs this code in python3 and returns what it prints. Empty if there is no
+// python3 on PATH, or it fails, takes too long, or prints more than 4 KiB.
 std::string OutputOfPython(const std::string& code);
 
 }  // namespace maypole::launcher

@@ -1,12 +1,12 @@
-// ElasticDriver: decides on which hosts the processes of a job run, when one
-// that has ended is started again, and when the job ends.
+// ElasticDriver: decides on which hosts a job's processes run, when one that
+// has ended is restarted, and when the job ends.
 //
-// Purpose: hosts come (from the list of the command line, or a discovery
-// script), fail and go. Pure: events in, actions out. Which processes are in
-// the job's epoch, and with which ranks, is the coordinator's decision
-// (coordinator/core/membership/elastic.h). maypole.ray and maypole.spark decide
-// by it, too (client/elastic_driver.h): a host is a Ray node there, or a Spark
-// task.
+// Purpose: hosts come (from the command line's list or a discovery script),
+// fail and go. Pure: events in, actions out. The coordinator decides which
+// processes are in the job's epoch, and with which ranks
+// (coordinator/core/membership/elastic.h). maypole.ray and maypole.spark also
+// use this class (client/elastic_driver.h); there a host is a Ray node or a
+// Spark task.
 //
 //   host       entered when                          left when
 //   kWanted    it is listed, or has no node          its node is started
@@ -14,43 +14,42 @@
 //   kReady     processes may run there               it fails, or is not listed
 //   kCooling   its node or a process has failed;     the cool-down is over
 //              nothing starts there
-//   kLeaving   it is not listed any more             its processes have ended
+//   kLeaving   it is no longer listed                its processes have ended
 //
-// Processes of hosts that are not listed any more, or with fewer slots, get
-// SIGTERM, at which they leave at their next commit, and SIGKILL after
-// kLeaveGrace.
+// When a host is delisted or loses slots, the processes concerned get SIGTERM,
+// whereupon they leave at their next commit, and SIGKILL after kLeaveGrace.
 //
-// Cool-down: the first failure costs the shortest one, each further one twice
-// as much, up to the longest. What fails while the host cools down counts as
-// one failure with the first: processes often end together. A host that has
-// been well for kForgetAfter starts from the shortest again. So a host that
-// flaps is put aside, also if it is not listed in between, and none for ever.
+// Cool-down: the first failure costs the shortest one, each further failure
+// twice as much, up to the longest. Failures while the host cools down count as
+// one with the first: processes often end together. After kForgetAfter without
+// a failure a host starts from the shortest again. The cool-down survives
+// delisting; no host is banned permanently.
 //
-// Changes, which reset_limit counts: a failure of a process or a node; another
-// list of hosts. That a host is not listed any more whose node was lost is
-// none: its loss was.
+// reset_limit counts changes: a failure of a process or a node, and a change of
+// the list of hosts. Delisting a host whose node was lost is no further change:
+// its loss was one.
 //
 // The job ends
-//   well    when a process has ended with code 0 and all others have, too. (A
+//   well    when a process has ended with code 0 and all others have too. (A
 //           process that was asked to leave, by us or by others, has not ended
 //           with code 0 but with that of SIGTERM.)
 //           kFinishGrace after the first one, those that still run get SIGTERM
-//           once: they may wait for an epoch that nobody starts any more. Those
-//           that have finished training ignore it (maypole/common/elastic.py)
+//           once: they may wait for an epoch that will never start. Those that
+//           have finished training ignore it (maypole/common/elastic.py)
 //   badly   when fewer than min_size processes could run for `patience`; when
 //           there were more than reset_limit changes; when each host has failed
 //           kHopeless times in a row within kShortLife and not by SIGKILL or
-//           SIGTERM; when a process fails that has trained to the end, because
-//           nobody begins the training again; when the caller says so
-//           (OnJobLost)
-// How a process ends that was asked to leave has no consequences, except that
-// the training is over if it has trained to the end.
+//           SIGTERM; when a process fails after it or another one has trained
+//           to the end, because the training does not start again; when the
+//           caller says so (OnJobLost)
+// The end of a process that was asked to leave has no consequences, except that
+// the training is over if the process has trained to the end.
 //
-// A fixed job (Settings::fixed) is one where min = max and nobody is replaced:
-// when the nodes of all hosts are ready, all processes are started, in the
-// order of hosts and slots, so that a process has the number of its rank. The
-// loss of a node before that ends the job badly. Afterwards the driver decides
-// nothing: the caller knows what the end of a process means.
+// A fixed job (Settings::fixed) has min = max, and no process is replaced: when
+// the nodes of all hosts are ready, all processes are started, in the order of
+// hosts and slots, so that a process's number is its rank. The loss of a node
+// before that ends the job badly. Afterwards the driver decides nothing: the
+// caller knows what the end of a process means.
 //
 // Thread contract: a value; not synchronized. Times are the caller's.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_ELASTIC_ELASTIC_DRIVER_H_
@@ -92,7 +91,7 @@ class ElasticDriver {
     std::chrono::milliseconds shortest_cooldown{1000};
     std::chrono::milliseconds longest_cooldown{60'000};
     bool fixed = false;  // needs only first_size and max_size, which are equal
-    // How the user knows them.
+    // The names by which the user knows these limits.
     std::string reset_limit_name = "--reset-limit";
     std::string patience_name = "--elastic-timeout";
   };
@@ -117,7 +116,7 @@ class ElasticDriver {
   struct Tell {
     std::string line;
   };
-  // All processes must end now. After it there are no other actions.
+  // All processes must end now. No other action follows.
   struct EndBadly {
     std::string why;
   };
@@ -127,25 +126,25 @@ class ElasticDriver {
 
   explicit ElasticDriver(const Settings& settings) : settings_(settings) {}
 
-  // The hosts that may be used, in the order of preference.
+  // The hosts that may be used, in order of preference.
   Actions OnHosts(const std::vector<HostSlots>& hosts, Time now);
   Actions OnNodeReady(int node, Time now);
   // The node is lost; its processes count as ended.
   Actions OnNodeLost(int node, const std::string& why, Time now);
-  // *failed: whether its end makes the whole job fail. `how` completes
-  // "process 3 (host a) ".
+  // Sets *failed if its end makes the whole job fail. `how` completes "process
+  // 3 (host a) ".
   Actions OnProcessEnd(int process, const Exit& exit, const std::string& how,
                        Time now, bool* failed);
   Actions OnProcessEnd(int process, const Exit& exit, Time now, bool* failed) {
     return OnProcessEnd(process, exit, Describe(exit), now, failed);
   }
-  // Something is lost without which no process can go on.
+  // Something is lost without which no process can continue.
   Actions OnJobLost(const std::string& why);
   Actions OnTime(Time now);
   std::optional<Time> deadline() const;
 
-  // Whether some process has ended that had trained to the end: then no process
-  // is started any more.
+  // Whether a process that had trained to the end has ended; from then on no
+  // process is started.
   bool finishing() const { return finished_at_.has_value(); }
   // Whether all processes of a fixed job were started.
   bool filled() const { return settings_.fixed && begun_; }
@@ -160,8 +159,8 @@ class ElasticDriver {
     State state = State::kWanted;
     int node = -1;  // while it has one
     bool listed = true;
-    int failures = 0;        // one after the other
-    int short_failures = 0;  // the last so many were soon after a start
+    int failures = 0;        // consecutive
+    int short_failures = 0;  // consecutive, soon after a start
     Time started{};          // the last process, or the node
     std::optional<Time> failed_at;
     Time cool_until{};
@@ -202,7 +201,7 @@ class ElasticDriver {
   int last_process_ = -1;
   int changes_ = 0;
   bool begun_ = false;               // the first processes were started
-  std::optional<Time> finished_at_;  // when the first process ended so
+  std::optional<Time> finished_at_;  // when the first finished process ended
   bool finish_requested_ = false;
   bool over_ = false;
   std::optional<Time> too_few_since_;

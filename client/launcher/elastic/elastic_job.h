@@ -1,20 +1,20 @@
-// ElasticJob: the hosts and processes of a job, elastic or fixed, as maypolerun
-// runs them.
+// ElasticJob: runs the hosts and processes of a job, elastic or fixed, for
+// maypolerun.
 //
-// Purpose: carries out what ElasticDriver decides: starts and stops nodes
-// (ElasticNode) and processes on them, and reports to it what becomes of them.
-// Pure: JobLauncher has the nodes, the coordinator, the output and the signals.
+// Purpose: carries out ElasticDriver's decisions: starts and stops nodes
+// (ElasticNode) and processes on them, and reports events about them to the
+// driver. Pure: JobLauncher has the nodes, the coordinator, the output and the
+// signals.
 //
 //   JobLauncher --- events ---> ElasticJob ---> ElasticDriver
 //        ^                          |  <--- actions ---'
 //        `------- Launcher ---------'
 //
-// Processes are known by their numbers, which need not follow one another: a
-// process whose node is lost before it could start has a number, and is never
-// added.
+// Processes are known by their numbers, which may have gaps: a process whose
+// node is lost before it could start has a number but is never added.
 //
-// Thread contract: not synchronized. Actions are carried out in Continue()
-// only, which is not called by an event.
+// Thread contract: not synchronized. Only Continue() carries out actions; no
+// event may call it.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_ELASTIC_ELASTIC_JOB_H_
 #define MAYPOLE_CLIENT_LAUNCHER_ELASTIC_ELASTIC_JOB_H_
 
@@ -35,29 +35,29 @@
 
 namespace maypole::launcher {
 
-// A node of a job, of this machine or of another. Its loss is an event
+// A node of a job, on this machine or another. Its loss is an event
 // (ElasticJob::OnNodeLost).
 class ElasticNode {
  public:
   virtual ~ElasticNode() = default;
 
-  // Continues its start; true: processes may be started there.
+  // Continues its start; returns true once processes may be started there.
   virtual bool Ready() = 0;
-  // How a node that is not ready stands: "not ready".
+  // The state of a node that is not ready, for messages: "not ready".
   virtual std::string Standing() const = 0;
-  // Its start takes too long: reports its loss, for this reason.
+  // Its start takes too long: reports its loss with this reason.
   virtual void GiveUp(const std::string& why) = 0;
   virtual Status StartProcess(int process, int slot) = 0;
   virtual void SignalProcess(int process, int signal) = 0;
-  // Nothing of it is needed any more.
+  // The node is no longer needed.
   virtual void Stop() = 0;
 };
 
 class ElasticJob {
  public:
-  // What it needs of its JobLauncher.
+  // What ElasticJob needs from its JobLauncher.
   struct Launcher {
-    // Its loss may be reported before this returns.
+    // The node's loss may be reported before this returns.
     std::function<std::shared_ptr<ElasticNode>(int node, const Host&)>
         start_node;
     std::chrono::seconds start_limit{0};  // until a node is ready
@@ -74,14 +74,15 @@ class ElasticJob {
   void OnNodeLost(int number, const std::string& why);
   // Returns whether its end makes the job fail.
   bool OnProcessEnd(int process, const Exit& exit, Time now);
-  // Something is lost without which no process can go on.
+  // Something is lost without which no process can continue.
   void OnJobLost(const std::string& why) { Take(driver_.OnJobLost(why)); }
   void Continue(Time now);
   std::optional<Time> deadline() const;
-  // The job ends: whatever happens now has no consequences.
+  // The job ends: later events have no consequences.
   void Stop() { stopped_ = true; }
-  // Nothing is started any more: some process has ended well, or the job has
-  // failed, or was stopped. Or it is a fixed job whose processes were started.
+  // True if nothing more is started: a process has trained to the end, the job
+  // has failed or was stopped, or it is a fixed job whose processes were
+  // started.
   bool ending() const {
     return stopped_ || finishing() || over() || driver_.filled();
   }
@@ -95,7 +96,7 @@ class ElasticJob {
     bool ready = false;
     Time ready_by{};
     std::set<int> processes;
-    std::string lost;  // why; empty: it is not
+    std::string lost;  // why; empty: it is not lost
   };
 
   void CheckNodes(Time now);
@@ -112,7 +113,7 @@ class ElasticJob {
   const Launcher launcher_;
   ElasticDriver driver_;
   std::map<std::string, Host> hosts_;
-  std::map<int, Node> nodes_;  // that live
+  std::map<int, Node> nodes_;   // that live
   std::map<int, int> node_of_;  // of processes that live
   std::deque<ElasticDriver::Action> actions_;
   bool stopped_ = false;

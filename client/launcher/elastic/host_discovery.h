@@ -4,11 +4,11 @@
 // Purpose: runs the program every kDiscoveryInterval, at most for
 // kDiscoveryLimit, and reads the hosts that it prints: "HOST" or "HOST:SLOTS".
 // If it fails or prints something else, the hosts stay as they were, and one
-// line says so, again only after it has worked. Which names mean this machine is
-// asked once for each, on a thread of its own: the name service may be slow. The
-// hosts stay as they were until it has answered.
+// line says so; the next such line comes only after a success. A separate
+// thread finds out, once for each name, whether it means this machine: the name
+// service may be slow. Until it has answered, the hosts stay as they were.
 //
-// Thread contract: not synchronized; all work but is_here is done in an
+// Thread contract: not synchronized; all work except is_here is done in an
 // OutputLoop.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_ELASTIC_HOST_DISCOVERY_H_
 #define MAYPOLE_CLIENT_LAUNCHER_ELASTIC_HOST_DISCOVERY_H_
@@ -32,13 +32,13 @@ namespace maypole::launcher {
 
 inline constexpr std::chrono::seconds kDiscoveryInterval{1};
 inline constexpr std::chrono::seconds kDiscoveryLimit{30};
-// How often it looks whether the name service has answered.
+// How often it checks whether the name service has answered.
 inline constexpr std::chrono::milliseconds kNamesInterval{50};
 inline constexpr size_t kMaxDiscoveryBytes = 1 << 20;  // of its output
 
-// What runs for --host-discovery-script: a program by its path or name or, if
-// there is none of that name, a command of the shell, "./hosts.sh --zone a".
-// *arguments begins with the program's name. An error if there is neither.
+// Finds what to run for --host-discovery-script: a program by its path or name
+// or, if there is none of that name, a shell command such as "./hosts.sh --zone
+// a". *arguments begins with the program's name. An error if there is neither.
 Status FindDiscovery(const std::string& script, std::string* program,
                      std::vector<std::string>* arguments);
 

@@ -39,20 +39,20 @@ Status ParseHosts(std::string_view text, const IsHere& is_here,
 Status ParseHostFile(const std::string& path, std::string_view text,
                      const IsHere& is_here, std::vector<Host>* out);
 
-// As ParseHostFile(), of any text, which may list no host. where: used in
+// As ParseHostFile(), for any text; it may list no host. where: used in
 // messages only.
 Status ParseHostLines(const std::string& where, std::string_view text,
                       int default_slots, const IsHere& is_here,
                       std::vector<Host>* out);
 
-// Whether no host has more slots than a node may have ranks.
+// An error if a host has more slots than a node may have ranks.
 Status CheckSlots(const std::vector<Host>& hosts);
 
 // The sum of all slots, at most kMaxRanks.
 int SlotsOf(const std::vector<Host>& hosts);
 
-// Assigns ranks to hosts in their order, filling each host before the next.
-// Requires ranks <= SlotsOf(*hosts). Removes hosts that get no rank.
+// Assigns ranks to hosts in order, filling each host before the next. Requires
+// ranks <= SlotsOf(*hosts). Removes hosts that get no rank.
 void FillHosts(int ranks, std::vector<Host>* hosts);
 
 // The host name without "user@".

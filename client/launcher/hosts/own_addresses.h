@@ -1,5 +1,5 @@
-// The addresses of this machine, and which address of the coordinator it can
-// reach.
+// The addresses of this machine, and the address at which it can reach the
+// coordinator.
 //
 // Thread contract: functions; they query the system and the name service.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_HOSTS_OWN_ADDRESSES_H_
@@ -29,7 +29,7 @@ bool IsThisMachine(const std::string& name);
 Status AddressOfInterface(const std::vector<std::string>& interfaces,
                           std::string* address);
 
-// The address that a machine without any network gives to other nodes, which
+// The address that a machine without any network gives to other nodes; these
 // then all run on the same machine.
 inline constexpr char kLoopbackAddress[] = "127.0.0.1";
 

@@ -22,13 +22,13 @@ std::vector<int> SpreadEvenly(int ranks, int nodes);
 
 std::string NodeName(int node);
 
-// What the environment of a rank needs besides its node's description
-// (NodeJob): what is known on its machine only.
+// What the environment of a rank needs besides its node's description (NodeJob)
+// and is known only on its machine.
 struct RankSurroundings {
   int usable_cores = 1;
   int ranks_here = 1;  // on this machine, over all nodes that run here
-  // As in CUDA_VISIBLE_DEVICES; each rank is bound to one. Empty: ranks see
-  // what they would see without us.
+  // As in CUDA_VISIBLE_DEVICES; each rank is bound to one. Empty: ranks see the
+  // GPUs that they would see without us.
   std::vector<std::string> gpus;
   std::string agent;  // socket of the node's agent; empty: a job of one rank
                       // without an agent
@@ -48,13 +48,14 @@ using IsSet = std::function<bool(const std::string& name)>;
 // random: at least 16 random digits.
 std::string JobId(const std::string& name, const std::string& random);
 
-// Of a process of an elastic job: common/finished_file.h.
+// The file by which a process of an elastic job reports that it has trained to
+// the end (common/finished_file.h).
 std::string FinishedFile(const std::string& directory, int process);
 
-// The variables to set for one rank or, in an elastic job, process. local: its
-// number on its node, or the slot there. is_set says whether the user has set a
-// variable: PYTHONUNBUFFERED, OMP_NUM_THREADS, MASTER_ADDR and MASTER_PORT then
-// keep the user's value.
+// The variables to set for one rank or, in an elastic job, one process. local:
+// its number on its node or, in an elastic job, its slot there. is_set says
+// whether the user has set a variable: PYTHONUNBUFFERED, OMP_NUM_THREADS,
+// MASTER_ADDR and MASTER_PORT then keep the user's value.
 Variables RankVariables(const NodeJob& job, const RankSurroundings& around,
                         int rank, int local, const IsSet& is_set);
 

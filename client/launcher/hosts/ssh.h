@@ -31,9 +31,8 @@ std::vector<std::string> SshArguments(const std::string& host,
 // Quotes the text as one word of a shell command.
 std::string ShellWord(std::string_view text);
 
-// Whether ranks on other hosts get this environment variable. They get all
-// variables except those that describe this machine, this session or another
-// job.
+// Whether ranks on other hosts get this environment variable: all except those
+// that describe this machine, this session or another job.
 bool Travels(std::string_view name);
 
 // What is known about an ssh process that has ended.

@@ -2,7 +2,8 @@
 //
 // Purpose: usually all ranks end at about the same time, and no message is
 // needed. If others keep running long after a rank has left, they may be
-// waiting for it: then one line says which ranks left and which still run.
+// waiting for it; then one line names the ranks that left and those that still
+// run.
 //
 //   running: 0,2,3   left: 1 at t   ->   at t + kLeaverPatience
 //   "rank 1 exited with code 0; waiting for ranks 0,2,3"
@@ -28,7 +29,7 @@ class EarlyLeavers {
 
   // A rank has ended. well: its exit code was 0.
   void OnRankExit(int rank, bool well, Time now);
-  // The job ends for another reason: no line is due any more.
+  // The job ends for another reason: no more lines are due.
   void Stop() { due_ = std::nullopt; }
 
   std::optional<Time> deadline() const { return due_; }

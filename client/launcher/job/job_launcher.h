@@ -2,11 +2,11 @@
 // of its last process.
 //
 // Purpose: connects the parts of a job. ElasticJob decides what is started
-// where (a job that is not elastic is one whose processes are not replaced),
-// Supervision when ranks are stopped; JobNodes and JobOutput carry it out. It
-// runs in the supervisor process, the child of the guard (guard.h), which
-// forwards the signals that maypolerun gets, and removes the private directory
-// at the end.
+// where (the processes of a job that is not elastic are not replaced),
+// Supervision when ranks are stopped; JobNodes and JobOutput carry it out.
+// JobLauncher runs in the supervisor process, the child of the guard (guard.h),
+// which forwards the signals that maypolerun gets, and removes the private
+// directory at the end.
 //
 //   signals, events of nodes ---> JobLauncher ---> ElasticJob, Supervision
 //                                      |  <--- what to do ---'
@@ -65,7 +65,7 @@ class JobLauncher : private NodeListener {
   Status BeginRanks();
   void OnJoined(int rank);
   void OnOutput(const RankOutput& output);
-  // failed: this is an end of the job, too.
+  // failed: this also ends the job.
   void EndRank(int rank, Exit exit, bool failed);
   Status WaitFor(const std::function<bool()>& done, Time deadline);
   void OnSignal(const signalfd_siginfo& info);
@@ -88,7 +88,7 @@ class JobLauncher : private NodeListener {
   Supervision supervision_;
   EarlyLeavers leavers_;
   StartProgress progress_;
-  bool awaits_ranks_ = false;  // ranks were started that have not called init()
+  bool awaits_ranks_ = false;  // started ranks have not called init()
   std::optional<ElasticJob> job_;
   std::optional<HostDiscovery> discovery_;  // of job_
   bool handles_signals_ = false;

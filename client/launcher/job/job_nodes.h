@@ -3,7 +3,7 @@
 //
 // Purpose: describes the job for each node (NodeJob), starts the coordinator
 // and the nodes that ElasticJob asks for, and passes on what concerns all of
-// them: signals, haste, the end. A NodeSupervisor runs the nodes on this
+// them: signals, Hurry(), the end. A NodeSupervisor runs the nodes on this
 // machine; for each other host, a RemoteNode talks to a NodeSupervisor there.
 // Both report to the same NodeListener.
 //
@@ -57,7 +57,7 @@ class JobNodes {
     std::string remote_program;  // path of maypolerun on other hosts
     pid_t terminal_group = 0;
     JobOutput* output;
-    // Our child processes that it has not started and must not end.
+    // Our child processes that JobNodes has not started and must not end.
     std::function<std::set<pid_t>()> others;
     NodeListener* listener;
   };
@@ -68,14 +68,14 @@ class JobNodes {
   Status Prepare(NodeSupervisor::OnSignal on_signal) {
     return here_.Prepare(std::move(on_signal));
   }
-  // Starts it, or reads the secret of the one that the job uses.
+  // Starts the coordinator, or reads the secret of the one that the job uses.
   Status StartCoordinator();
   bool coordinator_ready() const { return here_.core().all_ready(); }
   bool coordinator_lost() const { return here_.CoordinatorIsLost(); }
-  // on_lost: may be called before this returns, once.
+  // on_lost: called at most once, possibly before this returns.
   std::shared_ptr<ElasticNode> StartNode(int node, const Host& host,
                                          OnLost on_lost);
-  // What is awaited at the start: daemons and hosts, for a message.
+  // The daemons and hosts that are awaited at the start, for a message.
   std::vector<std::string> NotReady() const;
   // The lines for --verbose, once all nodes are ready.
   std::vector<std::string> Summary() const;
@@ -88,8 +88,7 @@ class JobNodes {
 
   std::optional<Time> deadline() const;
   void OnTime(Time now);
-  // Begins the end. Returns those processes of the ranks that SIGKILL has not
-  // ended.
+  // Begins the end. Returns the ranks' processes that SIGKILL has not ended.
   std::vector<pid_t> End();
   bool ended(Time now) const;
   // Kills what has not ended in time.
@@ -124,7 +123,8 @@ class JobNodes {
   std::string secret_;       // in that file, for other hosts
   std::vector<std::shared_ptr<RemoteNode>> remotes_;  // until ssh has ended
   int streams_ = 0;  // of ssh's stderr, that were used
-  // When hosts that were asked to kill their ranks must have reported the end.
+  // By when hosts that were asked to kill their ranks must have reported the
+  // end.
   std::optional<Time> answer_by_;
   std::optional<Time> end_began_;
 };

@@ -1,10 +1,10 @@
-// JobOutput: what a job writes: lines of ranks and daemons, maypolerun's own
-// lines, and the files of --output-filename.
+// JobOutput: writes a job's output: lines of ranks and daemons, maypolerun's
+// own lines, and the files of --output-filename.
 //
 // Purpose: owns an OutputStream for each rank and daemon, and the two
-// descriptors that they end in. If both are one file or terminal, everything
-// goes through one Sink, so lines keep their order. Losses of output are
-// reported once, where they can still be seen.
+// descriptors to which they are written. If both are one file or terminal,
+// everything goes through one Sink, so lines keep their order. Losses of output
+// are reported once, where they can still be seen.
 //
 //   JobOutput output(&loop, options);
 //   Status s = output.Open();
@@ -51,7 +51,7 @@ class JobOutput {
   // The rank has ended: shows its unfinished lines, and returns what its last
   // lines say about its end.
   Clues EndRank(int rank);
-  // Closes its files and drops its lines. A job may have any number of
+  // Closes its files and drops its lines, because a job may have any number of
   // processes, one after the other.
   void RemoveRank(int rank) { ranks_.erase(rank); }
   // Prints the rank's last lines, unless they are the last lines on the screen.
@@ -60,17 +60,17 @@ class JobOutput {
   void TakeLog(const std::string& daemon, std::string_view bytes);
   // A line of maypolerun itself.
   void Print(const std::string& line);
-  // A line that says how far the start is; on a terminal, the next one
-  // overwrites it.
+  // A line about the start's progress; on a terminal, the next one overwrites
+  // it.
   void PrintProgress(const std::optional<LinePiece>& line);
 
   std::optional<Time> deadline();
   void OnTime(Time now);
   void Flush() { OnTime(Time::max()); }
-  // Writes without blocking; true: everything is written, or lost.
+  // Writes without blocking; returns true when everything is written or lost.
   bool WriteRest();
-  // The files that end early, if there are several: their first line is printed
-  // when it happens.
+  // Reports how many output files could not be written, if there are several;
+  // the first one was reported when it happened.
   void ReportLostFiles();
   // Some line could not be written to standard output or error.
   bool lost() const { return !out_.lost().empty() || !err_.lost().empty(); }

@@ -31,14 +31,14 @@ class RankTable {
     std::string host;  // its name; empty: the node is one of several here
   };
 
-  // noun: "rank", or what else the numbers are of.
+  // noun: what the numbers count: "rank", or another word.
   explicit RankTable(std::string noun) : noun_(std::move(noun)) {}
 
   void Add(int rank, Place place) {
     ranks_[rank] = {.place = std::move(place)};
   }
   void OnStart(int rank, pid_t pid) { ranks_.at(rank).pid = pid; }
-  // False: its end was known.
+  // Returns false if its end was known.
   bool OnEnd(int rank) { return std::exchange(ranks_.at(rank).alive, false); }
   // It has called init(). Returns whether it had not before.
   bool OnJoin(int rank) { return !std::exchange(ranks_.at(rank).joined, true); }
@@ -50,8 +50,8 @@ class RankTable {
   // "12 of 16 ranks have called init(); waiting for h3 (ranks 12-15)"
   std::string DescribeAwaited() const;
   // How the job failed: "rank 3 (...) exited with code 1; ...", with the other
-  // ranks that may have caused it. daemon_lost: that has been named as the
-  // likely cause of errors from Maypole.
+  // ranks that may have caused it. daemon_lost: a lost daemon has been named as
+  // the likely cause of errors from Maypole.
   std::string DescribeFailure(const Supervision& supervision,
                               const EarlyLeavers& leavers,
                               bool daemon_lost) const;

@@ -1,7 +1,8 @@
-// StartProgress: the line that says who is awaited while a job starts.
+// StartProgress: the line that names the ranks or hosts that are awaited while
+// a job starts.
 //
-// Purpose: small jobs start without a word. If a start takes longer than
-// kStartPatience, a line says how far it is, and what is missing:
+// Purpose: small jobs start silently. If a start takes longer than
+// kStartPatience, a line says how far it is and what is missing:
 //   "12 of 16 ranks have called init(); waiting for node3 (ranks 12-15)"
 // On a terminal the line is rewritten in place; elsewhere it comes again only
 // when it has changed, at most every kStartRepeat.
@@ -33,7 +34,8 @@ std::string FirstOf(const std::vector<std::string>& names);
 
 class StartProgress {
  public:
-  // width: of the terminal on which the line is rewritten; 0: it is none.
+  // width: of the terminal on which the line is rewritten; 0: there is no
+  // terminal.
   explicit StartProgress(size_t width) : width_(width) {}
 
   // The wait begins, unless it has begun already.
@@ -41,8 +43,8 @@ class StartProgress {
   // When Take() must be called next.
   std::optional<Time> deadline() const { return due_; }
   bool due(Time now) const { return due_ && now >= *due_; }
-  // Call it when a line is due, with its text. Returns what to write: with
-  // LineEnd::kReturn on a terminal.
+  // Call it when a line is due, with its text. Returns what to write; on a
+  // terminal it ends with LineEnd::kReturn.
   std::optional<LinePiece> Take(const std::string& text, Time now);
   // The wait is over. If lines were written and the text is not empty, returns
   // the last one.

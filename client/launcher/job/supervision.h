@@ -16,18 +16,18 @@
 // send several; any other second signal kills the ranks.
 //
 // kGrace exists because the other ranks get an error from Maypole that names
-// the lost rank, and usually end because of it. A lost daemon is not an event
+// the lost rank, and usually end by themselves. A lost daemon is not an event
 // here: ranks that need it get an error, and a job can continue without its
 // agents.
 //
-// Which rank failed first. When one rank fails, others follow within
+// Which rank failed first? When one rank fails, others follow within
 // milliseconds, and the first to fail need not be the first to end. Rules:
 //   1. A rank that ended with an error from Maypole is not the cause if another
 //      rank failed without one.
 //   2. A rank that ends because of an exception prints its traceback before it
 //      tells the others that it leaves. Its time of failure is the traceback's.
 //   3. The connections of a rank that a signal killed close before we see its
-//      end. Its time of failure is kSignalSlack before its end (not so for
+//      end. Its time of failure is kSignalSlack before its end (except for
 //      SIGABRT, with which an exception may end a process).
 //   4. For all others it is the time of their end.
 // The cause is the failure with the earliest time. Ranks that ended because we
@@ -55,7 +55,7 @@ inline constexpr std::chrono::milliseconds kFailureGrace{5000};
 inline constexpr std::chrono::milliseconds kTermGrace{2000};
 inline constexpr std::chrono::milliseconds kInterruptGrace{1500};
 inline constexpr std::chrono::seconds kStopTimeout{30};  // --stop-timeout
-// A second Ctrl-C that comes later than this after the first kills all ranks.
+// A second Ctrl-C kills all ranks if it comes later than this after the first.
 inline constexpr std::chrono::milliseconds kImpatience{300};
 // A traceback that is older than this when its rank ends is not the reason.
 inline constexpr std::chrono::milliseconds kTracebackAge{10000};
@@ -78,7 +78,7 @@ struct Exit {
   bool by_sigterm() const { return code() == 128 + SIGTERM; }
 };
 
-// Of a process that could not be started; as shells have it.
+// For a process that could not be started; the exit code of shells.
 inline constexpr Exit kNotStarted{.value = 127};
 
 // "exited with code 3", "was killed by signal 9 (Killed)".
@@ -111,7 +111,7 @@ class Supervision {
 
   // One more rank runs, of an elastic job.
   void OnRankStart() { ++alive_; }
-  // One less, and its end has no consequences.
+  // One rank fewer, whose end has no consequences.
   void OnRankReplaced() { --alive_; }
 
   // Each event returns the signal to send to all ranks that are alive; 0: none.
@@ -119,14 +119,14 @@ class Supervision {
   int OnSignal(int signal, Time now);
   int OnLauncherLost();  // maypolerun's guard was killed: no grace
   int OnTime(Time now);
-  // The job has failed for another reason than a rank's end.
+  // The job has failed for a reason other than a rank's end.
   int OnJobFailed(Time now);
 
   std::optional<Time> deadline() const { return deadline_; }
   bool ranks_ended() const { return alive_ == 0; }
   bool interrupted() const { return signal_ != 0; }
   const std::optional<Failure>& first_failure() const { return first_; }
-  // Other ranks that a signal killed, which we have not sent, by rank.
+  // Other ranks that were killed by a signal not sent by us, by rank.
   std::vector<Failure> also_killed() const;
   // Empty unless the first failure is an error from Maypole.
   std::vector<Suspect> suspects() const;

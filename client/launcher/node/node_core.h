@@ -15,8 +15,8 @@
 //   kEnded     all remaining processes were killed     -
 // A phase with nothing to wait for ends at once. After Hurry() the limits are
 // shorter, so that an interrupted maypolerun ends within 2 s. The coordinator
-// comes last: otherwise it may not know yet that the ranks have left, and would
-// end their job with an error.
+// comes last: stopped earlier, it may not know yet that the ranks have left,
+// and would end their job with an error.
 //
 // Thread contract: a value; not synchronized. Times are the caller's. No
 // system calls.
@@ -71,11 +71,11 @@ class NodeCore {
     kKillAll
   };
 
-  // Also of one that is started again under its name: its announcement is that
-  // of the life before until it is ready.
+  // Also called for a daemon that is restarted under its name: until it is
+  // ready, its announcement is that of its previous life.
   void OnDaemonStart(const std::string& name, pid_t pid);
-  // The daemon wrote these bytes to kAnnounceFd. Returns the ranks that, says
-  // a worker, have called init().
+  // The daemon wrote these bytes to kAnnounceFd. Returns the ranks that,
+  // according to a worker, have called init().
   std::vector<JoinedRank> OnAnnounce(const std::string& name,
                                      std::string_view bytes);
   // The daemon wrote something to its log.
@@ -94,7 +94,7 @@ class NodeCore {
   std::vector<std::string> Summary() const;
 
   // Begins and continues the end. Each returns what the caller must do now.
-  // others_ended: the job's agents on other hosts have ended, too.
+  // others_ended: the job's agents on other hosts have also ended.
   Step BeginEnd(Time now);
   Step ContinueEnd(Time now, bool output_ended, bool others_ended);
   void Hurry() { hurry_ = true; }

@@ -1,5 +1,5 @@
-// NodeListener: gets what happens to the processes of a node, of this machine
-// (NodeSupervisor) or of another host (RemoteNode).
+// NodeListener: receives the events of a node's processes, on this machine
+// (NodeSupervisor) or on another host (RemoteNode).
 //
 // Thread contract: called by the thread of the node's OutputLoop. A call may
 // call the node, but must not destroy it.
@@ -17,8 +17,8 @@ class NodeListener {
  public:
   virtual ~NodeListener() = default;
 
-  // A rank has started, written something, called init() or ended: the message
-  // of that kind.
+  // A rank has started, written something, called init() or ended; the message
+  // has the corresponding kind.
   virtual void OnRank(const FromNode&) {}
   virtual void OnDaemonLog(const std::string& daemon, std::string_view) = 0;
   // A daemon ended without being asked to; `what` is a message about it.

@@ -1,4 +1,4 @@
-// The encoding of the messages of proto/node.proto in ssh's byte streams.
+// How messages of proto/node.proto are encoded in ssh's byte streams.
 //
 // Purpose: the stream from the node begins with a preamble, a line that states
 // its version, so that different versions detect each other. Output that a
@@ -66,7 +66,7 @@ class PreambleReader {
   // Returns true when the preamble is complete, with the bytes after it in
   // *rest. Do not call it again after that.
   bool Feed(std::string_view bytes, std::string* rest);
-  // More than kMaxChatterBytes came without a preamble.
+  // True if more than kMaxChatterBytes came without a preamble.
   bool overrun() const { return chatter_.size() > kMaxChatterBytes; }
   // The output before the preamble, so far.
   const std::string& chatter() const { return chatter_; }

@@ -4,8 +4,8 @@
 // maypolerun that has started this one through ssh. NodeRunner reads commands
 // from its standard input and reports events on its standard output
 // (node_protocol.h). It makes no decisions: it signals its ranks when the head
-// says so. When its input ends, because the job is over, the head is gone or
-// ssh broke, it ends all processes that it has started.
+// requests it. When its input ends, because the job is over, the head is gone
+// or ssh broke, it ends all processes that it has started.
 //
 // Thread contract: one thread; call Run() once, in the supervisor (guard.h).
 //

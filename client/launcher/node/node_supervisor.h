@@ -67,10 +67,10 @@ class NodeSupervisor {
     bool gives_stdin = false;  // rank 0 inherits our stdin
     bool raw_output = false;   // ranks inherit our stdout and stderr
     pid_t terminal_group = 0;  // process group that may read the terminal
-    // Our child processes that it has not started and must not end.
+    // Our child processes that NodeSupervisor has not started and must not end.
     std::function<std::set<pid_t>()> others = {};
-    // The job's agents on other hosts have ended: our coordinator waits for
-    // them.
+    // Whether the job's agents on other hosts have ended; our coordinator waits
+    // for them.
     std::function<bool()> others_ended = {};
     NodeListener* listener;
   };
@@ -87,40 +87,39 @@ class NodeSupervisor {
   const rlimit& files() const { return files_; }
 
   // arguments[0] is the program's name: looked up beside maypolerun, then on
-  // PATH. A coordinator that dies is started again at its address, where the
-  // executors tell it their jobs (docs/recovery.md); not one that ends in good
-  // order, as after SIGTERM, when it has ended the jobs.
+  // PATH. A coordinator that dies is restarted at its address, where the
+  // executors report their jobs to it (docs/recovery.md). One that ends in good
+  // order, as after SIGTERM, has ended the jobs and is not restarted.
   Status StartDaemon(const std::string& name,
                      const std::vector<std::string>& arguments);
-  // Our coordinator has ended, and is not started again.
+  // Our coordinator has ended and is not restarted.
   bool CoordinatorIsLost() const { return coordinator_.lost; }
   // Sends the signal; from now on the daemon's end is not a loss.
   void StopDaemon(const std::string& name, int signal);
   // Adds a node that runs on this machine. Finds or starts its agent, if it
   // needs one.
   Status AddNode(NodeJob job, const std::string& secret_file);
-  // Starts a rank, or a process of an elastic job. `node` was added, as all
-  // others of this machine, unless the job is elastic. slot: of the node.
+  // Starts a rank, or a process of an elastic job. `node` was added; unless the
+  // job is elastic, so were all other nodes of this machine. slot: of the node.
   Status StartProcess(int node, int number, int slot);
-  // The node's agent, which is started again if it ends in an elastic job;
-  // null: it has none of its own.
+  // The node's agent, which is restarted if it ends in an elastic job; null if
+  // the node has no agent of its own.
   const NodeCore::Daemon* AgentOf(int node);
-  // The node's agent has ended, and is not started again: no process there can
-  // join an elastic job any more.
+  // The node's agent has ended and is not restarted: no process there can join
+  // an elastic job from now on.
   bool AgentIsLost(int node);
   void StopAgent(int node);
   // from_terminal: the terminal has sent the signal to its foreground group;
-  // ranks in that group do not get it again.
+  // ranks in that group do not get it a second time.
   void SignalRanks(int signal, bool from_terminal);
   void SignalRank(int rank, int signal);
 
-  // Begins the end. Returns those processes of the ranks that SIGKILL has not
-  // ended.
+  // Begins the end. Returns the ranks' processes that SIGKILL has not ended.
   std::vector<pid_t> End();
   // From now on the end has the shorter limits of EndLimit.
   void Hurry() { core_.Hurry(); }
   std::optional<Time> deadline() const;
-  // Continues the end, and starts daemons again.
+  // Continues the end, and restarts daemons.
   void OnTime(Time now);
 
   const NodeCore& core() const { return core_; }
@@ -128,16 +127,17 @@ class NodeSupervisor {
   std::string DescribeAgent() const;
 
  private:
-  // The lives of a daemon that is started again.
+  // The lives of a daemon that is restarted.
   struct Lives {
     int restarts = 0;
-    int failed = 0;  // restarts, one after the other
+    int failed = 0;  // consecutive restarts
     std::optional<Time> restart_at = {};
     bool lost = false;
 
-    // It has died; it had been ready, or not. Plans the restart, or gives up.
+    // It has died. Plans the restart, or gives up. was_ready: it had been
+    // ready.
     void PlanRestart(bool was_ready);
-    // Whether it is due.
+    // Whether the restart is due; if so, counts it as done.
     bool TakeRestart(Time now);
   };
   struct Node {
@@ -164,7 +164,7 @@ class NodeSupervisor {
   Node* NodeOf(const std::string& agent);
   Status StartAgent(Node* node, const std::string& secret_file);
   // A daemon has died. Plans its restart if it is the coordinator, or the agent
-  // of an elastic job; returns whether it is started again.
+  // of an elastic job; returns whether it will be restarted.
   bool StartsAgain(const std::string& name, const Exit& exit);
   void Restart(const std::string& name,
                const std::vector<std::string>& arguments, Lives* lives);

@@ -13,7 +13,8 @@
 //
 // Thread contract: not synchronized; all work is done in an OutputLoop.
 //
-// Invariant: the listener hears only of ranks that StartProcess() has started.
+// Invariant: the listener receives only events of ranks that StartProcess() has
+// started.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_NODE_REMOTE_NODE_H_
 #define MAYPOLE_CLIENT_LAUNCHER_NODE_REMOTE_NODE_H_
 
@@ -47,9 +48,9 @@ class RemoteNode : public ElasticNode {
     Sink* log = nullptr;  // for ssh's stderr, if verbose
     int log_stream_id = 0;
     bool verbose = false;
-    rlimit files = {};  // ssh's limit of open files
+    rlimit files = {};     // ssh's limit of open files
     std::string function;  // file that is sent to the node; empty: none
-    // Makes the description that is sent when the node has greeted.
+    // Makes the NodeJob that is sent when the node has greeted.
     std::function<NodeJob(const RemoteNode&)> describe;
     NodeListener* listener;
     // Called when the node is lost, with the reason; all its ranks then count
@@ -81,7 +82,7 @@ class RemoteNode : public ElasticNode {
 
   bool greeted() const { return state_ != State::kCalling; }
   bool ready() const { return state_ == State::kReady; }
-  // Whether processes were started there whose end is not known.
+  // Whether processes were started there whose end has not been reported.
   bool runs_processes() const { return !running_.empty(); }
   // ssh has ended.
   bool ended() const { return !ssh_.running(); }
@@ -99,14 +100,15 @@ class RemoteNode : public ElasticNode {
   void Send(const ToNode& message);
   void OnBytes(std::string_view bytes);
   void OnMessage(const FromNode& message);
-  // The message is about this rank. A node that reports another's is lost.
+  // Handles a message about this rank. A node that reports a rank not started
+  // there is lost.
   void OnRank(int rank, const FromNode& message);
   void OnSshEnd(Exit exit);
   void Lose(const std::string& why);
 
   OutputLoop* loop_;
   Settings settings_;
-  std::set<int> ranks_;    // that were started
+  std::set<int> ranks_;    // all that were started
   std::set<int> running_;  // of ranks_
   State state_ = State::kCalling;
   bool described_ = false;  // its NodeJob was sent

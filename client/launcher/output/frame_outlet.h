@@ -2,7 +2,7 @@
 //
 // Thread contract: not synchronized.
 //
-// Invariant: only Finish() blocks. The bytes written are a prefix of the bytes
+// Invariants: only Finish() blocks. The bytes written are a prefix of the bytes
 // sent; when the reader is gone, everything is dropped.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_OUTPUT_FRAME_OUTLET_H_
 #define MAYPOLE_CLIENT_LAUNCHER_OUTPUT_FRAME_OUTLET_H_
@@ -27,7 +27,7 @@ class FrameOutlet : public Outlet {
     SendBytes(EncodeFrame(message));
   }
   void SendBytes(const std::string& bytes);
-  // Drops what waits and closes the descriptor: the reader sees the end of
+  // Drops queued bytes and closes the descriptor: the reader sees the end of
   // file.
   void Close();
 

@@ -26,15 +26,15 @@ namespace maypole::launcher {
 
 using Time = std::chrono::steady_clock::time_point;
 
-// The earlier of two times, of which each may be missing.
+// The earlier of two times; each may be missing.
 inline std::optional<Time> Earlier(std::optional<Time> a,
                                    std::optional<Time> b) {
   return a && b ? std::min(*a, *b) : a ? a : b;
 }
 
 inline constexpr size_t kMaxLineBytes = 64 * 1024;  // longer lines are split
-inline constexpr size_t kTailLines = 200;           // kept of each stream
-inline constexpr size_t kTailLineBytes = 4096;      // kept of each line
+inline constexpr size_t kTailLines = 200;           // kept per stream
+inline constexpr size_t kTailLineBytes = 4096;      // kept per line
 inline constexpr size_t kTellingLines = 10;  // telling_lines() w/o traceback
 
 enum class LineEnd {
@@ -52,8 +52,8 @@ class LineSplitter {
  public:
   // Returns the lines that these bytes complete.
   std::vector<LinePiece> Feed(std::string_view bytes);
-  // Returns the unfinished line, if there is one. The caller calls this when it
-  // has waited long enough for the line's end.
+  // Returns the unfinished line, if there is one. Call this after waiting long
+  // enough for the line's end.
   std::optional<LinePiece> TakePartial();
   bool HasPartial() const { return !buffer_.empty(); }
 
@@ -73,9 +73,9 @@ class Tail {
   // When the last Python traceback began. Chained tracebacks ("the direct cause
   // of the following exception") count as one.
   std::optional<Time> last_traceback() const { return traceback_; }
-  // A line since then (without a traceback: any line) had an error from
-  // Maypole, which was not caused by an exception of the process itself. The
-  // process then usually ends because of another process.
+  // True if a line since then (without a traceback: any line) had an error from
+  // Maypole that was not caused by an exception of the process itself. Then the
+  // process usually ends because of another process.
   bool maypole_error() const { return maypole_error_; }
 
  private:

@@ -27,8 +27,8 @@ class Outlet {
   virtual void Flush() = 0;
 
  protected:
-  // Registers the outlet with the loop. fd: the descriptor that the bytes are
-  // written to, or a copy of it.
+  // Registers the outlet with the loop. fd: the descriptor to which the bytes
+  // are written, or a copy of it.
   Status Attach(OutputLoop* loop, Fd fd);
   void Detach();  // closes fd
   int fd() const { return watched_.fd(); }

@@ -29,7 +29,7 @@ class OutputLoop {
   // One round: waits until an event happens or the deadline comes, and handles
   // the events.
   void Poll(std::optional<Time> deadline);
-  // An outlet is full, so output of processes is not read.
+  // True if an outlet is full, so that output of processes is not read.
   bool OutletsFull() const;
 
  private:

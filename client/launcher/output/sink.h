@@ -1,7 +1,7 @@
 // Sink: writes a Screen to a descriptor.
 //
 // Purpose: never blocks, so that Ctrl-C works even while the terminal is
-// stopped or nobody reads the pipe. Other processes share the descriptor, so it
+// stopped or the pipe is not read. Other processes share the descriptor, so it
 // must not be made non-blocking. Instead, Flush() polls it before each write
 // and writes at most PIPE_BUF bytes, which a writable pipe takes without
 // blocking.
@@ -22,8 +22,8 @@
 
 namespace maypole::launcher {
 
-// While more bytes than this wait, no output of ranks is read. Ranks then block
-// in their writes, as with any full pipe.
+// While more bytes than this are queued, no output of ranks is read; ranks then
+// block in their writes, as with any full pipe.
 inline constexpr size_t kMaxPendingOutput = 1 << 20;
 
 class Sink : public Outlet {
@@ -37,7 +37,7 @@ class Sink : public Outlet {
     return screen_.pending().size() > kMaxPendingOutput;
   }
   void Flush() override;
-  // Why output was lost first: "No space left on device"; empty: none was.
+  // Why output was first lost: "No space left on device"; empty: none was.
   const std::string& lost() const { return lost_; }
 
  private:

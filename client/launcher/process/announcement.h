@@ -1,6 +1,6 @@
-// How maypolerun starts its daemons: their command lines, and the announcement,
-// the line that a daemon writes when it is ready, and the lines of a worker
-// that may follow. Pure.
+// How maypolerun starts its daemons: their command lines; the announcement,
+// which a daemon writes when it is ready; and the lines that a worker may write
+// after it. Pure.
 //
 // Thread contract: values and functions; not synchronized.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_PROCESS_ANNOUNCEMENT_H_

@@ -1,9 +1,8 @@
-// ChildProcess: a process that was started here, its pipes and its end.
+// ChildProcess: a process that we start, its pipes and its end.
 //
 // Purpose: ranks, daemons and ssh are all started, read and reaped by this
-// class. When the process ends, the output that it has written is read first,
-// then on_end is called. Output of processes that it left behind is read after
-// that.
+// class. When the process ends, its output is read first, then on_end is
+// called. Output of processes that it left behind is read after that.
 //
 // Thread contract: not synchronized; all work is done in an OutputLoop.
 // Callbacks must not destroy the ChildProcess.
@@ -53,7 +52,7 @@ class ChildProcess {
   // Signals the process or, if it owns a group, the program that runs there
   // (SignalProgram).
   void Signal(int signal) const;
-  // Call this if it was reaped elsewhere: on_end will not be called.
+  // Call this if the process was reaped elsewhere: on_end will not be called.
   void Forget();
   // From now on its output is read even while an outlet is full.
   void NeverPause();

@@ -1,9 +1,9 @@
 // The files of maypole.run (client/python/maypole/runner), which has maypolerun
 // run a Python function in each rank.
 //
-// Purpose: they lie in a private directory that maypole.run creates and names
-// with --function-directory, so no port is open that would unpickle what a
-// stranger sends:
+// Purpose: the files lie in a private directory that maypole.run creates and
+// passes with --function-directory, so there is no open port that would
+// unpickle a stranger's data:
 //   function   what each rank runs, pickled; maypole.run writes it. Other hosts
 //              get a copy through ssh (ToNode.function_part).
 //   result.N   what rank N has written to kAnnounceFd: its result. N is the

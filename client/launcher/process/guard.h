@@ -6,7 +6,7 @@
 //
 //   killed process        cleaned up by
 //   a rank                the supervisor (JobLauncher)
-//   the guard             the supervisor: the kernel sends it SIGTERM, it sees
+//   the guard             the supervisor: the kernel sends it SIGTERM; it sees
 //                         that its parent is gone, kills all processes and
 //                         removes the directory
 //   the supervisor        the guard: as subreaper it inherits all processes
@@ -15,7 +15,7 @@
 //                         daemons; only the directory remains
 //
 // The guard is in the process group of the shell's job, the supervisor in one
-// of its own. So a signal of the terminal reaches the guard only, which
+// of its own. So a signal of the terminal reaches only the guard, which
 // forwards it once.
 //
 // Thread contract: one thread; main() calls it once.

@@ -1,6 +1,6 @@
 // PrivateDirectory: a directory of mode 0700 for the sockets and the secret of
-// one job. The destructor removes it with its contents, even if a process that
-// was forked in between has made it: its name is chosen by the constructor.
+// one job. The constructor chooses its name, so the destructor removes it with
+// its contents even if a process forked in between has created it.
 //
 // Thread contract: not synchronized; neither copied nor moved.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_PROCESS_PRIVATE_DIRECTORY_H_

@@ -19,32 +19,32 @@
 
 namespace maypole::launcher {
 
-// The signals that end maypolerun or that it passes on to the ranks. Those that
-// are ignored now are not among them: nohup ignores SIGHUP, a shell SIGINT and
-// SIGQUIT for commands in the background.
+// The signals that end maypolerun or that it passes on to the ranks, except
+// those that are ignored now: nohup ignores SIGHUP, a shell SIGINT and SIGQUIT
+// for commands in the background.
 sigset_t HandledSignals();
 // Whether a signal goes to the ranks and has no other effect.
 bool IsPassedOn(int signal);
 
 // Sends the signal to the program that runs in the process group `leader`, and
-// spares the processes that it needs to handle it, such as the workers of a
-// DataLoader. The program is the leader or, if that is a wrapper (a shell that
-// waits for another program) without a handler for the signal, those of its
-// children that have one. If there is no handler, and for SIGKILL, all
-// processes of the group get it.
+// spares the processes that the program needs to handle it, such as the workers
+// of a DataLoader. The program is the leader or, if that is a wrapper (a shell
+// that waits for another program) without a handler for the signal, those of
+// its children that have one. If there is no handler, and for SIGKILL, all
+// processes of the group get the signal.
 void SignalProgram(pid_t leader, int signal);
 
 // Reaps the child and returns how it ended. Call it when Child::end is
 // readable; returns nullopt if the child has not ended or was reaped already.
 std::optional<Exit> Reap(pid_t pid);
 
-// Reaps ended orphans that we inherited as their subreaper. `known` are
-// children that are reaped elsewhere.
+// Reaps ended orphans that we inherited as their subreaper. `known`: children
+// that are reaped elsewhere.
 void ReapOrphans(const std::set<pid_t>& known);
 
 // Kills and reaps all our descendants, except those in `keep` and their
-// descendants. Returns those that still were not dead `limit` after the last
-// one was found or had ended (kPatientKills such limits, at most).
+// descendants. Returns those that were still alive `limit` after the last one
+// was found or had ended (after kPatientKills such limits, at most).
 std::vector<pid_t> KillDescendants(const std::set<pid_t>& keep,
                                    std::chrono::milliseconds limit);
 inline constexpr int kPatientKills = 100;

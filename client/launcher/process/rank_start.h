@@ -1,4 +1,5 @@
-// The environment and the agent of a rank, on maypolerun's host and on others.
+// Finds the environment and the agent of a rank, on maypolerun's host and on
+// others.
 //
 // Thread contract: functions that read this process's environment.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_PROCESS_RANK_START_H_

@@ -1,5 +1,5 @@
 // The node service: starts a job's agent on a node whose ranks were started by
-// another launcher than maypolerun. It runs as long as the job's ranks there.
+// a launcher other than maypolerun. It runs as long as the job's ranks there.
 //
 // Purpose: the first rank of the node (client/bootstrap/node_bootstrap.h)
 // starts `maypolerun --node-service DIRECTORY` with kServiceReportFd and

@@ -2,8 +2,8 @@
 //
 // Purpose: the ranks of one job on one node, started by mpirun, torchrun, srun
 // or the like, connect to the service (client/bootstrap/bootstrap_messages.h).
-// The core decides which daemons to start, tells each rank its agent's socket
-// or what is wrong, and decides when the service ends. Pure: no I/O, no clock;
+// The core decides which daemons to start, sends each rank its agent's socket
+// or an error, and decides when the service ends. Pure: no I/O, no clock;
 // NodeService (service_shell.h) performs the actions.
 //
 // Thread contract: not synchronized.
@@ -108,7 +108,7 @@ class ServiceCore {
   Status DeriveInfo();
   // Derives secret and token; all nodes that know `key` get the same.
   void Derive(const std::string& key, BootstrapInfo* info) const;
-  // Adds to the published bootstrap info what only this node knows.
+  // Adds what only this node knows to the published bootstrap info.
   Status Complete(BootstrapInfo* info) const;
   void StartCoordinator(const std::string& listen);
   void StartWorker(const std::string& coordinator,

@@ -1,9 +1,9 @@
 // Removal of the node service's directory.
 //
-// Purpose: while a service ends, new ranks may come
-// (client/bootstrap/bootstrap_directory.h), create the directory again and
-// start the next service in it. The end of the old service must never remove
-// files of the next one.
+// Purpose: while a service ends, new ranks may arrive
+// (client/bootstrap/bootstrap_directory.h), recreate the directory and start
+// the next service in it. The end of the old service must never remove files of
+// the next one.
 //
 // Thread contract: functions; not synchronized.
 //
@@ -22,11 +22,12 @@ namespace maypole::launcher {
 // file, nothing happens.
 void RemoveServiceDirectory(const std::string& directory, int lock);
 
-// The same, but directory and lock file stay, so new ranks wait for the lock.
+// As RemoveServiceDirectory(), but directory and lock file stay, so new ranks
+// wait for the lock.
 void EmptyServiceDirectory(const std::string& directory, int lock);
 
-// Removes the directories beside `directory` that were left by services of this
-// user which were killed together with their guards.
+// Removes the directories beside `directory` that services of this user left
+// when they were killed together with their guards.
 void SweepBeside(const std::string& directory);
 
 }  // namespace maypole::launcher

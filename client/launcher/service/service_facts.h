@@ -13,7 +13,7 @@ namespace maypole::launcher {
 
 Status GatherServiceFacts(const std::string& directory, ServiceFacts* out);
 
-// Reads <home>/.maypole/secret, and creates it at the first use. All nodes that
+// Reads <home>/.maypole/secret, and creates it on first use. All nodes that
 // share the home directory get the same secret, even if two create it at once.
 Status UserSecret(const std::string& home, std::string* out);
 

@@ -27,7 +27,7 @@ class NodeService : private NodeListener {
  public:
   explicit NodeService(std::string directory);
 
-  // Starts to listen: from now on ranks can connect.
+  // Starts listening: from now on ranks can connect.
   Status Start();
   // Serves the ranks; returns when all have gone and everything is cleaned up.
   void Run();
