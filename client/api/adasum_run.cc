@@ -15,7 +15,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-// How long a wait sleeps at most between two operations.
+// The longest sleep of a wait between two operations.
 constexpr milliseconds kLongestSleep{100};
 
 std::byte* Allocate(int64_t bytes) {
@@ -32,11 +32,11 @@ void Copy(std::byte* to, const std::byte* from, int64_t bytes) {
   if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
 }
 
-// The timeout, which is a limit, for what is left of it.
+// The timeout for the rest of a wait whose timeout is a limit.
 int Remaining(int timeout_ms, Clock::time_point deadline) {
   const auto left = static_cast<int>(
       std::chrono::ceil<milliseconds>(deadline - Clock::now()).count());
-  // A limit of 0 would be none.
+  // 0 would mean no limit.
   return timeout_ms >= 0 ? std::max(left, 0)
                          : kWaitInterruptible - std::max(left, 1);
 }
@@ -103,7 +103,7 @@ Status AdasumRun::Prepare(std::shared_ptr<Operation>* first) {
 
 void AdasumRun::Begin() { Follow(part_); }
 
-// After a failed input the others settle, too, but their number is not reached.
+// After a failed input the others still report, but the count never reaches 0.
 void AdasumRun::InputSettled(const Status& error) {
   const std::shared_ptr<Operation> first = first_.lock();
   if (first == nullptr) return;  // the job has ended meanwhile
@@ -115,7 +115,7 @@ void AdasumRun::InputSettled(const Status& error) {
   }
 }
 
-// First what rank 0 gets of each tensor, then what rank 1 gets, ...
+// Packs rank 0's slice of each tensor, then rank 1's, ...
 void AdasumRun::PackInputs() {
   std::byte* to = packed_.get();
   std::vector<const std::byte*> from;
@@ -165,7 +165,7 @@ void AdasumRun::SumProducts(const Operation& exchange) {
   packed_.reset();
   const std::byte* row = exchange.output;
   for (const int64_t received : exchange.received) {
-    // Of a rank that has joined, or has other shapes, nothing is used; see
+    // The rows of a rank that has joined or has other shapes are not used; see
     // CheckShapes().
     rows_.push_back(received == totals_[me_] ? row : nullptr);
     row += received * static_cast<int64_t>(size_);
@@ -189,7 +189,7 @@ void AdasumRun::SumProducts(const Operation& exchange) {
   const auto n = static_cast<int64_t>(ranks_);
   const auto part = MakePart(Kind::kAllreduce, DType::kFloat64,
                              {static_cast<int64_t>(tensors) + 1, n, n});
-  // The factors are here so that ranks that give different ones get an error;
+  // The factors are set so that ranks that pass different ones get an error;
   // GatherResults() takes them out again.
   part->signature.prescale = signature_.prescale;
   part->signature.postscale = signature_.postscale;
@@ -246,8 +246,8 @@ void AdasumRun::UnpackResults(const Operation& gathered) {
   End(Status());
 }
 
-// All ranks have the same sums, so an error is one of all, or of none. Written
-// so that NaN, of strange factors, is no difference.
+// All ranks have the same sums, so all return an error or none does. Written so
+// that NaN, from unusual factors, is no mismatch.
 Status AdasumRun::CheckShapes() const {
   const double* const numbers =
       &products_[operations_.size() * ranks_ * ranks_];

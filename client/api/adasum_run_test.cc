@@ -1,5 +1,5 @@
-// Of a job of one rank: what its communicator and its completions do when, the
-// tests say.
+// A job of one rank; the tests decide when its communicator and its completions
+// act.
 #include "client/api/adasum_run.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Calls on the thread that ends the operation, or not at all.
+// Calls back on the thread that ends the operation, or not at all.
 struct DirectQueue : CompletionQueue {
   void Push(std::unique_ptr<Completion> completion) override {
     if (calls) completion->call(*completion->operation);
@@ -24,7 +24,7 @@ struct DirectQueue : CompletionQueue {
   bool calls = true;
 };
 
-// An operation ends when it has been waited for so long; at once, if that is 0.
+// An operation ends when a wait for it has lasted `time`; at once if that is 0.
 class SlowCommunicator : public LocalCommunicator {
  public:
   explicit SlowCommunicator(milliseconds time = {}) : time_(time) {}
@@ -87,8 +87,9 @@ struct AdasumRunTest : ::testing::Test {
   std::shared_ptr<AdasumRun> run;
 };
 
-// The completion thread may be faster than the one that begins the run, which
-// then still follows the first part, although others are the run's by now.
+// The completion thread may be faster than the thread that begins the run,
+// which then follows the first part although the run has already reached later
+// ones.
 TEST_F(AdasumRunTest, APartMayEndBeforeItIsWanted) {
   Begin(milliseconds(0));
   EXPECT_EQ(
@@ -98,7 +99,8 @@ TEST_F(AdasumRunTest, APartMayEndBeforeItIsWanted) {
   EXPECT_EQ(tensor, (std::vector<float>{1, 2, 3}));
 }
 
-// Each of the three parts takes less than the limit, all together more.
+// Each of the three parts takes less than the limit, but all together take
+// more.
 TEST_F(AdasumRunTest, ALimitIsOneOfAllParts) {
   for (const int timeout_ms : {100, kWaitInterruptible - 100}) {
     Begin(milliseconds(60));
@@ -112,7 +114,7 @@ TEST_F(AdasumRunTest, ALimitIsOneOfAllParts) {
   }
 }
 
-// A wait that can be interrupted returns between the parts, too.
+// A wait that can be interrupted also returns between the parts.
 TEST_F(AdasumRunTest, ALimitPassesBetweenTwoParts) {
   completions->calls = false;
   Begin(milliseconds(0));

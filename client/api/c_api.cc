@@ -43,9 +43,9 @@ struct Process {
   // Clients that have left the job and still have handles (which own, for
   // example, an allgather's result).
   std::vector<std::shared_ptr<Client>> retired;
-  // In an elastic job, as whom the coordinator knows this process: of the last
-  // client, and of the one before it in case that the last one is abandoned.
-  // None after it has left for good.
+  // In an elastic job, the options by which the coordinator knows this process:
+  // those of the last client, and of the one before it in case the last one is
+  // abandoned. None after the process has left for good.
   std::optional<maypole::RankOptions> last, before_last;
   bool forked = false;
   std::unique_ptr<maypole::Exchange> exchange;
@@ -117,7 +117,7 @@ Status NotInitialized() {
                     : "Maypole has not been initialized; call init() first");
 }
 
-// MAYPOLE_TIMELINE: all ranks have it, and rank 0 writes the file.
+// MAYPOLE_TIMELINE is set for all ranks; rank 0 writes the file.
 maypole_status StartTimelineOfEnvironment(
     const std::shared_ptr<Client>& client) {
   const maypole::RankOptions& o = client->options();
@@ -128,8 +128,8 @@ maypole_status StartTimelineOfEnvironment(
 }
 
 // fork() copies descriptors and mappings, but not the threads. The child closes
-// its copies, so that its exit is not taken for a rank's death, and so that the
-// rank's own death is noticed.
+// its copies, so that its exit is not mistaken for a rank's death, and so that
+// the rank's own death is noticed.
 //
 // BeforeFork() does not wait for a join in progress: the join may be calling
 // into the program (ProgramExchange) and need what the forking thread holds
@@ -348,7 +348,7 @@ maypole_status maypole_abandon_epoch(void) {
   Process& p = process();
   bool is_new;
   {
-    // First, so that no other thread joins as what this one was.
+    // First, so that no other thread joins with the abandoned epoch's options.
     const auto lock = AwaitJoin();
     if (p.client == nullptr) return MAYPOLE_OK;
     p.last = std::exchange(p.before_last, std::nullopt);
@@ -368,8 +368,9 @@ void maypole_set_finished(int finished) {
   const auto client = Current();
   if (client == nullptr || !client->options().elastic) return;
   client->SetFinished(finished != 0);
-  // The launcher that has set it looks for the file when this process has
-  // ended. If it cannot be made, the launcher judges by the exit status alone.
+  // The launcher that has set the variable looks for the file when this process
+  // has ended. If the file cannot be made, the launcher judges by the exit
+  // status alone.
   const char* const file = getenv(maypole::kFinishedFileVariable);
   if (file == nullptr || file[0] == '\0') return;
   if (finished == 0) {

@@ -58,7 +58,7 @@ Client::Client(const RankOptions& options,
 
 Client::~Client() { Leave(); }
 
-// First nobody tells the communicator of inputs any more.
+// Staging leaves first: after that it reports no inputs to the communicator.
 void Client::Leave() {
   std::shared_ptr<Staging> staging;
   std::shared_ptr<CompletionThread> completions;
@@ -529,7 +529,7 @@ Status Client::OnDone(int64_t handle, std::function<void(const Status&)> done) {
     return Status(Code::kAlreadyExists,
                   op->Title() + ": a callback waits for its end already");
   }
-  // The operations of an Adasum are always wanted.
+  // An Adasum's operations are always wanted.
   if (!IsAdasum(op->signature)) communicator_->Want(*op);
   return Status();
 }

@@ -5,8 +5,8 @@
 namespace maypole {
 namespace {
 
-// The Adasum of orthogonal tensors is their sum, that of equal ones one of
-// them; the members of a group have factors of their own.
+// The Adasum of orthogonal tensors is their sum; that of equal tensors is one
+// of them. The members of a group have factors of their own.
 TEST_F(ClientTest, AdasumInAllForms) {
   FakeExecutor executor("agent.sock", 3);
   Run(3, [](int rank, Client& client) {

@@ -26,9 +26,8 @@ TEST_F(ClientTest, OperationsCompleteWithoutAnybodyWaiting) {
   });
 }
 
-// The executor's answer to a new name may come before submit() returns. In an
-// old bug it was then read only when the progress thread's sleep of a second
-// was over.
+// The executor's answer to a new name may come before submit() returns. An old
+// bug left it unread until the progress thread's sleep of a second was over.
 TEST_F(ClientTest, NewNamesAreNotHeldUpWithoutAnybodyWaiting) {
   FakeExecutor executor("agent.sock", 2);
   Run(2, [](int, Client& client) {
@@ -103,8 +102,8 @@ TEST_F(ClientTest, ACallbackMaySubmitTheNextOperation) {
   });
 }
 
-// Each rank waits for what only the other's callback submits, which takes its
-// time: that is no deadlock.
+// Each rank waits for an operation that only the other's slow callback submits:
+// that is no deadlock.
 TEST_F(ClientTest, ARankWhoseCallbackRunsIsNotBlockedForCertain) {
   FakeExecutor executor("agent.sock", 2);
   std::atomic<bool> said_blocked{false};
@@ -136,8 +135,8 @@ TEST_F(ClientTest, ARankWhoseCallbackRunsIsNotBlockedForCertain) {
   EXPECT_FALSE(said_blocked);
 }
 
-// A callback, and an Adasum, submit on a thread of the client's own. It is no
-// second user, because of which the rank would never count as blocked again.
+// Callbacks and Adasums submit on a thread of the client. It must not count as
+// a second user: then the rank would never count as blocked again.
 TEST_F(ClientTest, ARankWhoseCallbackHasRunIsBlockedForCertain) {
   FakeExecutor executor("agent.sock", 2);
   std::atomic<int> waiting{0};
@@ -192,14 +191,15 @@ TEST_F(ClientTest, LeavingReturnsAfterTheCallbacksOfAllOperations) {
     ASSERT_TRUE(client.Wait(handle, -1).ok());
     client.Leave();
     EXPECT_EQ(calls.Await(0), std::vector<Code>{Code::kAborted});
-    // An operation that has ended is called for at once, after Leave(), too.
+    // The callback of an operation that has ended is called at once, even after
+    // Leave().
     ASSERT_TRUE(client.OnDone(handle, calls.Add()).ok());
     EXPECT_EQ(calls.Await(2).back(), Code::kOk);
   });
 }
 
-// Each callback that was accepted is called once, also if the operation ends
-// while its next callback is given. In an old bug one took the other's place.
+// Each callback that was accepted is called once, even if the operation ends
+// while its next callback is passed. In an old bug one replaced the other.
 TEST(LocalClientTest, ACallbackAfterACallbackIsNotLost) {
   struct Counter : CompletionQueue {
     void Push(std::unique_ptr<Completion> completion) override {
@@ -249,8 +249,8 @@ TEST(LocalClientTest, ACallbackMayDestroyTheClient) {
 
 // Sanitizers need address space themselves.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// Leaves this process room for everything except a thread's stack. Returns its
-// limit in bytes; 0: that failed.
+// Leaves this process address space for everything except a thread's stack.
+// Returns the new limit in bytes; 0 on failure.
 rlim_t RefuseThreads() {
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
@@ -303,7 +303,7 @@ void RefuseACallbackOnce() {
             Code::kResourceExhausted);
   ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
   EXPECT_TRUE(client->Wait(handle, -1).ok());
-  // Later there is memory. The callback that was refused is never called.
+  // Later there is memory again. The refused callback is never called.
   EXPECT_TRUE(client->OnDone(handle, calls.Add()).ok());
   client->Leave();
   EXPECT_EQ(calls.Await(1), std::vector<Code>{Code::kOk});

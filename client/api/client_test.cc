@@ -91,7 +91,7 @@ TEST_F(ClientTest, SecondSubmissionOfAPendingNameIsRefused) {
       const Status s = client.Allreduce("x", Floats(w), {.op = Op::kSum}, &b);
       EXPECT_EQ(s.code(), Code::kAlreadyExists);
       EXPECT_NE(s.message().find("allreduce 'x'"), std::string::npos);
-      // Another kind of the same name is another operation.
+      // An operation of another kind with the same name is a different one.
       EXPECT_TRUE(client.Broadcast("x", Floats(w), 0, &b).ok());
       tried.store(true);
     } else {

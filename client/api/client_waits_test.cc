@@ -39,7 +39,7 @@ TEST_F(ClientTest, WaitTimesOutAndTheOperationGoesOn) {
   });
 }
 
-// Several threads of a rank wait; each drives for the others. After a lost
+// Several threads of a rank wait, and each drives for the others. After a lost
 // wake-up a thread would sleep for the full 100 ms.
 TEST_F(ClientTest, ThreadsOfARankWakeEachOther) {
   FakeExecutor executor("agent.sock", 2);
@@ -64,8 +64,8 @@ TEST_F(ClientTest, ThreadsOfARankWakeEachOther) {
     }
     for (auto& t : threads) t.join();
   });
-  // On a busy machine a thread may be without a core for that long sometimes;
-  // lost wake-ups would be hundreds of the 18000.
+  // On a busy machine a thread may sometimes lack a core for that long; lost
+  // wake-ups would be hundreds of the 18000.
   EXPECT_LE(slow.load(), 60);
 }
 
@@ -78,7 +78,7 @@ std::set<pid_t> ThreadsHere() {
   return all;
 }
 
-// How often these threads have gone to sleep.
+// The number of times these threads have gone to sleep.
 uint64_t TimesAsleep(const std::set<pid_t>& threads) {
   const std::string key = "voluntary_ctxt_switches:";
   uint64_t sum = 0;
@@ -92,7 +92,7 @@ uint64_t TimesAsleep(const std::set<pid_t>& threads) {
   return sum;
 }
 
-// A rank that sleeps in a wait is woken by the others for each operation. Its
+// The other ranks wake a rank that sleeps in a wait for each operation. Its
 // progress thread has nothing to do then, and must not be woken with it.
 TEST_F(ClientTest, TheProgressThreadIsNotWokenWithAThreadThatWaits) {
   constexpr int kOperations = 300;
@@ -123,7 +123,7 @@ TEST_F(ClientTest, TheProgressThreadIsNotWokenWithAThreadThatWaits) {
       ASSERT_TRUE(client.Wait(handle, -1).ok());
       ASSERT_TRUE(client.Release(handle).ok());
     }
-    // They look at the board by time, every 100 ms.
+    // Progress threads check the board every 100 ms anyway.
     EXPECT_LT(TimesAsleep(progress) - before, kOperations / 3);
     both.arrive_and_wait();
   });
@@ -157,8 +157,8 @@ TEST_F(ClientTest, AWaitEndsInTimeWhileABigTensorMoves) {
   });
 }
 
-// Of this thread, which moves the data while it waits. On a busy machine it may
-// be without a core for longer.
+// CPU time of this thread, which moves the data while it waits. On a busy
+// machine it may lack a core for longer.
 std::chrono::nanoseconds CpuTime() {
   timespec t = {};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
@@ -298,8 +298,8 @@ TEST_F(ClientTest, LeavingWhileAnotherThreadWaitsIsSafe) {
   }
 }
 
-// ThreadSanitizer sees if one uses the descriptor that the other has closed:
-// nothing but Leave() orders the two.
+// ThreadSanitizer notices if one thread uses the descriptor that the other has
+// closed: only Leave() orders the two.
 TEST_F(ClientTest, AThreadMaySendWhileAnotherLeaves) {
   FakeExecutor executor("agent.sock", 2);
   std::barrier submitted(2);
@@ -324,7 +324,7 @@ TEST_F(ClientTest, AThreadMaySendWhileAnotherLeaves) {
   });
 }
 
-// Waits until the thread sleeps for a time of its own, not for another thread.
+// Waits until the thread is in a timed sleep, not waiting for another thread.
 void AwaitSleep(pid_t thread) {
   const std::string path =
       "/proc/self/task/" + std::to_string(thread) + "/syscall";
@@ -335,8 +335,8 @@ void AwaitSleep(pid_t thread) {
   }
 }
 
-// The executor reads nothing, so a rank tries for a while to say that it has
-// finished. Nobody else waits for that.
+// The executor reads nothing, so a rank tries for a while to report that it has
+// finished. No other thread may have to wait for that.
 TEST_F(ClientTest, ARankLeavesWhileItCannotSayThatItHasFinished) {
   FakeExecutor executor("agent.sock", 2);
   elastic_ = true;

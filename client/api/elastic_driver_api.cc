@@ -42,7 +42,7 @@ ElasticDriver::Settings SettingsOf(const maypole_elastic_settings& settings) {
           .patience_name = "elastic_timeout"};
 }
 
-// An action as C has it; its text is set when it is handed out.
+// An action in C's form; its text is set when the action is handed out.
 struct Flat {
   int kind = 0;
   int node = -1;

@@ -77,7 +77,7 @@ TEST_F(ForkTest, DoesNotWaitForAJoinAndTheChildHoldsNothingOfIt) {
 
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
-  const pid_t child = fork();  // used to wait for the join, which waits for us
+  const pid_t child = fork();  // used to wait for the join, which waited for us
   ASSERT_GE(child, 0);
   if (child == 0) {
     close(ends[1]);

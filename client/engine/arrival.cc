@@ -74,7 +74,7 @@ void WakeMembers(const Board& board, uint32_t me, const Operation& op,
   board.WakeRanks(members);
 }
 
-// Places the operation's ticket and wakes the ranks that wait for it.
+// Queues the operation's ticket and wakes the ranks that wait for it.
 ArriveResult PutTicket(const Board& board, uint32_t me, uint64_t cursor,
                        const Operation& op, bool wake_me) {
   ArriveResult a;
@@ -88,7 +88,7 @@ ArriveResult PutTicket(const Board& board, uint32_t me, uint64_t cursor,
   return a;
 }
 
-// Leaves the operation to the executor, which executes it on GPUs, or places
+// Leaves the operation to the executor, which executes it on GPUs, or queues
 // its ticket if a result has no room there.
 ArriveResult LeaveToExecutor(const Board& board, const Operation& op) {
   ArriveResult a;

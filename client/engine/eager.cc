@@ -174,7 +174,7 @@ EagerResult EagerReduce(const Board& board, uint32_t me, const Operation& op,
   if (s.op == Op::kAverage) finish.divisor = op.set->size();
   finish.scale = s.postscale;
   // The result goes into a buffer that this rank reads anyway: see
-  // ProgressEngine::HolderOf.
+  // ChunkMover::HolderOf.
   const auto place = static_cast<size_t>(op.set->PlaceOf(me));
   const uint32_t holder = locals[(place + 1) % locals.size()];
   const auto buffer = static_cast<uint32_t>(eager_input.buffers[holder]);

@@ -12,7 +12,7 @@ bool EagerPool::Unused(const Use& use) const {
   const Outcome outcome = board_->OutcomeOf(use.slot, use.generation);
   if (use.ended && outcome == Outcome::kRunning) return true;
   // If it was aborted, the rank that claimed it may still write the sum there.
-  // The buffer is not needed any more, because the epoch is over.
+  // The buffer is no longer needed, because the epoch is over.
   if (outcome == Outcome::kRunning || outcome == Outcome::kReducing ||
       outcome == Outcome::kAborted) {
     return false;

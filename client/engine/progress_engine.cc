@@ -22,7 +22,7 @@ bool ProgressEngine::Step() {
   bool may_stage = true;
   for (Run& run : active_) {
     moved |= Advance(run, may_stage);
-    // Ring places are taken in ticket order.
+    // Ring entries are taken in ticket order.
     may_stage = may_stage && run.staged == run.stage_end;
   }
   moved |= RetireEnded();
@@ -119,8 +119,8 @@ void ProgressEngine::RecordStore(const Run& run) {
   store_choice_.Record(run.store, took / static_cast<double>(run.bytes));
 }
 
-// Takes the result of an eager operation that another rank has run. False if it
-// is not such an operation.
+// Takes the result of an eager operation that another rank has run. False if
+// this is not such an operation.
 bool ProgressEngine::TakeEager(uint32_t slot, uint32_t generation) {
   EagerResult result;
   if (!board_->ResultOf(slot, generation, &result)) return false;
@@ -135,8 +135,8 @@ bool ProgressEngine::TakeEager(uint32_t slot, uint32_t generation) {
   return true;
 }
 
-// Ends an operation that the executor has executed on GPUs. False if it is not
-// such an operation: ranks may have committed it, too, on the host.
+// Ends an operation that the executor has executed on GPUs. False if this is
+// not such an operation: ranks may also have committed it on the host.
 bool ProgressEngine::TakeFromGpu(uint32_t slot, uint32_t generation) {
   if (board_->OutcomeOf(slot, generation) != Outcome::kCommitted ||
       TagOf(board_->slot(slot).on_gpus.load(std::memory_order_relaxed)) !=
@@ -249,7 +249,7 @@ bool ProgressEngine::RetireEnded() {
   return moved;
 }
 
-// Ends a run in success or, if aborted, with errors that name each operation.
+// Ends a run successfully or, if aborted, with errors that name each operation.
 void ProgressEngine::Retire(Run& run, bool aborted) {
   MAYPOLE_KILL_POINT("retire.begun");
   mover_.PublishLeft(run);
@@ -359,15 +359,15 @@ bool ProgressEngine::HandleAbort() {
   return moved;
 }
 
-// True if the executor writes to no tensor of this rank any more. A GPU that is
-// stuck is not waited for; then the contents of the tensor are undefined for
-// longer. Called after the abort was seen.
+// True if the executor no longer writes to any tensor of this rank. After the
+// abort grace a stuck GPU also counts as idle; it may still write, so the
+// contents of the tensor stay undefined. Called after the abort was seen.
 bool ProgressEngine::GpuIsIdle() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   return board_->header().gpu_runs.load() == 0 || table_->AbortIsOverdue();
 }
 
-// Publishes that this rank writes to no tensors of the run any more.
+// Publishes that this rank no longer writes to any tensor of the run.
 bool ProgressEngine::LeaveArena(Run& run) {
   if (run.left) return false;
   run.left = true;
@@ -376,9 +376,9 @@ bool ProgressEngine::LeaveArena(Run& run) {
   return true;
 }
 
-// True if no peer writes to our tensors any more: each has left the run or the
-// job. If one is stuck for too long, detaches the tensors, so that it writes to
-// pages that we no longer use.
+// True if no peer can still write to our tensors: each has left the run or the
+// job. If a peer is stuck for too long, detaches the tensors, so that it writes
+// to pages that we no longer use.
 bool ProgressEngine::PeersHaveLeft(const Run& run) {
   for (const uint32_t j : run.set->locals) {
     if (j == me_) continue;

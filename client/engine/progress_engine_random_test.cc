@@ -15,7 +15,7 @@ namespace maypole {
 namespace {
 
 // One operation, as all ranks of its set submit it. Elements are int32 and
-// wrap, so sums do not depend on an order.
+// wrap, so sums do not depend on the order.
 struct Planned {
   std::shared_ptr<const ProcessSet> set;
   uint32_t slot = 0;

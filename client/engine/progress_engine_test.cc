@@ -212,8 +212,8 @@ TEST(ProgressEngineTest, RanksOfAnAllgatherMayRunAheadOfOneWithoutRows) {
   EXPECT_EQ(second[2].op->gathered_rows, 17);
 }
 
-// A rank that waits in generation 1 while another has already failed alone in
-// generation 2 (it did not wait) must not wait forever.
+// A rank that waits in generation 1 must not wait forever while another rank,
+// which did not wait, has already failed alone in generation 2.
 TEST(ProgressEngineTest, AnOperationThatOthersHaveGivenUpEnds) {
   Node node(3);
   std::mt19937 random(6);
@@ -304,7 +304,7 @@ TEST(ProgressEngineTest, LargeRunsAreRightWithEitherStore) {
   for (const auto& rank : node.ranks) EXPECT_EQ(rank->table.now, 4 * 1000);
 }
 
-// Puts a rank's tensor into its arena at `offset`, for a reduction in place.
+// Puts a rank's tensor into its arena at `offset`, for an in-place reduction.
 Submitted ArenaAllreduce(const Node& node, uint32_t rank, uint64_t offset,
                          const std::vector<float>& v) {
   Submitted s = Allreduce(v, Op::kSum, true);
@@ -415,8 +415,8 @@ TEST(ProgressEngineTest, AnArenaTensorMustLieWithinItsArena) {
   EXPECT_EQ(Values<float>(b.op->output, 12000), std::vector<float>(3000, 2.f));
 }
 
-// After an abort a rank gets its error only when no peer can write to its
-// tensor any more.
+// After an abort a rank gets its error only when no peer can still write to its
+// tensor.
 class ArenaAbortTest : public testing::Test {
  protected:
   ArenaAbortTest() : node_(3) {

@@ -152,12 +152,12 @@ void RankCore::Enqueue(RankName& name, std::shared_ptr<Operation> operation) {
   if (!operation->input_ready) inputs_pending_.fetch_add(1);
   name.queue.push_back(std::move(operation));
   Begin(name);
-  // The slot was requested before the sleeping flag was set: if the reply has
-  // come already, it has woken no thread.
+  // The slot was requested before the sleeping flag was set: a reply that has
+  // already come has woken no thread.
   if (unattended && !name.known) shell_->WakeThreads();
 }
 
-// A rank with nothing outstanding needs none of the tickets placed so far.
+// A rank with nothing outstanding needs none of the tickets queued so far.
 void RankCore::CountIn() {
   if (outstanding_.load() == 0) {
     engine_.SkipTickets();
@@ -189,8 +189,8 @@ void RankCore::InputReady(const std::shared_ptr<Operation>& operation) {
   SetInputReady(op);
   shell_->MarkUnattended(op);  // before other ranks can see the arrival
   Begin(*names_.Find(op));
-  // It may have found the operation failed, or no room for its ticket: only the
-  // driver thread can go on.
+  // The operation may have failed, or its ticket may have found no room: only
+  // the driver thread can continue.
   if (!op.done.load()) shell_->WakeThreads();
 }
 
@@ -311,8 +311,8 @@ void RankCore::End(Operation& operation, Status status) {
 
 // --- Driving -------------------------------------------------------------
 
-// The executor reads the heartbeat: it takes a rank without one for frozen.
-// Ranks that place tickets read tickets_read.
+// The executor reads the heartbeat: it considers a rank without one frozen.
+// Ranks that queue tickets read tickets_read.
 void RankCore::PublishPosition() {
   me_.heartbeat.fetch_add(1, std::memory_order_relaxed);
   if (me_.tickets_read.load(std::memory_order_relaxed) != kAllRead) {
@@ -499,7 +499,7 @@ bool RankCore::SetBlocked(const Operation& op) {
   {
     std::lock_guard lock(mutex_);
     // Not certainly blocked if an operation could begin without another rank:
-    // when its slot is allotted, or when the one before it in a queue ends.
+    // when its slot is allotted, or when its predecessor in a queue ends.
     if (has_held_.load() || sets_.pending() > 1 || names_.AnyQueued()) {
       return false;
     }
@@ -546,7 +546,7 @@ void RankCore::FailAll(const Status& status) {
   names_.ForEach([&](RankName& name) {
     FailQueue(name, status);
     if (name.current == nullptr) return;
-    // Peers that have not noticed yet may still write to the tensor.
+    // Peers that have not noticed the abort yet may still write to the tensor.
     if (name.current->arena != 0) shell_->Detach(name.current.get());
     const std::shared_ptr<Operation> op = std::move(name.current);
     name.current = nullptr;
@@ -594,7 +594,7 @@ WaitFor RankCore::WaitsFor(const Operation& op, uint64_t* late) const {
   std::lock_guard lock(mutex_);
   if (!op.input_ready) return WaitFor::kInput;
   // If it queues behind another operation of its name, the wait is for that
-  // one.
+  // operation.
   const RankName* const found = names_.Find(op);
   if (found == nullptr || !found->known) return WaitFor::kAgent;
   const RankName& name = *found;

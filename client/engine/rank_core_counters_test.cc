@@ -1,4 +1,4 @@
-// The counters of operations and waits, and which ranks a wait is for.
+// The counters of operations and waits, and the ranks that a wait is for.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -103,8 +103,8 @@ TEST(RankCoreCountersTest, AWaitKnowsForWhomItIs) {
   EXPECT_EQ(late, 0b011u);
 }
 
-// Over several nodes: they are waited for until GPUs execute it, which is not
-// seen by a ticket.
+// Over several nodes a wait is for the ranks until GPUs execute the operation,
+// which no ticket shows.
 TEST(RankCoreCountersTest, GpusAreWaitedForFromTheRunOn) {
   World w(2);
   w.negotiated = true;

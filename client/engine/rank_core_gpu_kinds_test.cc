@@ -32,7 +32,7 @@ struct Ranks {
   uint32_t slot() const { return op(0).slot; }
   uint32_t generation() const { return op(0).generation; }
 
-  // The executor places a ticket without a commit.
+  // The executor queues a ticket without a commit.
   void SendToHost() {
     EXPECT_NE(w.board->PlaceTicket(slot(), generation(), 0), kNoPlace);
   }
@@ -203,7 +203,8 @@ TEST(RankCoreGpuKindsTest, OverSeveralNodesTheRecordTellsTheSplits) {
   EXPECT_EQ(ranks.op(1).received, (std::vector<int64_t>{2, 0}));
 }
 
-// The GPUs have ended it, but the executor dies before it places the ticket.
+// The GPUs have executed the operation, but the executor dies before it queues
+// the ticket.
 TEST(RankCoreGpuKindsTest, AnAbortBeforeTheRecordsTicketEndsItByName) {
   World w(2);
   w.negotiated = true;
@@ -220,7 +221,7 @@ TEST(RankCoreGpuKindsTest, AnAbortBeforeTheRecordsTicketEndsItByName) {
   }
 }
 
-// One rank has taken its result: the other one gets it, too.
+// One rank has taken its result, so the other one also gets it.
 TEST(RankCoreGpuKindsTest, AnAbortAfterTheRecordsTicketDelivers) {
   World w(2);
   w.negotiated = true;

@@ -115,7 +115,7 @@ TEST(RankCoreGpuTest, AnAbortWaitsForTheGpu) {
   EXPECT_EQ(a.op->status.message(), "allreduce 'x': rank 1 has died");
 }
 
-// The executor has committed, but died before it placed the ticket.
+// The executor has committed, but died before it queued the ticket.
 TEST(RankCoreGpuTest, ACommitBeforeAnAbortCounts) {
   World w(2);
   Tensor a = Make(Kind::kAllreduce, "x", {1}, Op::kSum);

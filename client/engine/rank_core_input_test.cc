@@ -14,7 +14,8 @@ namespace {
 
 using Values = std::vector<int32_t>;
 
-// Submits it without its input: what the other ranks would read is wrong.
+// Submits the operation without its input: the other ranks would read wrong
+// data.
 void SubmitEmpty(World& w, uint32_t rank, Tensor& t) {
   t.op->input_ready = false;
   EXPECT_TRUE(w.Submit(rank, t).ok());
@@ -112,7 +113,7 @@ TEST(RankCoreInputTest, AfterShutdownALateInputDoesNothing) {
 }
 
 // Random ranks submit random operations with and without their inputs, which
-// come in any order and between any steps.
+// arrive in any order and between any steps.
 class RandomInputs : public testing::TestWithParam<uint32_t> {};
 
 TEST_P(RandomInputs, ResultsDoNotDependOnWhenInputsCome) {

@@ -146,7 +146,7 @@ class JoinProgram {
   }
 
   struct Round {
-    std::vector<int> limit;  // by rank: it takes part in so many
+    std::vector<int> limit;  // by rank: in how many it takes part
     std::vector<Planned> plan;
     std::vector<std::shared_ptr<Operation>> joins;
   };

@@ -55,7 +55,7 @@ TEST(RankCoreNamesTest, WhatIsPendingKeepsItsName) {
   for (const uint32_t r : {0, 1}) w.Recall(r, {0});
   w.Settle();
   EXPECT_EQ(w.returned[0], Slots{});
-  EXPECT_EQ(w.returned[1], Slots{0});  // it had never heard of it
+  EXPECT_EQ(w.returned[1], Slots{0});  // this rank had never used it
   Tensor b = Make(Kind::kAllreduce, "x", {2});
   EXPECT_TRUE(w.Submit(1, b).ok());
   w.Settle();
@@ -73,7 +73,7 @@ TEST(RankCoreNamesTest, ANameThatIsUsedAgainBeforeItsSlotIsFreeKeepsIt) {
   EXPECT_EQ(w.board->arrival(0, 0).generation.load(), 2u);
 }
 
-// The slot's next name has another process set and goes by rendezvous; rings,
+// The slot's next name has another process set and uses rendezvous; rings,
 // pools and tickets of the previous name must not disturb it.
 TEST(RankCoreNamesTest, SlotsGoRoundAmongSetsAndSizes) {
   for (uint32_t seed = 1; seed <= 20; ++seed) {

@@ -26,7 +26,7 @@ class FakeRun : public RankRun {
   Status status;
 };
 
-// A rank's GPU: what it was asked to execute.
+// A rank's GPU; records what it was asked to execute.
 struct FakeGpu {
   struct Begun {
     RankPart part;
@@ -80,7 +80,7 @@ class RanksTest : public testing::Test {
     EXPECT_TRUE(w_.Start(r, t.op).ok());
     return t;
   }
-  // Of so many rows. splits: an alltoall.
+  // An allgather of `rows` rows or, with splits, an alltoall.
   Tensor Gather(uint32_t r, size_t rows, uint64_t room,
                 std::vector<int64_t> splits = {}) {
     Tensor t = Make(splits.empty() ? Kind::kAllgather : Kind::kAlltoall, "x",
@@ -89,7 +89,7 @@ class RanksTest : public testing::Test {
     t.op->gpu_room = room;
     return Submit(r, std::move(t));
   }
-  // What the executor does when all have submitted these operations.
+  // Does what the executor does when all have submitted these operations.
   void Issue(const std::vector<const Tensor*>& operations) {
     const uint32_t record = issued_++;
     PlanHeader& plan = w_.board->plan(record);
@@ -241,7 +241,7 @@ TEST_F(RanksTest, NothingBeginsAfterAnAbort) {
   EXPECT_EQ(b.op->status.message(), "allreduce 'x': rank 1 was lost");
 }
 
-// NCCL says that a peer is lost; whose fault that is, others know.
+// NCCL reports a lost peer; only others know the cause.
 TEST_F(RanksTest, ALostPeerWaitsForItsCause) {
   const Tensor a = Submit(0, "x"), b = Submit(1, "x");
   w_.Settle();

@@ -1,4 +1,4 @@
-// The checksums that ranks send of their results.
+// The checksums of results that ranks send.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -34,8 +34,8 @@ class RankCoreResultsTest : public testing::Test {
     });
     return out;
   }
-  // All ranks run it, with the value of their rank; the executor reads nothing
-  // of results.
+  // All ranks run it, each with its rank as the value; the executor reads no
+  // results.
   static std::vector<Tensor> Run(World& w, uint32_t ranks, Kind kind,
                                  const std::string& name, size_t n) {
     std::vector<Tensor> tensors;

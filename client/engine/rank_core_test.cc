@@ -1,4 +1,5 @@
-// A rank's process sets, groups and aborts, and what it reports as blocking it.
+// A rank's process sets, groups and aborts, and when it reports that it is
+// blocked.
 #include "client/engine/rank_core.h"
 
 #include <gtest/gtest.h>

@@ -44,7 +44,7 @@ TEST(RankCoreTimelineTest, RecordsOnlyWhatIsSubmittedWhileItIsOn) {
     EXPECT_EQ(recorded[0].second.number, 1u);
     EXPECT_EQ(recorded[1].first, "large");
     EXPECT_NE(recorded[1].second.begun, 0);
-    // All ranks count a name's operations alike, also before the timeline.
+    // All ranks count a name's operations alike, even before the timeline.
     EXPECT_EQ(recorded[2].second.number, 2u);
     for (const auto& [name, moments] : recorded) CheckOrder(moments);
     EXPECT_EQ(w.cores[r]->unrecorded(), 0u);

@@ -5,8 +5,9 @@
 namespace maypole {
 namespace {
 
-// NCCL says that another rank is lost, but not why: the executor and the
-// coordinator know. Longer than they take by default (--resume_timeout).
+// How long to wait for the cause when NCCL reports a lost rank: the executor
+// and the coordinator know it. Longer than they take by default
+// (--resume_timeout).
 constexpr int64_t kCauseNs = 4'000'000'000;
 
 }  // namespace
@@ -44,7 +45,7 @@ bool RankGpuRuns::Advance(Run& run) {
   RankRun::State state = RankRun::State::kWaiting;
   const Status s = run.on_rank->Poll(&state);
   if (!s.ok()) {
-    // An abort is why; see PollAborted().
+    // After an abort, PollAborted() deals with the run.
     if (board_->aborted() || AwaitCause(s, &run.failed_at)) return false;
     run.broken = true;
     table_->GiveUp(run.parts.front().operation->Explain(s));
@@ -55,7 +56,7 @@ bool RankGpuRuns::Advance(Run& run) {
   return true;
 }
 
-// True while an abort may still come that has the cause of the error.
+// True while an abort that names the cause of the error may still come.
 bool RankGpuRuns::AwaitCause(const Status& error, int64_t* failed_at) {
   const int64_t now = table_->Now();
   if (*failed_at == 0) *failed_at = now;

@@ -66,7 +66,8 @@ std::pair<std::shared_ptr<Operation>, Status> RankJoin::Fail(
 }
 
 // Finds a signature that a member has submitted, or the executor wants, after
-// generation `beyond` of the slot; ignores what was submitted after this join.
+// generation `beyond` of the slot; ignores operations that were submitted after
+// this join.
 bool RankJoin::FindSubmitted(uint32_t slot, uint32_t beyond,
                              Signature* found) const {
   const uint64_t members = board_->Members(slot);
@@ -81,8 +82,8 @@ bool RankJoin::FindSubmitted(uint32_t slot, uint32_t beyond,
   return board_->Wanted(slot, found) > beyond;
 }
 
-// A rank may use a slot only after it has requested it: the executor asks only
-// these ranks to give it back before it allots the slot to another name.
+// A rank may use a slot only after it has requested it: the executor recalls a
+// slot only from ranks that have, before it allots it to another name.
 void RankJoin::RequestSlot(uint32_t slot) {
   uint32_t set = 0;
   Kind kind = Kind::kBarrier;

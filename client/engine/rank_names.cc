@@ -106,7 +106,8 @@ void RankNames::CountStandIn(const RankName& name) {
 
 std::vector<Operation*> RankNames::Waiting() const {
   std::vector<Operation*> all;
-  // Not all of by_slot_, because this is called often between eager operations.
+  // Does not scan all of by_slot_, because this is called often between eager
+  // operations.
   for (uint32_t slot = 0; slot < slots_end_; ++slot) {
     const RankName* name = by_slot_[slot];
     if (name != nullptr && name->waiting) all.push_back(name->current.get());

@@ -23,7 +23,7 @@ class RankNamesTest : public testing::Test {
     requests_ = std::make_unique<ExecutorRequests>(&shell_);
     names_ = std::make_unique<RankNames>(board_.get(), 0, requests_.get());
   }
-  // The executor's answer to the rank's `request`: this slot.
+  // The executor answers the rank's `request` with this slot.
   Status Answer(uint32_t request, uint32_t slot) {
     RankName* const name = names_->TakeRequested(request);
     if (name == nullptr) return Status(Code::kInternal, "nobody asked");

@@ -71,7 +71,7 @@ session::ResultRecords ResultLog::Take() {
       std::min<size_t>(records_.size(), kMaxResultRecords));
   std::copy_n(records_.begin(), message.count, message.records);
   records_.erase(records_.begin(), records_.begin() + message.count);
-  // Those that were dropped came after all that are kept.
+  // All dropped records came after those that are kept.
   if (records_.empty()) message.dropped = std::exchange(dropped_, 0);
   since_ns_.reset();
   return message;

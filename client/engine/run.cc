@@ -121,7 +121,7 @@ bool FindTensors(const Board& board, Run& run) {
 
 // Within the node, chunks are smaller if there are more ranks, so that the
 // pieces that all ranks work on fit into their caches together. Network chunks
-// fill their places, because each costs a round between the nodes.
+// fill their ring entries, because each costs a round between the nodes.
 uint32_t ChunkBytes(const BoardConfig& config, const Run& run) {
   if (run.negotiated) return config.chunk_bytes;
   if (run.arena) return kArenaChunkBytes;

@@ -3,7 +3,7 @@
 namespace maypole {
 namespace {
 
-// So large that a change of the machine takes effect after a few trials.
+// Large enough that a change of the machine takes effect after a few trials.
 constexpr double kNewWeight = 0.4;
 // Streamed must be clearly faster. If both are about equal, ranks would
 // disagree at random.

@@ -28,9 +28,9 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kPatience = std::chrono::milliseconds(700);
 // The longest sleep while nothing is outstanding.
 constexpr int kIdleSleepMs = 1000;
-// With checksums, whose records must not wait longer.
+// The same with checksums, whose records must not wait longer.
 constexpr int kIdleSleepWithChecksumsMs = 100;
-// A thread that does not sleep publishes its position once in so many steps.
+// A thread that does not sleep publishes its position once in this many steps.
 constexpr uint32_t kPublishEvery = 64;
 // A waiter lets another thread drive for at most this long before it checks its
 // own deadline.
@@ -38,7 +38,7 @@ constexpr auto kTurn = std::chrono::milliseconds(50);
 // How long a rank that leaves tries to send the rest of its timeline.
 constexpr auto kTimelineRest = std::chrono::milliseconds(500);
 
-// Returns 0 or errno's value.
+// Returns 0, or a value of errno.
 int BindThread(pthread_t thread, int processor) {
   const auto number = static_cast<size_t>(processor);
   cpu_set_t* const set = CPU_ALLOC(number + 1);
@@ -218,8 +218,9 @@ bool BoardCommunicator::executors_have_nccl() const {
   return board_->config().gpu_communicators != 0;
 }
 
-// Without communicators, only GPUs of one node that all its ranks share can. A
-// rank that has not used a GPU yet may still use another one.
+// Without NCCL in the executors, operations run on GPUs only if the set is on
+// one node and all its ranks use this GPU. A rank that has not used a GPU yet
+// may still use another one.
 bool BoardCommunicator::MayRunOnGpus(const ProcessSet& set, Kind kind,
                                      DType dtype, std::string_view uuid) const {
   if (set.size() == 1) return false;
@@ -371,7 +372,7 @@ void BoardCommunicator::AnnounceFinished(bool finished) {
 bool BoardCommunicator::Drive(bool look_at_socket) {
   if (closed_) return false;
   bool moved = core_.Step();
-  // Not before: until then peers must take this rank for one that may write.
+  // Not earlier: until then peers must assume that this rank may write.
   if (input_failed_.load(std::memory_order_relaxed) &&
       core_.outstanding() == 0 && input_failed_.exchange(false)) {
     SayGoodbye(/*pending=*/1, options_.elastic, InputFailure());
@@ -525,8 +526,7 @@ int BoardCommunicator::SendTimeline() {
                                });
 }
 
-// This rank leaves: no operation is pending any more, and the progress thread
-// has ended.
+// This rank leaves: no operation is pending, and the progress thread has ended.
 void BoardCommunicator::SendTimelineRest() {
   const auto deadline = Clock::now() + kTimelineRest;
   const auto send = [this](const void* message, size_t bytes) {
@@ -555,8 +555,8 @@ void BoardCommunicator::Leave() {
   if (progress_.joinable()) progress_.join();
   std::unique_lock drive(drive_mutex_);
   closed_ = true;
-  // Without this rank's GPU the others' would wait for ever. An input that
-  // failed has ended the epoch: that is no departure in good order.
+  // Without this rank's GPU the others' would wait forever. A failed input has
+  // ended the epoch: that is no orderly departure.
   const bool input_failed = input_failed_.exchange(false);
   const uint32_t pending =
       core_.outstanding() +
@@ -566,7 +566,7 @@ void BoardCommunicator::Leave() {
                        "this rank has left the job (shutdown) with the "
                        "operation pending"));
   core_.SendAllResults();
-  // Whoever drives now finds closed_; what follows may take its time.
+  // A thread that drives from now on sees closed_; the rest may take a while.
   drive.unlock();
   SendTimelineRest();
   SayGoodbye(pending, options_.elastic && returns_.load(),

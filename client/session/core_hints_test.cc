@@ -69,7 +69,7 @@ TEST_F(CoreHintsTest, UnknownCoresAreNotShared) {
 }
 
 // For ThreadSanitizer: ranks publish while others look, and two threads of one
-// rank publish, too.
+// rank also publish.
 TEST_F(CoreHintsTest, RanksPublishWhileOthersLook) {
   std::vector<std::thread> threads;
   for (uint32_t i = 0; i < 4; ++i) {

@@ -76,7 +76,7 @@ class GpuMemoryMessagesTest : public testing::Test {
   std::unique_ptr<BoardCommunicator> communicator_;
 };
 
-// Nothing is outstanding, and no thread waits.
+// The reply arrives although nothing is outstanding and no thread waits.
 TEST_F(GpuMemoryMessagesTest, TheReplyComesToTheHandler) {
   executor_->AnswerGpuMemory();
   const auto begun = steady_clock::now();

@@ -79,8 +79,8 @@ Status LocalCommunicator::Start(
   if (Status s = CheckDoubles(operations); !s.ok()) return s;
 
   for (const std::shared_ptr<Operation>& op : operations) {
-    // The only possible set, that of all ranks, exists already: members that
-    // ask for it get it.
+    // The only possible set, that of all ranks, exists already: a request by
+    // its members returns it.
     if (op->control == Control::kSetRequest && !op->by_members) {
       op->status = Status(
           Code::kInvalidArgument,
@@ -155,7 +155,7 @@ void LocalCommunicator::End(const std::shared_ptr<Operation>& op,
 }
 
 void LocalCommunicator::Leave() {
-  // A file that could not be written is no reason not to leave.
+  // Leaves even if the file could not be written.
   (void)timeline_.Stop();
   std::lock_guard lock(mutex_);
   for (const std::shared_ptr<Operation>& op : std::exchange(pending_, {})) {

@@ -151,8 +151,8 @@ Status RankSession::Join(const RankOptions& asked,
   last_joined = session.get();
   session->agent_ = options.agent;
   session->token_ = options.token;
-  // An agent that was killed is started again, by systemd for example. Ranks
-  // that have not started go on with that one.
+  // An agent that was killed may be restarted, by systemd for example. Ranks
+  // that have not started continue with the new one.
   bool again = true;
   Status s;
   while (std::exchange(again, false)) {
@@ -197,8 +197,8 @@ void RankSession::AbandonJoinInChild() {
   if (RankSession* session = last_joined) session->Abandon();
 }
 
-// The agent takes the hello from the socket and hands the connection to the
-// executor, which says within the start timeout what it waits for.
+// The agent takes the hello from the socket and passes the connection to the
+// executor, which reports within the start timeout what it waits for.
 std::string RankSession::Awaited(const RankOptions& options) const {
   int unread = 0;
   if (ioctl(socket_.get(), SIOCOUTQ, &unread) != 0 || unread == 0) {
@@ -231,7 +231,7 @@ Status RankSession::AwaitWelcome(const RankOptions& options, int timeout_ms,
       Clock::now() < deadline);
   if (s.code() == Code::kDeadlineExceeded) {
     const std::string awaited = Awaited(options);
-    // An executor that moves would have said who is missing.
+    // An executor that is not stuck would have named the missing ranks.
     const bool executor = awaited == ForWhom(options);
     return Status(Code::kDeadlineExceeded,
                   WhoWaits(options) + " waited " +

@@ -11,7 +11,7 @@
 namespace maypole {
 namespace {
 
-// For other ranks, which may be in other directories.
+// Absolute, because other ranks may run in other directories.
 std::string Absolute(const std::string& path) {
   char here[PATH_MAX];
   if (path.starts_with('/') || getcwd(here, sizeof(here)) == nullptr) {
@@ -56,7 +56,7 @@ Status RankTimeline::SendFile(const std::string& path, uint32_t number) {
   Status s = OpenTimelineFile(path, &file);
   auto message = session::Make<session::TimelineFile>();
   message.number = number;
-  // Without a descriptor it ends the timeline.
+  // Without a descriptor the message ends the timeline.
   send_(&message, sizeof(message), std::move(file));
   return s;
 }
@@ -105,7 +105,7 @@ Status RankTimeline::Ask(const session::TimelineRequest& request,
 
 void RankTimeline::OnReply(const session::TimelineReply& reply) {
   std::lock_guard lock(mutex_);
-  // A reply that comes too late may be one to an earlier call.
+  // A late reply may belong to an earlier call.
   if (!waits_.load() || (reply.stop != 0) != stop_asked_) return;
   reply_ = reply;
   replied_.notify_all();

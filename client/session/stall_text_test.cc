@@ -10,7 +10,7 @@
 namespace maypole {
 namespace {
 
-// The text for a wait in which nothing moves always has a reason.
+// The text for a stalled wait always names a reason.
 TEST(StallTextTest, SaysForWhatAnOperationWaits) {
   World w(2);
   Tensor a = Make(Kind::kAllreduce, "a", std::vector<int32_t>(5000, 1));

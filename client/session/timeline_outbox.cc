@@ -6,8 +6,7 @@
 namespace maypole {
 namespace {
 
-// After how many milliseconds a message is tried again that the socket had no
-// room for.
+// The milliseconds until a message that did not fit the socket is retried.
 constexpr int kAgainMs = 2;
 
 }  // namespace
@@ -102,7 +101,7 @@ Status TimelineOutbox::SendOne(std::string_view records, bool last,
   m.bytes = static_cast<uint32_t>(records.size());
   std::copy(records.begin(), records.end(), m.data);  // it may be empty
   Status s = send(&m, session::Trim(&m));
-  // If the executor has gone, nobody needs the records.
+  // If the executor has gone, the records are not needed.
   if (s.code() == Code::kResourceExhausted) return s;
   sending_dropped_ = 0;
   return Status();

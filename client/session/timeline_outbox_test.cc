@@ -65,7 +65,7 @@ TEST(TimelineOutbox, SendsEveryPeriodAndAtTheEnd) {
   EXPECT_EQ(r.last, 1u);
 }
 
-// A rank that has not seen the timeline on must answer, too.
+// A rank that has missed the whole timeline must also answer.
 TEST(TimelineOutbox, AnswersATimelineThatItHasMissed) {
   Rank r;
   EXPECT_EQ(r.Step(kOff, 1000), TimelineOutbox::kNever);

@@ -31,9 +31,8 @@ int AtMostUntil(Clock::time_point deadline, Clock::time_point now, int ms) {
 // thread_local with external linkage.
 thread_local bool this_thread_waits = false;
 
-// While the executor's loop turns, the coordinator reports stragglers, with
-// what the executor tells it. So this rank reports only what neither of them
-// can know.
+// While the executor's loop turns, the coordinator reports stragglers from the
+// executor's reports. So this rank reports only what neither of them can know.
 void TellOfStall(const Board& board, const RankCore& core,
                  const Operation& operation, const RankOptions& options,
                  const StallNotice& notice) {
@@ -144,8 +143,8 @@ Status WaitLoop::Await(const Operation& operation, int timeout_ms) {
   return result;
 }
 
-// The only place that measures the time of a wait, so that a thread that does
-// not sleep has no cost.
+// The only function that measures the time of a wait, so that a thread that
+// does not sleep pays nothing.
 FutexResult WaitLoop::SleepCounted(const Operation& operation, uint32_t seen,
                                    int timeout_ms, Backoff* backoff) {
   uint64_t late = 0;
@@ -174,7 +173,7 @@ bool WaitLoop::SleepOnBoard(const Operation& operation, int timeout_ms,
   std::atomic_thread_fence(std::memory_order_seq_cst);
   MAYPOLE_KILL_POINT("sleep.flag");
   if (driver_->DriveInTurn(Look::kPublish)) return true;
-  // Another thread may have ended it before `seen` was read.
+  // Another thread may have ended the operation before `seen` was read.
   if (operation.done.load(std::memory_order_acquire)) return true;
   MAYPOLE_KILL_POINT("sleep.looked");
   const FutexResult r = SleepCounted(operation, seen, timeout_ms, backoff);
@@ -197,7 +196,7 @@ void WaitLoop::StopAttending() {
   if (driver_->DriveInTurn(Look::kAtBoard)) driver_->WakeThreads();
 }
 
-// Looks at the other ranks' cores only if that can change the answer.
+// Checks the other ranks' cores only if that can change the answer.
 Pause WaitLoop::NextPause(const Operation& operation,
                           std::chrono::nanoseconds idle) {
   const uint32_t core = core_hints_.Publish(sched_getcpu());
@@ -210,7 +209,7 @@ void WaitLoop::NoteUser() {
   static thread_local char self;
   const void* user = user_.load(std::memory_order_relaxed);
   if (user == &self) return;
-  // What a callback starts is foreseen by IsCertainlyBlocked().
+  // IsCertainlyBlocked() accounts for what callbacks start.
   if (callbacks_ != nullptr &&
       callbacks_->thread.load() == std::this_thread::get_id()) {
     return;

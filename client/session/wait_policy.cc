@@ -4,7 +4,7 @@ namespace maypole {
 namespace {
 
 // Longer than a wake-up takes. Otherwise one rank's sleep makes its peers' next
-// wait longer than their budget, and from then on all sleep in turns.
+// wait exceed their budget, and from then on all sleep in turns.
 constexpr std::chrono::microseconds kSpin{200};
 // For waits that end with a kernel wake-up anyway (several nodes), and where
 // spinning consumes CPU time that the ranks need to compute (a quota).

@@ -54,8 +54,8 @@ TEST(WaitPolicyTest, YieldsAtOnceToAPeerOnItsCore) {
   EXPECT_EQ(w.Next(microseconds(199), true), Pause::kYield);
 }
 
-// A peer that computes on this core for long must not make the waiter yield for
-// ever.
+// A peer that computes on this core for a long time must not make the waiter
+// yield forever.
 TEST(WaitPolicyTest, SleepsAfterItsBudgetBesideAPeerToo) {
   const WaitPolicy w{.yields = false, .spin = microseconds(200)};
   EXPECT_EQ(w.Next(microseconds(200), true), Pause::kSleep);
