@@ -49,7 +49,7 @@ bool IsProgram(const std::string& path) {
          access(path.c_str(), X_OK) == 0;
 }
 
-// The directory of the library (or program) that this code is in.
+// The directory of the library (or program) that contains this code.
 std::string OwnPlace() {
   Dl_info info;
   static const char here = 0;
@@ -182,7 +182,7 @@ Status TryLock(const std::string& directory, Fd* lock) {
   const std::string path = directory + "/" + kServiceLock;
   Fd fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd.valid()) {
-    // The last service has just removed the directory.
+    // The previous service has just removed the directory.
     return errno == ENOENT ? Status() : ErrnoStatus(errno, path);
   }
   if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {

@@ -68,8 +68,8 @@ std::string Encode(const RankMessage& p) {
 Status Decode(std::string_view message, RankMessage* out) {
   const std::vector<std::string> l = Lines(message);
   int oldest = 0, newest = 0, exchange = 0, at_head = 0;
-  // The versions' places in the message never change, so that a message of any
-  // other version can be refused with an error that names it.
+  // The versions' positions in the message never change, so that a message of
+  // any other version can be refused with an error that names the version.
   if (l.size() < 3 || l[0] != kSayPlace ||
       !ParseNumber(l[1], 0, 1 << 30, &oldest) ||
       !ParseNumber(l.back(), 0, 1 << 30, &newest)) {

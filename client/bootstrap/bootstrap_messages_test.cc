@@ -95,7 +95,8 @@ TEST(BootstrapMessagesTest, TermsComeBack) {
   EXPECT_TRUE(out.coordinators.empty());
 }
 
-// Only a format that was read, and is another one, is a matter of versions.
+// Only a format number that can be read, and differs, is reported as a version
+// mismatch.
 TEST(BootstrapMessagesTest, InfosThatCannotBeReadSayWhy) {
   BootstrapInfo out;
   EXPECT_EQ(Decode("maypole-bootstrap-2\n\n\n", &out).message(),

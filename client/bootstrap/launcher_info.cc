@@ -16,8 +16,8 @@
 namespace maypole {
 namespace {
 
-// From here on Slurm's step numbers stand for special steps: batch script,
-// extern, interactive.
+// From here on Slurm's step numbers denote special steps: batch script, extern,
+// interactive.
 constexpr int64_t kFirstSpecialStep = 4294967280;
 
 Status Bad(std::string what) {
@@ -109,8 +109,8 @@ Status ReadPlaces(const Getter& get, const Names& n, LauncherInfo* f) {
 }
 
 // Makes the job's name from the launcher's variables. Jobs of other users, and
-// one-node jobs on other machines, get other names even if the variables are
-// the same there.
+// one-node jobs on other machines, get different names even if their variables
+// are the same.
 std::string JobName(const Getter& get, const ProcessFacts& facts,
                     const LauncherInfo& f, const char* launcher,
                     const std::vector<const char*>& variables) {
@@ -151,7 +151,8 @@ Status FindOpenMpi(const Getter& get, const ProcessFacts& facts,
   return Status();
 }
 
-// Each allocation counts its namespaces from 1, so the job's number counts too.
+// Each allocation counts its namespaces from 1, so the name also contains the
+// job's number.
 Status FindJsrun(const Getter& get, const ProcessFacts& facts,
                  LauncherInfo* f) {
   if (Status s = ReadPlaces(get, kJsrunNames, f); !s.ok()) return s;
@@ -260,8 +261,8 @@ Status FindSlurm(const Getter& get, LauncherInfo* f) {
   return Status();
 }
 
-// True if variables are set that users of torch.distributed set by hand, or a
-// Kubernetes operator sets for them. If Maypole ignored them, each rank would
+// True if the variables are set that users of torch.distributed set by hand, or
+// a Kubernetes operator for them. If Maypole ignored them, each rank would
 // silently become a job of one rank.
 bool SetAsForTorch(const Getter& get) {
   const char* size = Text(get, "WORLD_SIZE");
@@ -336,7 +337,8 @@ Status DetectLauncher(const Getter& get, const ProcessFacts& facts,
   if (AnySet(get, {"TORCHELASTIC_RUN_ID"})) {
     s = FindTorchrun(get, facts, kTorchrunNames, &f);
   } else if (AnySet(get, {"JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK"})) {
-    // Before mpirun: jsrun sets OMPI_COMM_WORLD_* for Spectrum MPI, too.
+    // Checked before mpirun: for Spectrum MPI jsrun also sets
+    // OMPI_COMM_WORLD_*.
     s = FindJsrun(get, facts, &f);
   } else if (AnySet(get, {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"})) {
     s = FindOpenMpi(get, facts, &f);

@@ -164,7 +164,7 @@ TEST(LauncherInfoTest, Jsrun) {
   // Another step of the allocation, and the first step of another one.
   EXPECT_NE(Must(With(kJsrun, {{"PMIX_NAMESPACE", "2"}})).job, f.job);
   EXPECT_NE(Must(With(kJsrun, {{"LSB_JOBID", "715"}})).job, f.job);
-  // Under Spectrum MPI, jsrun sets Open MPI's variables, too.
+  // Under Spectrum MPI, jsrun also sets Open MPI's variables.
   EXPECT_EQ(Must(With(kOpenMpi, kJsrun)).job, f.job);
 }
 

@@ -143,7 +143,7 @@ class Conversation {
       const Status s =
           ReceiveMessage(socket_, kMaxBootstrapBytes, kSliceMs, &r);
       if (s.code() == Code::kDeadlineExceeded || s.code() == Code::kCancelled) {
-        // The service knows the reason better: give it time to report it.
+        // The service knows the cause better: give it time to report it.
         if (Clock::now() < deadline_ + std::chrono::seconds(3)) continue;
         return TooLate();
       }

@@ -15,7 +15,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kRetry = std::chrono::milliseconds(50);
 
-// Where Debian keeps it, beside other versions.
+// Debian's path; Debian installs several versions side by side.
 #if defined(__aarch64__)
 constexpr char kLibraryOfDebian[] =
     "/usr/lib/aarch64-linux-gnu/pmix2/lib/libpmix.so.2";
@@ -79,7 +79,8 @@ class Pmix : public Exchange {
  public:
   explicit Pmix(const Functions& functions) : f_(functions) {}
 
-  // Other parts of the program may call PMIx_Init too: the library counts.
+  // Other parts of the program may also call PMIx_Init: the library counts the
+  // calls.
   Status Init() {
     const pmix_status_t s = f_.init(&self_, nullptr, 0);
     return s == PMIX_SUCCESS ? Status() : Failure("PMIx_Init", s);

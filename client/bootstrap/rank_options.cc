@@ -87,8 +87,8 @@ Status ReadStall(const Getter& get, RankOptions* o) {
   return Status();
 }
 
-// MPI is the way through host memory. An allreduce's own variable goes before
-// that of all kinds.
+// MPI means through host memory. The variable for allreduce overrides that for
+// all kinds.
 bool AllreduceThroughHost(const Getter& get) {
   for (const char* kind : {"GPU_ALLREDUCE", "GPU_OPERATIONS"}) {
     std::string full;
@@ -98,8 +98,8 @@ bool AllreduceThroughHost(const Getter& get) {
   return false;
 }
 
-// How operations on CUDA tensors run, by kind. Horovod decides that when it is
-// built; here it is a choice at run time.
+// How operations on CUDA tensors run, by kind. Horovod decides this at build
+// time; Maypole at run time.
 Status ReadGpuWays(const Getter& get, RankOptions* o) {
   std::string nccl;
   for (const char* kind :
@@ -170,7 +170,7 @@ Status ReadGpuMemory(const Getter& get, RankOptions* o) {
   return s;
 }
 
-// Last of the GPU's variables: `host` here or elsewhere is host.
+// Read after the other GPU variables: `host` in any of them means host.
 Status ReadGpuSite(const Getter& get, RankOptions* o) {
   const char* text = get(kGpuSiteVariable);
   GpuSite site = GpuSite::kAuto;
@@ -184,7 +184,7 @@ Status ReadGpuSite(const Getter& get, RankOptions* o) {
                       "or HOROVOD_GPU_ALLREDUCE=MPI turns off: leave one of "
                       "them out");
   }
-  // Who chooses how memory is shared wants it to be.
+  // A user who chooses how memory is shared wants it to be shared.
   o->gpu_memory.chooses_site =
       site == GpuSite::kAuto && o->gpu_memory.mode == GpuMemoryMode::kAuto;
   if (site == GpuSite::kHost) o->gpu_memory.mode = GpuMemoryMode::kNone;
@@ -250,7 +250,7 @@ Status ReadTexts(const Getter& get, RankOptions* o) {
   if (const char* job = get("MAYPOLE_JOB"); job != nullptr) o->job = job;
   std::string full;
   const char* timeline = EitherVariable(get, "TIMELINE", &full);
-  // DYNAMIC allows Horovod's scripts to start one; here they always may.
+  // DYNAMIC allows Horovod's scripts to start a timeline; here they always may.
   if (timeline != nullptr && std::strcmp(timeline, "DYNAMIC") != 0) {
     o->timeline = timeline;
   }
@@ -267,7 +267,7 @@ Status ReadLogAndThread(const Getter& get, RankOptions* o) {
   return s.ok() ? ReadThreadAffinity(get, &o->thread_affinity) : s;
 }
 
-// The coordinator assigns the place of an elastic rank, so no launcher may.
+// The coordinator assigns the numbers of an elastic rank, so no launcher may.
 Status ReadElastic(const Getter& get, RankOptions* o) {
   int elastic = 0;
   Status s = ReadInt(get, "MAYPOLE_ELASTIC", 0, 1, &elastic);
@@ -349,7 +349,7 @@ Status ReadRankOptions(const Getter& get, RankOptions* out,
                   "MAYPOLE_AGENT is set but MAYPOLE_JOB is not; start the "
                   "ranks with maypolerun, or unset MAYPOLE_AGENT");
   }
-  // A job of one rank in process shows its name to nobody.
+  // A job of one rank in process never shows its name.
   if (!o.job.empty() && (o.size > 1 || !o.agent.empty())) {
     s = CheckName("MAYPOLE_JOB", o.job, kMaxJobBytes);
     if (!s.ok()) return s;

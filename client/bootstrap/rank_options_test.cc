@@ -106,7 +106,7 @@ TEST(RankOptionsTest, AnElasticRankHasLimitsAndNoPlace) {
   EXPECT_EQ(o.min_size, 1);
   EXPECT_EQ(o.max_size, kMaxRanks);
   EXPECT_EQ(o.last_epoch, 0u);
-  // A launcher's variables that are around do not number an elastic rank.
+  // Variables of a launcher in the environment do not number an elastic rank.
   ASSERT_TRUE(Read(with({{"MAYPOLE_MIN_SIZE", "2"},
                          {"MAYPOLE_MAX_SIZE", "5"},
                          {"OMPI_COMM_WORLD_RANK", "1"},
@@ -170,7 +170,7 @@ TEST(RankOptionsTest, BadEnvironmentsAreNamed) {
                   .substr(0, 39),
               "MAYPOLE_JOB must be 1 to 63 printable A")
         << job;
-    // The name of a job of one rank is shown to nobody, so it is not checked.
+    // The name of a job of one rank is never shown, so it is not checked.
     EXPECT_EQ(read({{"MAYPOLE_SIZE", "1"}, {"MAYPOLE_JOB", job}}), "");
   }
   EXPECT_EQ(read({{"HOROVOD_FUSION_THRESHOLD", "64MB"}}),
@@ -210,7 +210,7 @@ TEST(RankOptionsTest, OurVariablesWinOverALaunchers) {
   EXPECT_EQ(read().start_timeout_seconds, 9);
   env["MAYPOLE_RANK"] = "2";
   EXPECT_EQ(read().rank, 2);
-  // With all MAYPOLE_* places set, the launcher's variables are not read.
+  // With all MAYPOLE_* numbers set, the launcher's variables are not read.
   env["MAYPOLE_SIZE"] = "3";
   o = read();
   EXPECT_EQ(o.size, 3);
@@ -353,7 +353,7 @@ TEST(RankOptionsTest, TheTimelinesFileIsOursOrHorovods) {
       Read({{"HOROVOD_TIMELINE", "h.json"}, {"MAYPOLE_TIMELINE", "m.json"}}, &o)
           .ok());
   EXPECT_EQ(o.timeline, "m.json");
-  // It would be no file.
+  // DYNAMIC is not a file's name.
   EXPECT_TRUE(Read({{"HOROVOD_TIMELINE", "DYNAMIC"}}, &o).ok());
   EXPECT_EQ(o.timeline, "");
 }

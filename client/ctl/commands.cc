@@ -104,7 +104,7 @@ bool HaveStats(const proto::StatusReply& reply) {
                      });
 }
 
-// The first figures of a job come a second after somebody has asked for them.
+// A job's first figures arrive a second after they were requested.
 absl::Status AwaitStats(const CtlOptions& o, CoordinatorClient* coordinator) {
   for (int i = 0; i < kStatsSteps; ++i) {
     const auto reply = coordinator->Status(o.job, /*stats=*/true);

@@ -39,7 +39,8 @@ void ExpectOneLine(FakeListener::Handler handler) {
   EXPECT_EQ(text.find("TLS"), std::string::npos) << text;
 }
 
-// A coordinator that cannot read the request says only INTERNAL, for example.
+// A coordinator that cannot read the request may answer with a bare INTERNAL,
+// for example.
 TEST(CoordinatorClientTest, NothingIsSaidAfterAColon) {
   class Silent : public proto::Admin::Service {
     grpc::Status GetStatus(grpc::ServerContext*, const proto::StatusRequest*,

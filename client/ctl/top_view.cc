@@ -29,7 +29,7 @@ std::string Percent(double part) {
   return absl::StrCat(std::lround(100 * part), "%");
 }
 
-// The latest first.
+// The ranks that are latest come first.
 std::vector<LateRank> LateRanks(const proto::JobStatus& job) {
   std::vector<LateRank> late;
   for (const proto::NodeStatus& node : job.nodes()) {
@@ -52,7 +52,7 @@ std::string LatestText(const std::vector<LateRank>& late) {
   return absl::StrCat("rank ", rank.rank(), " ", Percent(rank.late()));
 }
 
-// Of a job that does not run: its state.
+// The tier of a job, or the state of one that does not run.
 std::string TierText(const proto::JobStatus& job) {
   if (job.state() != "running") return job.state();
   return job.tier().empty() ? "local" : job.tier();

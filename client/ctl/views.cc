@@ -111,8 +111,7 @@ std::vector<std::string> HeldUp(const proto::JobStatus& job, uint32_t rank) {
   return {};
 }
 
-// Why a job that was in the frozen tier is not now; empty if it is, or never
-// was.
+// Why a job has left the frozen tier; empty if it is in it or never was.
 std::string WhyNegotiated(const proto::JobStatus& job) {
   if (job.schedule_ended().empty()) return "";
   return absl::StrCat(job.job(), ": has left the frozen tier (",

@@ -85,7 +85,7 @@ TEST(ViewsTest, StatusOfTwoJobs) {
       "allreduce 'x'\n");
 }
 
-// Rank 1 of 2 nodes x 2 waits hardly, the others wait for it.
+// Rank 1 of 2 nodes x 2 hardly waits; the others wait for it.
 proto::StatusReply WithStats() {
   proto::StatusReply reply;
   reply.set_version("0.1.0");

@@ -35,7 +35,7 @@ TEST(FreeRangesTest, NeighboursJoin) {
   EXPECT_FALSE(free.Take(1, &offset));
 }
 
-// Against a map of bytes.
+// Compares with a map of bytes.
 TEST(FreeRangesTest, RangesNeverOverlapAndNothingIsLost) {
   constexpr uint64_t kBytes = 1000;
   std::mt19937 random(3);

@@ -102,7 +102,8 @@ uint64_t PrivateGpuMemory::LimitOf(const Gpu& gpu) const {
   return known ? total / 8 : 0;
 }
 
-// As large as all of the GPU's together, within bounds, or as the block.
+// The new segment is as large as all of the GPU's together, within bounds, or
+// as the block.
 bool PrivateGpuMemory::Grow(const Gpu& gpu, uint64_t bytes) {
   const auto now = std::chrono::steady_clock::now();
   if (now < not_before_) return false;

@@ -18,7 +18,7 @@ using cuda::CurrentGpu;
 using cuda::Gpu;
 using Clock = std::chrono::steady_clock;
 
-// NCCL has not given back the communicators of an epoch of this process.
+// True if NCCL has not released the communicators of an epoch of this process.
 std::atomic<bool> nccl_is_stuck{false};
 
 void OnAbortStuck(const std::string& why) {
@@ -170,8 +170,8 @@ void RankGpus::MakeRunner(const std::string& nccl_library) {
   runner_ = std::make_unique<GpuRunner>(std::move(callbacks), nccl_library);
 }
 
-// That of torch's wheel, if it is loaded: two copies in one process would have
-// two sets of threads and buffers.
+// Uses the NCCL of torch's wheel if it is loaded: two copies in one process
+// would have two sets of threads and buffers.
 Status RankGpus::FindNccl(uint32_t* version, std::string* path) const {
   if (nccl_is_stuck.load()) {
     return Status(Code::kUnavailable,

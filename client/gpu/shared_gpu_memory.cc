@@ -76,7 +76,7 @@ struct SharedGpuMemory::PerGpu {
   uint64_t total = 0;                // bytes of usable and pending segments
   uint64_t granularity = 0;          // 0: not asked yet
   std::unique_ptr<Segment> pending;  // asked for, not usable yet
-  Clock::time_point not_before{};    // it asks for the next one
+  Clock::time_point not_before{};    // of the next request
   std::string failures;              // of the ways
 };
 
@@ -302,7 +302,8 @@ bool SharedGpuMemory::ProofIsRead(const Segment& segment, Status* error) {
   return true;
 }
 
-// A lack of memory may end; every other failure is one of the way.
+// A lack of memory is temporary; any other failure rules out this way of
+// sharing.
 void SharedGpuMemory::Fail(PerGpu& gpu, const Status& why) {
   if (gpu.pending != nullptr) {
     Segment& segment = *gpu.pending;

@@ -1,6 +1,5 @@
 // GPU memory that a rank shares, on the fake driver, with an executor in
-// another process. The environment says what the rank's GPUs are like: `vmm=0`,
-// `ipc=0`.
+// another process. The environment describes the rank's GPUs: `vmm=0`, `ipc=0`.
 #include "client/gpu/shared_gpu_memory.h"
 
 #include <gmock/gmock.h>
@@ -46,7 +45,7 @@ class SharedGpuMemoryTest : public cuda::fake::FakeTest {
     FakeTest::TearDown();
   }
 
-  // Ends the earlier ones.
+  // Ends the earlier executor and memory.
   void Start(GpuMemoryMode mode, const std::string& behaviour = "good",
              const std::string& executors_gpus = kGpus,
              int64_t limit = 256 * kMiB) {
@@ -73,7 +72,7 @@ class SharedGpuMemoryTest : public cuda::fake::FakeTest {
     memory_.reset();
   }
 
-  // Takes it at once or when the executor has answered.
+  // Takes a block, at once or when the executor has answered.
   Block TakeSoon(uint64_t bytes) {
     Block block;
     const auto until = steady_clock::now() + seconds(20);
@@ -85,7 +84,7 @@ class SharedGpuMemoryTest : public cuda::fake::FakeTest {
     return block;
   }
 
-  // What the user is told while it does without.
+  // What the user is told while there is no block.
   std::string NeverTakes(uint64_t bytes, int replies) {
     testing::internal::CaptureStderr();
     const auto until = steady_clock::now() + seconds(20);
@@ -145,7 +144,7 @@ class SharedGpuMemoryTest : public cuda::fake::FakeTest {
   std::unique_ptr<SharedGpuMemory> memory_;
 };
 
-// First, because the user is told once only.
+// The first test, because the user is told only once.
 TEST_F(SharedGpuMemoryTest, AllWaysRefusedIsToldOnce) {
   for (int i = 0; i < 2; ++i) {
     Start(GpuMemoryMode::kAuto, "refuse");

@@ -26,17 +26,17 @@ using cuda::Gpu;
 using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 
-// Between two looks of the watching thread: the longer nothing becomes ready,
-// the longer.
+// How long the watching thread sleeps between two checks: longer, the longer
+// nothing becomes ready.
 constexpr microseconds kShortestNap{50};
 constexpr microseconds kLongestNap{500};
-// How long a thread that begins to wait looks itself: longer than a GPU takes
-// to go over to another process.
+// How long a thread that begins to wait polls itself: longer than a GPU takes
+// to switch to another process.
 constexpr microseconds kSpin{300};
 constexpr uint64_t kAlignment = 64;
 
-// What the kinds need: reducescatter has an output of its own, the others'
-// result takes the place of the input.
+// Reducescatter has an output of its own; the result of other kinds overwrites
+// the input.
 bool HasOwnOutput(Kind kind) { return kind == Kind::kReducescatter; }
 
 std::unique_ptr<RankGpus> MakeRankGpus(const cuda::Driver& driver,
@@ -94,7 +94,7 @@ Status Staging::Open(Communicator* communicator, std::shared_ptr<Arena> arena,
     communicator->OnConnectGpu([own](const auto& m) { own->OnConnect(m); });
     communicator->OnEpochOver([own] { own->OnEpochOver(); });
   }
-  // Each knows the numbers of its requests.
+  // Each of the two recognizes the numbers of its requests.
   communicator->OnGpuMemoryReply(
       [own = staging->own_.get(), shared = &staging->pools_->shared](
           const session::GpuMemoryReply& reply) {
@@ -220,9 +220,9 @@ Status Staging::FindDevice(const Operation& op, Tensor* tensor) const {
   return Status();
 }
 
-// A rank without rows has no address of which the device could be asked: the
-// last result tells. Without it, the others' operation would always run on the
-// host.
+// A rank without rows has no address that shows its device, so the device of
+// its last result is used. Otherwise the others' operation would always run on
+// the host.
 void Staging::FindLastDevice(CUstream stream, Tensor* tensor) const {
   const Gpu* const gpu = gathered_sizes_.LastOf(tensor->key).gpu;
   if (gpu == nullptr) return;
@@ -257,7 +257,7 @@ Status Staging::CheckStream(const Gpu& device, CUstream stream) const {
   return device.Check(result, "cuStreamIsCapturing");
 }
 
-// Whether the operation does run on GPUs is decided when all have arrived.
+// Whether the operation actually runs on GPUs is decided when all have arrived.
 bool Staging::MayRunOnGpu(const Operation& op, CUdeviceptr input,
                           const Tensor& tensor, SiteChoice::Site site) const {
   const Signature& s = op.signature;
@@ -266,7 +266,7 @@ bool Staging::MayRunOnGpu(const Operation& op, CUdeviceptr input,
   if (Gathers(s.kind)) {
     bytes = std::max(bytes, gathered_sizes_.LastOf(tensor.key).bytes);
   }
-  // It is the executor that says whether there is NCCL, and why not.
+  // The executor reports whether there is NCCL and, if not, why.
   if (site == SiteChoice::Site::kRanks) {
     return bytes > communicator_->eager_bytes() && RankGpus::CanRun(op);
   }
@@ -296,7 +296,7 @@ void Staging::GuessRoom(Operation* op, const Tensor& tensor) const {
                               gathered_sizes_.LastOf(tensor.key).bytes);
 }
 
-// The executor may write over the input: a tensor that shall keep its contents
+// The executor may overwrite the input: a tensor that must keep its contents
 // needs a copy.
 void Staging::TakePlace(Operation* op, CUdeviceptr input, Tensor* tensor) {
   SharedGpuMemory& shared = pools_->shared;
@@ -330,7 +330,7 @@ Status Staging::MakeMemory(Operation* op, Tensor* tensor) {
 }
 
 // Without an input only the event is recorded: the copy of the result comes
-// after what the stream does with the output now.
+// after the stream's current work on the output.
 Status Staging::CopyInput(CUdeviceptr from, CUstream stream, Tensor* tensor) {
   StagedResources& r = tensor->resources;
   const uint64_t bytes = tensor->input_bytes;
@@ -384,8 +384,8 @@ void Staging::Watch(const std::shared_ptr<Operation>& operation,
 }
 
 bool Staging::IsReady(Tensor& tensor, Status* error) const {
-  // A device that has failed never writes the word, so the event is asked, too,
-  // but rarely.
+  // A device that has failed never writes the word, so the event is also
+  // queried, but rarely.
   constexpr uint32_t kAskEvery = 256;
   const StagedResources& r = tensor.resources;
   if (r.word.address != nullptr) {
@@ -394,7 +394,7 @@ bool Staging::IsReady(Tensor& tensor, Status* error) const {
   }
   const CurrentGpu current(*r.device);
   const CUresult result = driver_.cuEventQuery(r.copied_in);
-  // The second: the process is ending.
+  // DEINITIALIZED: the process is ending.
   if (result == CUDA_ERROR_NOT_READY ||
       result == cuda::CUDA_ERROR_DEINITIALIZED) {
     return false;
@@ -404,7 +404,7 @@ bool Staging::IsReady(Tensor& tensor, Status* error) const {
   return true;
 }
 
-// Queries without the lock: a driver's call may take its time.
+// Queries without the lock: a call of the driver may take long.
 bool Staging::Look() {
   std::unique_lock look(look_mutex_, std::try_to_lock);
   if (!look.owns_lock()) return false;

@@ -1,5 +1,5 @@
-// The part of Staging that copies after the input is ready: to the host, and
-// the result to the user's memory.
+// The part of Staging that copies after the input is ready: the input to the
+// host, and the result to the user's memory.
 #include <sched.h>
 #include <time.h>
 
@@ -24,7 +24,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 
 constexpr microseconds kNap{50};
-// How long a wait for a copy does not sleep.
+// How long a wait for a copy polls before it sleeps.
 constexpr microseconds kSpin{100};
 
 }  // namespace
@@ -96,7 +96,7 @@ void Staging::EndToHost(Tensor* tensor) {
   std::erase(going_to_host_, tensor);
 }
 
-// Removes those whose copies have ended, also by an error. The caller has
+// Removes the tensors whose copies have ended, even by an error. The caller has
 // locked mutex_, so that no event is destroyed meanwhile.
 bool Staging::AnyIsOnHost() {
   return std::erase_if(going_to_host_, [&](Tensor* tensor) {
@@ -160,13 +160,13 @@ Status Staging::Enqueue(const Operation& op, const Gpu& device, CUdeviceptr to,
     s = device.Check(
         driver_.cuEventCreate(&r.copied_out, cuda::CU_EVENT_DISABLE_TIMING),
         "cuEventCreate");
-    // What the stream of the submission did with the output comes first. Where
-    // there was an input, that is long done.
+    // The submission's stream may still work on the output: that comes first.
+    // If there was an input, that work is long done.
     if (s.ok() && r.copied_in != nullptr) {
       s = device.Check(driver_.cuStreamWaitEvent(stream, r.copied_in, 0),
                        "cuStreamWaitEvent");
     }
-  } else {  // the event must come after the earlier copy, too
+  } else {  // the event must also come after the earlier copy
     s = device.Check(driver_.cuStreamWaitEvent(stream, r.copied_out, 0),
                      "cuStreamWaitEvent");
   }
@@ -185,7 +185,7 @@ Status Staging::Enqueue(const Operation& op, const Gpu& device, CUdeviceptr to,
   return Status();
 }
 
-// As a wait for an operation: a signal ends it.
+// Like a wait for an operation, it ends at a signal.
 Status Staging::AwaitCopy(const Gpu& device, cuda::CUevent event) const {
   const auto spin_until = Clock::now() + kSpin;
   for (;;) {

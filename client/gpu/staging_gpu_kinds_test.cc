@@ -13,7 +13,7 @@ namespace {
 
 class StagingGpuKindsTest : public StagingGpuTest {
  protected:
-  // Of rank 0; rank 1 is the root.
+  // The operation of rank 0; rank 1 is the root.
   std::shared_ptr<Operation> Receive(CUdeviceptr output) {
     auto op = Make(Kind::kBroadcast, 0, output, kBytes);
     op->signature.root = 1;
@@ -34,7 +34,7 @@ class StagingGpuKindsTest : public StagingGpuTest {
     }
     return op;
   }
-  // The result has `bytes`, each of which is what was there, plus 1.
+  // The result has `bytes` bytes: each byte that was there, plus 1.
   void GatherOnGpu(const std::shared_ptr<Operation>& op, uint64_t bytes) {
     GpuPlace at = UnpackGpuPlace(op->gpu_place);
     at.offset += GpuResultAt(op->signature.Bytes());

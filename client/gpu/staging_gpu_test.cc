@@ -110,7 +110,7 @@ TEST_F(StagingGpuTest, OthersRunOnTheHost) {
     return op->gpu_place;
   };
   EXPECT_EQ(place(Allreduce(tensor, tensor, 4096)), kNoGpuPlace);  // eager
-  // The communicator says that GPUs cannot.
+  // The communicator reports that the operation cannot run on GPUs.
   communicator_->all_use_gpu = false;
   EXPECT_EQ(place(Allreduce(tensor, tensor)), kNoGpuPlace);
   communicator_->all_use_gpu = true;
@@ -124,8 +124,8 @@ TEST_F(StagingGpuTest, OthersRunOnTheHost) {
   EXPECT_EQ(executor_->requests(), 0);
 }
 
-// A GPU that runs one process at a time takes longer to go over from one to the
-// next than small tensors take to the host and back.
+// A GPU that runs one process at a time takes longer to switch to the next
+// process than small tensors take to the host and back.
 TEST_F(StagingGpuTest, SmallOnesRunOnTheHostUnlessKernelsRunSideBySide) {
   Open(GpuMemoryMode::kAuto, GpuMemoryOptions::kByDevice);
   const auto runs_on_gpu = [&](CUdeviceptr tensor, uint64_t bytes) {
@@ -146,7 +146,7 @@ TEST_F(StagingGpuTest, SmallOnesRunOnTheHostUnlessKernelsRunSideBySide) {
   EXPECT_EQ(runs_on_gpu(there, kShared), side_by_side);
   EXPECT_TRUE(runs_on_gpu(there, kShared + 4));
   shared->Free(there);
-  // What the user says counts.
+  // The user's setting takes precedence.
   Open(GpuMemoryMode::kAuto, 8192);
   EXPECT_FALSE(runs_on_gpu(tensor, 8192));
   EXPECT_TRUE(runs_on_gpu(tensor, 8196));
@@ -168,7 +168,7 @@ TEST_F(StagingGpuTest, MemoryStaysUntilTheGpuIsDone) {
   }
 }
 
-// It ends while its input is on the way to the host.
+// The rank leaves while an input is being copied to the host.
 TEST_F(StagingGpuTest, LeavesWhileBringingToTheHost) {
   const CUdeviceptr tensor = OnDevice(Bytes(kBytes, 1));
   auto op = Allreduce(tensor, tensor);
@@ -230,7 +230,7 @@ TEST_F(UserGpuMemoryTest, IsUsedAgainWhenAllItsStreamsAreDone) {
   Free(last, {});
 }
 
-// Operations get it, too, without another allocation.
+// Operations also get freed memory, without another allocation.
 TEST_F(UserGpuMemoryTest, GoesBackToOperations) {
   CUdeviceptr memory = 0;
   ASSERT_EQ(Allocate(&memory), Code::kOk);

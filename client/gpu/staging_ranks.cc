@@ -21,8 +21,8 @@ constexpr microseconds kSpin{100};
 // After the end of an epoch, how long the GPU may still write to the tensors;
 // as for operations that have not ended (AbortIsOverdue).
 constexpr milliseconds kPatience{700};
-// How long NCCL's error may be known before the epoch's, which
-// ProgressEngine::AwaitCause() waits for at most 4 s.
+// How long NCCL's error may be known before the epoch's, for which
+// RankGpuRuns::AwaitCause() waits at most 4 s.
 constexpr milliseconds kCausePatience{5000};
 
 }  // namespace
@@ -62,8 +62,8 @@ Status Staging::TakeOwnPlace(Operation* op, cuda::CUdeviceptr input,
   return Status();
 }
 
-// NCCL works in place or from one memory to another. A reducescatter in place
-// has its result where it lies in the input, which is no place for an output.
+// NCCL works in place or between separate buffers. Its in-place reducescatter
+// leaves the result at the rank's rows of the input, where no output can be.
 bool Staging::IsApart(Kind kind, cuda::CUdeviceptr input,
                       const Tensor& tensor) {
   if (tensor.input_bytes == 0 || tensor.output_bytes == 0) return true;
@@ -89,8 +89,8 @@ std::shared_ptr<RankRun> Staging::BeginOnRank(
   return run;
 }
 
-// A stream never waits for NCCL's if the caller does: an abort that hangs would
-// leave it stuck.
+// If the caller waits for NCCL's stream, its own stream does not: an abort that
+// hangs would leave it stuck.
 Status Staging::AwaitRun(const Operation& op, cuda::CUstream stream,
                          CopyOutReturns returns) const {
   const Tensor& tensor = TensorOf(op);
@@ -112,7 +112,7 @@ Status Staging::AwaitRun(const Operation& op, cuda::CUstream stream,
   return s.ok() ? s : op.Explain(s);
 }
 
-// As a wait for an operation: a signal ends it, and so does the end of the
+// Like a wait for an operation, it ends at a signal, and at the end of the
 // epoch, with its error.
 Status Staging::AwaitEnd(RankGpuRun& run) const {
   const auto spin_until = Clock::now() + kSpin;

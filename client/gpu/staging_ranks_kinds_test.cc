@@ -22,7 +22,7 @@ class StagingRanksKindsTest : public StagingRanksTest {
             .input_bytes = elements * 4,
             .output_bytes = 0};
   }
-  // Both ranks' parts, until both are on their streams.
+  // Begins both ranks' parts, and waits until both are on their streams.
   void Run(const std::shared_ptr<Operation> (&ops)[2],
            const std::vector<int64_t>& rows = {}) {
     std::shared_ptr<RankRun> runs[2];
@@ -96,7 +96,7 @@ TEST_F(StagingRanksKindsTest, AReceiverOfABroadcastOnTheHostHasNoInput) {
 }
 
 TEST_F(StagingRanksKindsTest, AReducescatterWritesEachRanksPart) {
-  // 10,001 rows of the first rank, 10,000 of the other one.
+  // The first rank gets 10,001 rows, the other one 10,000.
   constexpr size_t kCount = kElements + 1;
   const size_t parts[] = {kCount / 2 + 1, kCount / 2};
   Values in(kCount);
@@ -164,7 +164,8 @@ TEST_F(StagingRanksKindsTest, AGathersResultIsCopiedToTheUsersMemory) {
   }
 }
 
-// The first rank sends all; the other one has learned how much it gets.
+// The first rank sends everything; the other one knows the size from its last
+// result.
 TEST_F(StagingRanksKindsTest, AnAlltoallsRanksKnowTheLastResult) {
   Rank& receiver = ranks_[1];
   const CUdeviceptr some = OnDevice(receiver, Values(kElements, 7.0f));
@@ -186,7 +187,7 @@ TEST_F(StagingRanksKindsTest, AnAlltoallsRanksKnowTheLastResult) {
   SetGathered(*ops[0], 0);
   SetGathered(*ops[1], 2 * kElements);
   Run(ops, {0, 2 * kElements, 0, 0});
-  // The sender's input is free then.
+  // Then the sender's input is free.
   ASSERT_TRUE(
       ranks_[0]
           .staging

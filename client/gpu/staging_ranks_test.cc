@@ -59,7 +59,7 @@ TEST_F(StagingRanksTest, TheHostGetsTheInputWhenItIsWritten) {
   EXPECT_EQ(Read(r, input), Values(kElements, 7.0f));
 }
 
-// Its kernel is on the stream, but the other rank does not come.
+// A rank's kernel is on the stream, but the other rank never begins.
 TEST_F(StagingRanksTest, TheEndOfTheEpochEndsWhatWaitsForAnotherRank) {
   std::shared_ptr<Operation> ops[2];
   std::shared_ptr<RankRun> runs[2];

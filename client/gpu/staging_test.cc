@@ -242,7 +242,7 @@ TEST_F(StagingTest, EveryKindGivesTheBitsOfTheCpuPath) {
 // --- When things happen
 // ----------------------------------------------------------
 
-// A rank alone: nothing but the GPU is waited for.
+// A rank alone waits only for the GPU.
 TEST_F(StagingTest, ItIsPendingUntilTheStreamHasWrittenTheInput) {
   Run(1, [&](int, Client& client) {
     const CUstream stream = NewStream();
@@ -326,8 +326,8 @@ TEST_F(StagingTest, AsyncCompletionReturnsWhenTheCopyIsEnqueued) {
       /*async_completion=*/true);
 }
 
-// Rank 0 receives. What its stream still does with the tensor comes before the
-// result, whichever stream asks for that.
+// Rank 0 receives. The work that its stream still does on the tensor comes
+// before the result, whichever stream requests the result.
 TEST_F(StagingTest, TheResultComesAfterEarlierWorkOnTheOutput) {
   FakeExecutor executor("agent.sock", 2);
   Run(2, [&](int rank, Client& client) {
@@ -371,7 +371,7 @@ TEST_F(StagingTest, ShutdownDoesNotWaitForTheGpu) {
 }
 
 // As after the loss of a peer: the operation has ended with an error and its
-// handle is released, but the GPU has not come to its input yet.
+// handle is released, but the GPU has not reached its input yet.
 TEST_F(StagingTest, AfterAnErrorShutdownDoesNotWaitForTheGpu) {
   const CUstream stream = NewStream();
   for (int epoch = 0; epoch < 2; ++epoch) {
@@ -428,7 +428,7 @@ TEST_F(StagingTest, AnotherCopyOfTheResultMayBeAskedFor) {
   });
 }
 
-// Each size is larger than what is kept.
+// Each size exceeds the kept blocks.
 TEST_F(StagingTest, GrowingTensorsDoNotGrowMemoryWithoutBound) {
   Run(1, [&](int, Client& client) {
     const CUstream stream = NewStream();

@@ -33,11 +33,11 @@ Registry& registry() {
   return r;
 }
 
-// The process that has allocated; 0: none has. Asked without the mutex, which
+// The process that has allocated; 0: none has. Read without the mutex, which
 // fork() may have copied locked.
 std::atomic<pid_t> owner{0};
 
-// An event after all that the stream has to do now.
+// Records an event after all work that the stream has now.
 Status RecordEvent(const Gpu& gpu, CUstream stream, cuda::CUevent* event) {
   const cuda::Driver& driver = gpu.driver();
   cuda::CUstreamCaptureStatus capture = cuda::CU_STREAM_CAPTURE_STATUS_NONE;
@@ -117,7 +117,7 @@ Status FreeUserGpuMemory(CUdeviceptr memory,
     }
   }
   if (!s.ok()) {
-    freed.of_user = 0;  // for ever
+    freed.of_user = 0;  // forever
     s = Status(Code::kFailedPrecondition,
                "maypole_free_on_gpu: the memory is never used "
                "again, because nothing tells when its streams are "

@@ -53,7 +53,8 @@ std::string OwnDirectory() {
 int Refuse(const launcher::LauncherOptions& options, const Status& status,
            int code) {
   if (!options.function_directory.empty()) {
-    // If it cannot be written, the exit status still says that there is no job.
+    // If the outcome cannot be written, the exit status still shows that there
+    // is no job.
     (void)launcher::WriteOutcome(options.function_directory,
                                  {.cause = status.message()});
   }
@@ -61,7 +62,7 @@ int Refuse(const launcher::LauncherOptions& options, const Status& status,
 }
 
 // The job must end with the Python program that waits for its results, even if
-// that is killed.
+// the program is killed.
 void EndWithParent() { prctl(PR_SET_PDEATHSIG, SIGTERM); }
 
 // Finds errors that are visible on this machine before anything is started.

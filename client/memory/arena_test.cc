@@ -35,7 +35,7 @@ class ArenaTest : public testing::TestWithParam<uint32_t> {
     EXPECT_TRUE(s.ok()) << s.message();
     return p;
   }
-  // The bytes that the board's memory really takes.
+  // The bytes that the board's memory actually occupies.
   uint64_t Blocks() {
     struct stat st;
     EXPECT_EQ(fstat(board_->fd(), &st), 0);

@@ -7,7 +7,7 @@
 namespace maypole {
 namespace {
 
-// A part is read for the digest while the copy has it in the (second) cache.
+// A part is read for the digest while the copy still has it in the L2 cache.
 constexpr uint64_t kPartBytes = 128 * 1024;
 // Independent chains of multiplications, so that they overlap.
 constexpr size_t kLanes = 8;
@@ -15,7 +15,7 @@ constexpr uint64_t kBlockBytes = kLanes * sizeof(uint64_t);
 static_assert(kPartBytes % kBlockBytes == 0);
 constexpr uint64_t kOdd = 0x9e3779b97f4a7c15;  // 2^64 / golden ratio
 
-// Both halves of the product count: so no bit of `word` stays in one place,
+// Uses both halves of the product, so that no bit of `word` stays in one place,
 // where a later word of the lane could undo its effect.
 uint64_t Mix(uint64_t lane, uint64_t word) {
   const auto product = static_cast<unsigned __int128>(lane ^ word) * kOdd;

@@ -4,7 +4,7 @@
 
 namespace dmlc {
 
-// As in dmlc/logging.h. The engine copies it by its base's copy constructor.
+// As in dmlc/logging.h. The engine copies it with its base's copy constructor.
 struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

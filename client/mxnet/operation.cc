@@ -35,8 +35,8 @@ class Operation {
     return "";
   }
 
-  // For an engine whose operations must end at once, and which has no errors of
-  // operations: runs it in this thread.
+  // Runs the operation in this thread, for an engine whose operations must end
+  // at once and cannot report errors.
   std::string RunNow() {
     int64_t handle = 0;
     if (std::string error = Submit(&handle); !error.empty()) return error;
@@ -96,7 +96,7 @@ class Operation {
     return ErrorOf(maypole().submit(&operation_, handle));
   }
 
-  // Of this thread's last call.
+  // The error text of this thread's last call.
   std::string ErrorOf(maypole_status status) const {
     return status == MAYPOLE_OK ? "" : maypole().last_error();
   }

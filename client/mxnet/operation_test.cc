@@ -1,4 +1,4 @@
-// Operations against an engine and a libmaypole that do what the test says.
+// Operations with an engine and a libmaypole that act as the test sets them.
 #include "client/mxnet/operation.h"
 
 #include <gmock/gmock.h>
@@ -10,8 +10,8 @@
 namespace maypole::mxnet {
 namespace {
 
-// The engine, libmaypole, and what they were asked. Handles of arrays are
-// numbers; a copy of handle h is h + 100, and its data are at h + 1000.
+// The engine, libmaypole, and the calls that they received. Handles of arrays
+// are numbers; a copy of handle h is h + 100, and its data are at h + 1000.
 struct Fake {
   maypole_status submit_status = MAYPOLE_OK;
   maypole_status on_done_status = MAYPOLE_OK;
@@ -135,7 +135,7 @@ class OperationTest : public testing::Test {
     name = "gone";
     return error;
   }
-  // What the engine's thread does when the arrays are ready.
+  // Does what the engine's thread does when the arrays are ready.
   void RunIt() {
     Completion completion = {&End, nullptr, nullptr};
     fake_.run(nullptr, &completion, fake_.parameter);
@@ -185,7 +185,7 @@ TEST_F(OperationTest, ARefusedOperationEndsAtOnce) {
   EXPECT_EQ(fake_.done, nullptr);
 }
 
-// The operation goes on, and uses the arrays until it has ended.
+// The operation continues, and uses the arrays until it has ended.
 TEST_F(OperationTest, AnOperationWithoutACallbackIsAwaited) {
   for (const maypole_status end : {MAYPOLE_OK, MAYPOLE_ABORTED}) {
     fake_.on_done_status = MAYPOLE_RESOURCE_EXHAUSTED;

@@ -334,7 +334,7 @@ bool BoardCommunicator::AbortIsOverdue() {
 }
 
 void BoardCommunicator::Detach(Operation* operation) {
-  if (operation->staged != nullptr) {  // nobody sees what peers write there
+  if (operation->staged != nullptr) {  // what peers write there is never seen
     arena_->EndSharing();
     return;
   }

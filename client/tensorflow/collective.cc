@@ -31,8 +31,8 @@ size_t Bytes(const maypole_operation& operation, size_t element) {
   return bytes;
 }
 
-// How many of `rows` rows of a reducescatter this rank gets; -1: it is not in
-// the process set, which submit() says.
+// How many of `rows` rows of a reducescatter this rank gets; -1 if it is not in
+// the process set: submit() reports that.
 int64_t OwnRows(int64_t rows, int32_t process_set) {
   int ranks = library.size();
   int index = library.rank();
@@ -54,9 +54,8 @@ int64_t OwnRows(int64_t rows, int32_t process_set) {
 
 int TensorFlowCode(maypole_status status) {
   switch (status) {
-    // To TensorFlow these mean that a server will be back, that the program
-    // wanted it, or that a data set has ended: a session would try again or
-    // stop silently.
+    // TensorFlow takes these for a server that will return, the program's own
+    // wish, or the end of a data set: a session would retry or stop silently.
     case MAYPOLE_ABORTED:
     case MAYPOLE_UNAVAILABLE:
     case MAYPOLE_CANCELLED:
@@ -128,7 +127,7 @@ void Collective::ReadTensor(int index, int count, Status& status) {
       operation.shape[d] = tf.TF_Dim(tensor, d);
     }
     operation.input = tf.TF_TensorData(tensor);
-    // A reference of ours would keep TensorFlow from giving the input's memory
+    // If we kept a reference, TensorFlow could not forward the input's memory
     // to the output.
     if (KeepInput(tensor)) reference.Keep();
   }

@@ -8,8 +8,8 @@ namespace {
 // std::_Manager_operation::__destroy_functor
 constexpr int kDestroy = 3;
 
-// A parameter of our caller lies a few frames above us; a heap, or another
-// stack, much farther away.
+// A parameter of our caller lies a few frames above us; the heap or another
+// stack is much farther away.
 constexpr intptr_t kNearby = 65536;
 
 bool IsOnThisStack(const void* address) {

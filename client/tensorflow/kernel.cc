@@ -31,7 +31,8 @@ int64_t Number(TF_OpKernelConstruction* node, const char* attribute,
   return number;
 }
 
-// TensorFlow's attributes have floats, but no doubles: so their bits.
+// TensorFlow's attributes have floats but no doubles, so the double's bits are
+// passed.
 double Factor(TF_OpKernelConstruction* node, const char* attribute,
               Status& status) {
   const int64_t bits = Number(node, attribute, status);

@@ -11,7 +11,7 @@ constexpr int kNotInitialized = -1;
 constexpr int kNoSuchSet = -2;
 constexpr int kNotInSet = -3;
 
-// The index of this rank among the set's.
+// The index of this rank in the set.
 int RankInSet(int32_t process_set) {
   const int rank = library.rank();
   if (process_set == 0 || rank < 0) return rank;

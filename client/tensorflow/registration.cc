@@ -1,5 +1,5 @@
-// The operations, as TensorFlow knows them, and their kernels: registered when
-// tf.load_op_library() loads this library.
+// TensorFlow's definitions of the operations, and their kernels, registered
+// when tf.load_op_library() loads this library.
 //
 // Each collective takes a list of tensors, so that a group is one operation.
 // All are stateful: TensorFlow must neither drop, fold nor merge them. For each
@@ -26,7 +26,7 @@ namespace {
 
 using Texts = std::vector<const char*>;
 
-std::string failure;  // why the operations are not there
+std::string failure;  // why the operations are not registered
 
 void NoteFailure(const std::string& what, const Status& status) {
   if (!status.ok() && failure.empty()) {
@@ -179,7 +179,7 @@ void AddCollectives() {
 
 template <Place place>
 void AddPlace(const char* name) {
-  // As a kernel these are a barrier, which has the same attributes.
+  // Their kernel is that of a barrier, which has the same attributes.
   Add<MAYPOLE_BARRIER>(
       {name, {kName, kProcessSet}, {}, {"value: int32"}, &Scalar},
       &ComputePlace<place>);
@@ -198,7 +198,7 @@ bool AddAll() {
   return failure.empty();
 }
 
-// While the library is loaded, after `failure` is there.
+// Runs while the library is loaded, after `failure` is constructed.
 [[maybe_unused]] const bool added = AddAll();
 
 }  // namespace
@@ -206,9 +206,8 @@ bool AddAll() {
 
 #define MAYPOLE_EXPORT extern "C" __attribute__((visibility("default")))
 
-// Connects the kernels to the libmaypole of this path, which the process has
-// loaded. Returns an error's text, valid until the next call; empty: all is
-// well.
+// Connects the kernels to the libmaypole at this path, which the process has
+// loaded. Returns an error's text, valid until the next call; empty on success.
 MAYPOLE_EXPORT const char* maypole_tensorflow_connect(const char* path) {
   static std::string error;
   error = maypole::tensorflow::failure;

@@ -18,7 +18,7 @@ class Shape {
 
 bool Ok(TF_Status* status) { return tf.TF_GetCode(status) == 0; }
 
-// TensorFlow 2.8 has the shapes of the first input and the first output only.
+// TensorFlow 2.8 has only the shapes of the first input and the first output.
 // Outputs that are not set have an unknown shape, which Python narrows.
 bool GetInput(TF_ShapeInferenceContext* context, int index, const Shape& to) {
   Status status;
@@ -33,7 +33,7 @@ void SetOutput(TF_ShapeInferenceContext* context, int index,
 }
 
 TF_ShapeHandle* UnknownVector(TF_ShapeInferenceContext* context) {
-  // As TensorFlow writes an unknown dimension.
+  // -1 is TensorFlow's unknown dimension.
   return tf.TF_ShapeInferenceContextVectorFromSize(context,
                                                    static_cast<size_t>(-1));
 }

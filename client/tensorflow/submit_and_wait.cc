@@ -15,7 +15,8 @@ class DeferredCollective : public Collective {
  public:
   // Returns its handle.
   static int64_t Begin(const Kernel& kernel, TF_OpKernelContext* context);
-  // Waits for the end; sets the outputs of this other context, or its error.
+  // Waits for the end; sets the outputs of this other context (Wait's), or its
+  // error.
   static void Finish(int64_t handle, TF_OpKernelContext* context);
 
  private:

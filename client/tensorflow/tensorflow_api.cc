@@ -47,7 +47,7 @@ void* Find(const std::vector<void*>& handles, const char* name) {
 }  // namespace
 
 std::string TensorFlowApi::Load() {
-  // Never closed: the table points into them.
+  // Never closed: the table points into these libraries.
   std::vector<void*> handles;
   dl_iterate_phdr(Visit, &handles);
   std::string missing;

@@ -1,5 +1,5 @@
-// The custom call of functions that XLA compiles (jit_compile=True): TensorFlow
-// gets its handler by XLA's foreign function interface.
+// The custom call of functions that XLA compiles (jit_compile=True); its
+// handler is registered through XLA's foreign function interface.
 #include "client/tensorflow/collective.h"
 #include "client/tensorflow/kernel.h"
 #include "client/tensorflow/tensorflow_api.h"
@@ -22,7 +22,7 @@ ffi::Error* RunCollective(ffi::CallFrame* frame) {
 }  // namespace
 
 // Registers the custom call maypole_collective; once, after
-// maypole_tensorflow_connect(). Returns an error's text; null: all is well.
+// maypole_tensorflow_connect(). Returns an error's text; null on success.
 extern "C" __attribute__((visibility("default"))) const char*
 maypole_tensorflow_connect_xla(const ffi::Layout* layout) {
   if (maypole::tensorflow::tf.get_xla_ffi_api == nullptr) {

@@ -15,13 +15,13 @@ namespace {
 using frameworks::Functions;
 using frameworks::kErrorMark;
 
-// What the attributes of a call say about all its operations.
+// The attributes of a call, which apply to all its operations.
 //
 //   kind, op, root, process_set   int32, as in maypole_operation
 //   prescale, postscale           double
 //   names                         one for each result, with newlines between
 //
-// Arguments behind those that have a name only make XLA wait for them.
+// Arguments after those that have a name only make XLA wait for them.
 struct Plan {
   int32_t kind;
   int32_t op;
@@ -42,7 +42,7 @@ std::vector<std::string> Lines(std::string_view text) {
   }
 }
 
-// Returns false if the attributes are not those that this library knows.
+// Returns false if the attributes are not those that this library expects.
 bool ReadPlan(const ffi::CallFrame& frame, Plan* plan) {
   const ffi::Attributes& attributes = frame.attributes;
   const int32_t* const kind = ffi::FindInt32(attributes, "kind");
@@ -67,7 +67,7 @@ bool OnlyMoves(int32_t kind) {
 }
 
 // The library's dtype; -1 if it has none. It has no unsigned integers of 32 and
-// 64 bits: as signed ones they are moved, and summed, correctly.
+// 64 bits: treated as signed, they are moved and summed correctly.
 int32_t DtypeOf(const ffi::Buffer& buffer, const Plan& plan) {
   const bool bits = OnlyMoves(plan.kind) || plan.op == MAYPOLE_SUM;
   switch (buffer.dtype) {
@@ -121,7 +121,7 @@ class Call {
   // Returns an error's text; empty if the operations can be submitted.
   std::string Prepare(const ffi::CallFrame& frame);
 
-  // `future` is completed now or later; this object must not be used any more.
+  // Completes `future` now or later; `call` must not be used afterwards.
   static void Submit(std::unique_ptr<Call> call, ffi::Future* future);
 
  private:
@@ -193,8 +193,8 @@ void Call::Submit(std::unique_ptr<Call> call, ffi::Future* future) {
     self->End(count);
     return;
   }
-  // Until the last member has ended, which may be in its turn here, `self`
-  // lives.
+  // `self` lives until the last member has ended, which may happen in this
+  // loop.
   const Functions& functions = self->maypole_;
   for (int32_t i = 0; i < count; ++i) {
     frameworks::CallWhenDone(functions, handles[i], &Call::OnDone,

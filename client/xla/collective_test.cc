@@ -11,7 +11,8 @@
 namespace maypole::xla {
 namespace {
 
-// A library that keeps what is submitted, and ends it when the test says so.
+// A library that keeps submitted operations, and ends them when the test does
+// so.
 struct Library {
   struct Submitted {
     maypole_operation operation;
@@ -23,7 +24,7 @@ struct Library {
   std::vector<Submitted> operations;  // the handle is the index
   maypole_status refusal = MAYPOLE_OK;
   maypole_status on_done_status = MAYPOLE_OK;
-  // An operation without a callback ends in so many waits.
+  // An operation without a callback ends after this many waits.
   int waits_needed = 1;
   maypole_status wait_status = MAYPOLE_OK;  // of those before its end
   int waits = 0;
@@ -102,7 +103,7 @@ struct Future {
 
 namespace {
 
-// XLA's functions, at places of the test's choice.
+// XLA's functions, at positions that the test chooses.
 struct CreateArguments {
   size_t struct_size;
   void* extensions;
@@ -303,7 +304,7 @@ TEST_F(CollectiveTest, ARefusalIsAnErrorOfTheFuture) {
   EXPECT_EQ(made->error->text.find("maypole: 'a' is pending (in JAX: "), 0u);
 }
 
-// The operations go on, and use XLA's memory until they have ended.
+// The operations continue, and use XLA's memory until they have ended.
 TEST_F(CollectiveTest, OperationsWithoutACallbackAreAwaited) {
   Frame call(MAYPOLE_ALLREDUCE, "a\nb", 2, 2);
   library_.on_done_status = MAYPOLE_RESOURCE_EXHAUSTED;

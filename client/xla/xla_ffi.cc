@@ -5,7 +5,7 @@ namespace {
 
 constexpr int32_t kMetadataExtension = 1;
 
-// XLA's later fields of the metadata keep the values that XLA has set.
+// Later fields of the metadata keep the values that XLA has set.
 struct Metadata {
   size_t struct_size;
   Version version;

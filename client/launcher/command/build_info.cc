@@ -39,8 +39,7 @@ std::string Lines(const std::vector<FrameworkRow>& rows) {
   return lines;
 }
 
-// What Horovod's installation would refuse, as this build can be asked only
-// now.
+// What Horovod would refuse at installation; Maypole can check it only now.
 std::string Missing(const std::vector<FrameworkRow>& rows) {
   std::map<std::string, bool> supported;
   for (const FrameworkRow& row : rows) supported[row.module] = row.supported;

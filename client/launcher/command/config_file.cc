@@ -122,7 +122,7 @@ class Reader {
     return value.IsNull() ? Status() : ReadValue(*known, value);
   }
 
-  // Lists the names that would be right in the section, or outside of all.
+  // Lists the names that are valid in the section, or outside all sections.
   Status Unknown(const YAML::Node& name, const std::string& section,
                  const std::string& key) const {
     const std::string prefix = section.empty() ? "" : section + ".";

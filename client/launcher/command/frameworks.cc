@@ -12,8 +12,8 @@
 namespace maypole::launcher {
 namespace {
 
-// Prints lines "MODULE VERSION", and "keras_backend NAME". A distribution may
-// have another name than its module.
+// Prints lines "MODULE VERSION", and "keras_backend NAME". A distribution's
+// name may differ from its module's.
 constexpr char kCode[] =
     "import importlib.metadata as metadata, importlib.util as util\n"
     "import json, os\n"
@@ -35,7 +35,7 @@ constexpr char kCode[] =
     "except Exception: backend = 'tensorflow'\n"
     "print('keras_backend', os.environ.get('KERAS_BACKEND') or backend)\n";
 
-// Where libmaypole is: as Python's package finds it, or beside the programs'
+// Where libmaypole is: where Python's package finds it, or beside the programs'
 // directory.
 std::string LibraryDirectory() {
   const char* const named = getenv("MAYPOLE_LIBRARY");

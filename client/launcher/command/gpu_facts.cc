@@ -1,4 +1,4 @@
-// FindGpuFacts(): what the system says.
+// FindGpuFacts(): queries the system.
 #include <cstdlib>
 #include <fstream>
 
@@ -57,7 +57,7 @@ void AskDriver(GpuFacts* facts) {
       result = driver->cuDeviceGetUuid(&uuid, device);
     }
     const Status s = cuda::CudaStatus(*driver, result, "asking a GPU");
-    int mps = 0;  // also if the driver does not know the question
+    int mps = 0;  // also if the driver does not know the attribute
     driver->cuDeviceGetAttribute(&mps, cuda::CU_DEVICE_ATTRIBUTE_MPS_ENABLED,
                                  device);
     facts->gpus.push_back(s.ok() ? name + (", " + cuda::UuidText(uuid)) +

@@ -50,7 +50,8 @@ std::string Kernels(const GpuFacts& f) {
                         Names(f.ptx));
 }
 
-// Whether ranks name an NCCL to the executor, instead of the one they load.
+// Whether MAYPOLE_NCCL_LIBRARY names an NCCL to the executor, instead of the
+// one that ranks load.
 bool NamesNccl(const GpuFacts& f) {
   return f.library.has_value() && !f.library->empty();
 }
@@ -82,7 +83,7 @@ std::string WhyNoNccl(const GpuFacts& f, const std::string& why) {
                       : "there is no usable NCCL";
 }
 
-// how: if it is possible.
+// how: the text if the site can be used.
 std::string Site(const std::string& site, const std::string& why_not,
                  const std::string& how = "") {
   const std::string& more = why_not.empty() ? how : why_not;
@@ -98,7 +99,8 @@ std::string UsableNccl(const GpuFacts& f) {
   }
   const std::string linkers =
       f.linkers.status.ok() ? "the dynamic linker's NCCL" : "";
-  // Ranks say which NCCL they have loaded only if the variable does not exist.
+  // Ranks report which NCCL they have loaded only if the variable does not
+  // exist.
   if (f.library.has_value() || !f.pythons.status.ok()) return linkers;
   return "python3's NCCL, if ranks have loaded it (torch does)" +
          (linkers.empty() ? "" : ", else " + linkers);

@@ -235,7 +235,7 @@ void AddDaemonFlag(const std::string& flag, LauncherOptions* o) {
   if (o->coordinator.empty()) o->coordinator_flags.push_back(flag);
 }
 
-// --verbose prevails over the environment.
+// --verbose overrides the environment.
 Status ChooseLevel(const Surroundings& around, const HorovodGiven& given,
                    LauncherOptions* o) {
   std::string level = given.log_level;

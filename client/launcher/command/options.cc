@@ -342,7 +342,7 @@ Status ChooseEncryption(const Surroundings& around, const Given& given,
                              &mode);
 }
 
-// Checks what elastic jobs and others have in common.
+// The check that elastic and other jobs have in common.
 Status CheckCommand(const LauncherOptions& o) {
   if (!o.command.empty()) return Status();
   return Invalid(

@@ -573,7 +573,8 @@ TEST(OptionsTest, AcceptsOptionsOfHorovodrunWithoutEffect) {
   EXPECT_EQ(o.command, Args{"x"});
   EXPECT_TRUE(o.environment.empty());
   EXPECT_TRUE(o.agent_flags.empty());
-  // One note for each reason; none for what is so anyway.
+  // One note for each reason; none for options that ask for what Maypole does
+  // anyway.
   ASSERT_EQ(o.notes.size(), 4u);
   EXPECT_EQ(o.notes[0],
             "--mpi-args, --tcp have no effect: Maypole does not use MPI; to "

@@ -97,7 +97,7 @@ ElasticDriver::Actions ElasticDriver::OnProcessEnd(int number, const Exit& exit,
   if (process.leave_requested) {
     if (exit.finished && !finishing()) {
       finished_at_ = now;
-      // Others that run decide.
+      // The remaining processes decide.
       *failed = !exit.clean() && processes_.empty();
     }
   } else if (settings_.fixed) {
@@ -108,7 +108,7 @@ ElasticDriver::Actions ElasticDriver::OnProcessEnd(int number, const Exit& exit,
     finished_at_ = now;
     *failed = !exit.clean();
   } else {
-    // These come from outside and say nothing about the program.
+    // These signals come from outside and say nothing about the program.
     const bool killed =
         (exit.signaled && exit.value == SIGKILL) || exit.by_sigterm();
     Fail(process.host, &hosts_.at(process.host),
@@ -229,7 +229,7 @@ void ElasticDriver::CountChange(const std::string& what) {
       std::to_string(settings_.reset_limit));
 }
 
-// A program that cannot work would be started again for ever.
+// Otherwise a program that cannot work would be restarted forever.
 void ElasticDriver::CheckHope(const std::string& what) {
   bool any = false;
   for (const auto& [name, host] : hosts_) {
@@ -250,7 +250,7 @@ bool ElasticDriver::Uses(const std::string& host) const {
 
 // --- Processes ---------------------------------------------------------------
 
-// Where processes run or could be started at once.
+// The slots where processes run or could be started at once.
 int ElasticDriver::Slots() const {
   int slots = 0;
   for (const auto& [name, host] : hosts_) {

@@ -65,7 +65,7 @@ TEST(ElasticDriverTest, StartsProcessesWhenThereAreEnoughSlots) {
   EXPECT_FALSE(d.deadline());
 }
 
-// Of a job of four ranks that is not elastic, on the hosts a and b.
+// The settings of a fixed job of four ranks on the hosts a and b.
 D::Settings Fixed() { return {.first_size = 4, .max_size = 4, .fixed = true}; }
 
 TEST(ElasticDriverTest, AFixedJobStartsItsRanksWhenAllNodesAreReady) {
@@ -170,7 +170,7 @@ TEST(ElasticDriverTest, AHostThatFailsAgainIsPutAsideForLonger) {
     process = again[0].process;
     now += 61;  // a life that is not short
   }
-  // After a long time without failures it is as at first.
+  // After a long time without failures the cool-down is the shortest again.
   now += 601;
   End(&d, process, kKilled, At(now));
   EXPECT_EQ(d.deadline(), At(now + 10));
@@ -187,8 +187,8 @@ TEST(ElasticDriverTest, WhatFailsTogetherIsOneFailure) {
   EXPECT_EQ(d.deadline(), At(11));
 }
 
-// Ends all processes that are started from `now` on; returns when that ended
-// the job, and the last actions.
+// Lets all processes that are started from `now` on fail; returns the time at
+// which that ended the job, and the last actions.
 int FailEachStart(D* d, int now, D::Actions* last) {
   for (const int end = now + 200; !d->over() && now < end; ++now) {
     for (const auto& p : Of<D::StartProcess>(d->OnTime(At(now)))) {
@@ -457,7 +457,7 @@ TEST(ElasticDriverTest, TheOthersMayEndBySigtermOnceOneHasFinished) {
   EXPECT_TRUE(failed);
 }
 
-// Its host is not listed any more just when it has trained to the end.
+// A process's host is delisted just when the process has trained to the end.
 TEST(ElasticDriverTest, NothingIsStartedOnceAProcessThatLeavesHasFinished) {
   for (const int code : {0, 1}) {
     D d(Sizes(1, 1, 1));
@@ -481,7 +481,7 @@ TEST(ElasticDriverTest, NothingIsStartedOnceAProcessThatLeavesHasFinished) {
   EXPECT_EQ(Of<D::SignalProcess>(d.OnTime(At(45))).size(), 2u);
 }
 
-// Nobody begins its training again, so its failure is the job's.
+// The training does not start again, so the process's failure is the job's.
 TEST(ElasticDriverTest, AProcessThatFailsAfterItsTrainingIsNotReplaced) {
   D d = TwoHosts(Sizes(4, 2, 4));
   Exit exit = kFailed;

@@ -43,7 +43,7 @@ void ElasticJob::Continue(Time now) {
     const ElasticDriver::Action action = std::move(actions_.front());
     actions_.pop_front();
     std::visit([&](const auto& a) { Do(a, now); }, action);
-    // What it does may be done at once: a node without an agent of its own.
+    // An action may complete at once: a node without an agent of its own.
     if (actions_.empty()) CheckNodes(now);
   }
 }
@@ -69,7 +69,7 @@ void ElasticJob::CheckNodes(Time now) {
 }
 
 void ElasticJob::CheckNode(int number, Node* node, Time now) {
-  // A host on which even a shell's start hangs, or the agent's.
+  // On some hosts even the start of a shell hangs, or that of the agent.
   if (node->lost.empty() && !node->ready && now >= node->ready_by) {
     node->runner->GiveUp(node->runner->Standing() + " after " +
                          std::to_string(launcher_.start_limit.count()) +
@@ -81,7 +81,7 @@ void ElasticJob::CheckNode(int number, Node* node, Time now) {
   Take(driver_.OnNodeReady(number, now));
 }
 
-// Its processes cannot join the job any more.
+// The node's processes can no longer join the job.
 void ElasticJob::Lose(int number, Time now) {
   Node node = std::move(nodes_.at(number));
   nodes_.erase(number);

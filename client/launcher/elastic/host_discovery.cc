@@ -18,7 +18,7 @@ void Append(std::string_view bytes, size_t most, std::string* out) {
   out->append(bytes.substr(0, most - std::min(most, out->size())));
 }
 
-// Whether the shell may understand the word as something else than a program.
+// Whether the shell may take the word for something other than a program.
 bool IsShellSyntax(std::string_view word) {
   return word.find_first_of("=$`\"'\\(){}<>|&;!~*?[") != word.npos;
 }

@@ -12,7 +12,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The name service hangs: the loop goes on, and the hosts stay as they were.
+// The name service hangs: the loop continues, and the hosts stay as they were.
 TEST(HostDiscovery, ASlowNameServiceHoldsNobodyUpAndIsAskedOnceForAName) {
   const std::string script = std::string(getenv("TEST_TMPDIR")) + "/discover";
   std::ofstream(script) << "#!/bin/sh\necho ours:2\necho theirs:3\n";

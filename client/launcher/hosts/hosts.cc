@@ -71,7 +71,7 @@ Status Add(const std::string& where, std::string_view name,
     }
   }
   Host host{.name = std::string(name), .slots = count};
-  // With "user@" even this machine is reached by ssh.
+  // With "user@" even this machine is reached through ssh.
   host.here = host.name.find('@') == host.name.npos && is_here(host.name);
   auto same = std::find_if(out->begin(), out->end(), [&](const Host& h) {
     return host.here ? h.here : h.name == host.name;
@@ -129,7 +129,7 @@ bool IsOneOf(std::string_view key,
   return std::find(names.begin(), names.end(), key) != names.end();
 }
 
-// The words behind a host, as Open MPI and LAM write them.
+// The words after a host, as Open MPI and LAM write them.
 Status ReadSettings(const std::string& where, std::string_view line,
                     std::string_view text, std::string_view* slots,
                     std::string_view* user) {
@@ -143,8 +143,8 @@ Status ReadSettings(const std::string& where, std::string_view line,
     } else if (IsOneOf(key, {"user", "username", "user-name", "user_name"})) {
       *user = value;
     } else if (!IsOneOf(key,
-                        // Limits of what may be started beyond the slots, and
-                        // facts from which Open MPI guesses the slots.
+                        // Limits on starts beyond the slots, and facts from
+                        // which Open MPI guesses the slots.
                         {"max_slots", "max-slots", "max_count", "max-count",
                          "sockets", "boards", "cores", "sockets_per_board",
                          "sockets-per-board", "cores_per_socket",

@@ -44,7 +44,7 @@ bool IsForOthers(const ifaddrs& i) {
   return !IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr);
 }
 
-// The addresses of the interfaces that are wanted, IPv4 before IPv6.
+// The addresses of the wanted interfaces, IPv4 before IPv6.
 template <typename Wanted>
 std::vector<std::string> AddressesOf(const Wanted& wanted) {
   std::vector<std::string> addresses;

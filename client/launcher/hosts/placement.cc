@@ -39,7 +39,7 @@ bool IsOfAJob(std::string_view name) {
 
 namespace {
 
-// Scripts for Horovod may read these before init().
+// Scripts written for Horovod may read these before init().
 void AddHorovod(const NodeJob& job, const RankSurroundings& around,
                 Variables* variables) {
   const std::string rest =

@@ -21,20 +21,20 @@ using std::chrono::seconds;
 
 // For the rest of the output, which a pager may read slowly.
 constexpr EndLimit kFinishLimit{std::chrono::hours(24), milliseconds(50)};
-// Of a job that went well, but whose output is incomplete.
+// The exit code of a job that went well, but whose output is incomplete.
 constexpr int kLostOutputCode = 1;
 constexpr size_t kPrefixBytes = 12;  // "maypolerun: "
 
 Time Now() { return std::chrono::steady_clock::now(); }
 
-// The space for a line on the terminal; 0: the descriptor is none.
+// The space for a line on the terminal; 0: the descriptor is no terminal.
 size_t TerminalWidth(int fd) {
   winsize size = {};
   if (isatty(fd) == 0 || ioctl(fd, TIOCGWINSZ, &size) != 0) return 0;
   return size.ws_col > 2 * kPrefixBytes ? size.ws_col - kPrefixBytes - 1 : 0;
 }
 
-// A script that cannot run is an error of the command line at the start only.
+// Only at the start is a script that cannot run an error of the command line.
 Status CheckScript(const LauncherOptions& options) {
   if (!options.elastic || options.elastic->discovery_script.empty()) {
     return Status();
@@ -211,8 +211,8 @@ Status JobLauncher::AddRank(int rank, const Host& host, int node) {
   return rank == 0 ? BeginRanks() : Status();
 }
 
-// All nodes are ready. None of the ranks is started if there is no place for
-// the output of one.
+// All nodes are ready. Starts no rank if the output files of one cannot be
+// created.
 Status JobLauncher::BeginRanks() {
   output_.PrintProgress(progress_.End(""));
   if (options_.verbose) {
@@ -328,7 +328,7 @@ void JobLauncher::OnRank(const FromNode& message) {
 }
 
 // The first rank that has called init() waits for the others from now on. (If
-// none does, they need not be programs that use Maypole.)
+// none does, the programs need not use Maypole.)
 void JobLauncher::OnJoined(int rank) {
   if (!ranks_.OnJoin(rank) || !awaits_ranks_) return;
   progress_.Begin(Now());
@@ -352,7 +352,7 @@ void JobLauncher::OnOutput(const RankOutput& output) {
 void JobLauncher::EndRank(int rank, Exit exit, bool failed) {
   if (!ranks_.OnEnd(rank)) return;
   StopProgress();
-  // All output has been read; unfinished lines are shown, too.
+  // All output has been read; unfinished lines are shown as well.
   const Clues clues = output_.EndRank(rank);
   if (options_.elastic && !failed) output_.RemoveRank(rank);
   if (!exit.clean() && !failed) return supervision_.OnRankReplaced();
@@ -375,8 +375,8 @@ void JobLauncher::OnDaemonLog(const std::string& daemon,
 }
 
 void JobLauncher::OnDaemonLost(const std::string& what, bool returns) {
-  // Ranks of several nodes, and those that enter an epoch or have not joined,
-  // would wait for the coordinator until their time is over.
+  // Ranks of several nodes, and ranks that enter an epoch or have not joined,
+  // would wait for the coordinator until they time out.
   if (!starting_ && nodes_.coordinator_lost() &&
       (options_.elastic || options_.nodes > 1 || awaits_ranks_)) {
     return job_->OnJobLost(what);
@@ -389,7 +389,7 @@ void JobLauncher::OnDaemonLost(const std::string& what, bool returns) {
 
 // --- The end -----------------------------------------------------------------
 
-// All ranks have ended, and no other is started.
+// All ranks have ended, and no more are started.
 bool JobLauncher::Over() const {
   return supervision_.ranks_ended() &&
          (job_->ending() || supervision_.interrupted());

@@ -24,8 +24,8 @@
 namespace maypole::launcher {
 namespace {
 
-// How long another host may take for what node_core.h describes, plus the delay
-// of the network.
+// How long another host may take to end (node_core.h), plus the delay of the
+// network.
 constexpr EndLimit kHostLimit{std::chrono::milliseconds(7000),
                               std::chrono::milliseconds(400)};
 // From the order to kill ranks until the host reports their end.
@@ -34,9 +34,9 @@ constexpr EndLimit kAnswerLimit{std::chrono::milliseconds(5000),
 // Smaller ids belong to ranks, daemons and maypolerun itself.
 constexpr int kFirstRemoteStream = kOwnStream + 1;
 
-// Open files: maypolerun has pipes per process it starts, and what tells its
-// end (two without pidfds); daemons have their listening sockets and a few
-// files per rank or node.
+// Open files: for each process that it starts, maypolerun has pipes and the
+// descriptor that signals its end (two without pidfds); daemons have their
+// listening sockets and a few files per rank or node.
 constexpr rlim_t kOwnFiles = 32, kFilesPerRank = 4, kFilesPerNode = 4;
 constexpr rlim_t kDaemonFiles = 64;
 // How much longer the ranks of an elastic job wait than maypolerun.
@@ -133,7 +133,7 @@ class JobNodes::NodeHere : public ElasticNode {
       if (!status.ok()) return false;
     }
     if (here_->AgentIsLost(node_)) on_lost_(kAgentLost);
-    // Null: an agent that runs on this machine anyway.
+    // Null: the node uses an agent that already runs on this machine.
     const NodeCore::Daemon* const agent = here_->AgentOf(node_);
     return agent == nullptr || agent->ready;
   }
@@ -178,7 +178,7 @@ JobNodes::JobNodes(OutputLoop* loop, Settings settings)
 
 // --- The description of the job ----------------------------------------------
 
-// The port is free on rank 0's host most likely, if that is another machine.
+// If rank 0's host is another machine, the port is most likely free there.
 std::string JobNodes::TorchStore() const {
   std::string host = kLoopbackAddress;
   if (HasOtherHosts()) {
@@ -209,7 +209,8 @@ Status JobNodes::Describe() {
     common_.set_elastic(true);
     common_.set_min_size(o.elastic->min_size);
     common_.set_max_size(o.elastic->max_size);
-    // Ranks wait as long as maypolerun does, which says why it gives up.
+    // Ranks wait somewhat longer than maypolerun, which reports why it gives
+    // up.
     common_.set_start_timeout_s(
         std::max(o.start_timeout_s, o.elastic->timeout_s) + kSlackSeconds);
   } else {
@@ -355,8 +356,9 @@ std::shared_ptr<ElasticNode> JobNodes::StartNode(int node, const Host& host,
   return remote;
 }
 
-// The node that is started first has no remotes yet, so all nodes must have
-// been started before this is asked. An elastic job's nodes come one by one.
+// When the first node is started, there are no remotes yet, so all nodes must
+// have been started before this is called. An elastic job's nodes come one by
+// one.
 bool JobNodes::AllGreeted() const {
   return options_.elastic ||
          std::all_of(remotes_.begin(), remotes_.end(),
@@ -450,7 +452,7 @@ std::optional<Time> JobNodes::deadline() const {
 void JobNodes::OnTime(Time now) {
   here_.OnTime(now);
   GiveUpSilentHosts(now);
-  // Those that ElasticJob has dropped.
+  // Removes the nodes that ElasticJob has dropped.
   std::erase_if(remotes_, [](const auto& remote) {
     return remote.use_count() == 1 && remote->ended();
   });

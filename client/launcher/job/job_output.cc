@@ -8,7 +8,7 @@
 namespace maypole::launcher {
 namespace {
 
-// Ids of streams; smaller ones belong to ranks. That of the progress is not
+// Ids of streams; smaller ones belong to ranks. The progress line does not use
 // kOwnStream, so that our other lines do not overwrite it.
 constexpr int kFirstDaemonStream = 1 << 29;
 constexpr int kProgressStream = kOwnStream - 1;
@@ -163,8 +163,8 @@ void JobOutput::ReportLostFiles() {
         " end early: they could not be written");
 }
 
-// Once, on the other of the two; if both are one file or lost, the exit status
-// must do.
+// Reports the loss once, on the other of the two outputs; if both are one file
+// or lost, only the exit status shows it.
 void JobOutput::ReportLoss() {
   if (!lost() || std::exchange(loss_reported_, true)) return;
   const bool is_out = !out_.lost().empty();

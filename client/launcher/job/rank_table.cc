@@ -69,7 +69,7 @@ std::string RankTable::DescribeFailure(const Supervision& supervision,
     return Who(failure.rank) + " " + Describe(failure.exit);
   };
   const Supervision::Failure& first = *supervision.first_failure();
-  // Of several ranks that were killed at once, each may be the one to look at.
+  // Of several ranks that were killed at once, any may be the cause.
   const std::string text =
       describe(first) + List(supervision.also_killed(), "; ", "; ",
                              " more were killed by signals", describe);

@@ -62,7 +62,8 @@ std::optional<LinePiece> StartProgress::End(const std::string& text) {
   return piece;
 }
 
-// On a terminal a line must fit, to be rewritten, and covers the one before it.
+// On a terminal a line must fit, so that it can be rewritten, and cover the
+// line before it.
 std::string StartProgress::Cut(std::string text) const {
   if (width_ == 0) return text;
   text.resize(std::min(text.size(), width_));

@@ -102,7 +102,7 @@ TEST(SupervisionTest, BehindMaypolesErrorStandsWhoLeftOrHadToBeStopped) {
 
 TEST(SupervisionTest, WhoLeftIsASuspectAlsoIfItsEndIsSeenLater) {
   Supervision s(3);
-  // Rank 1 told the others that it leaves; its interpreter took long to end.
+  // Rank 1 announced that it leaves; its interpreter took long to end.
   s.OnRankExit(0, Code(1), At(100), {.maypole_error = true});
   s.OnRankExit(1, kClean, At(900), {});
   EXPECT_EQ(s.OnTime(At(5100)), SIGTERM);

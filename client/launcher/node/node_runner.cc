@@ -149,7 +149,8 @@ void NodeRunner::OnMessage(ToNode* message) {
   if (!status.ok()) Refuse(status.message());
 }
 
-// If it cannot be started, that costs the node's other processes nothing.
+// If the process cannot be started, the node's other processes are not
+// affected.
 void NodeRunner::StartProcess(const StartRank& start) {
   const Status status =
       node_.StartProcess(node_number_, start.rank(), start.slot());
@@ -167,7 +168,7 @@ void NodeRunner::Signal(const SignalRanks& m) {
 void NodeRunner::OnSignal(const signalfd_siginfo& info) {
   const int number = static_cast<int>(info.ssi_signo);
   if (IsPassedOn(number)) return node_.SignalRanks(number, false);
-  // A user sent it, the system shuts down, or our guard has died.
+  // A user has sent the signal, the system shuts down, or our guard has died.
   Refuse("maypolerun there got signal " + std::to_string(number) + " (" +
          strsignal(number) + ")");
 }

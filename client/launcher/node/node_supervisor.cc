@@ -209,8 +209,8 @@ bool NodeSupervisor::StartsAgain(const std::string& name, const Exit& exit) {
   Lives* lives = &coordinator_;
   if (name != kCoordinatorName) {
     Node* const node = NodeOf(name);
-    // Ranks of an elastic job go on without their agent, but need one to join
-    // the next epoch.
+    // Ranks of an elastic job continue without their agent, but need one to
+    // join the next epoch.
     if (node == nullptr || !node->job.elastic()) return false;
     lives = &node->lives;
   } else if (exit.clean()) {
@@ -221,7 +221,7 @@ bool NodeSupervisor::StartsAgain(const std::string& name, const Exit& exit) {
   return lives->restart_at.has_value();
 }
 
-// A first daemon that was never ready would end again; a later one may have
+// A first daemon that was never ready would fail again; a later one may have
 // been killed.
 void NodeSupervisor::Lives::PlanRestart(bool was_ready) {
   failed = was_ready ? 0 : failed + 1;
@@ -250,8 +250,8 @@ void NodeSupervisor::Restart(const std::string& name,
 }
 
 void NodeSupervisor::RestartDaemons(Time now) {
-  // The coordinator at the address of the one that has died, which the
-  // executors and operators know; the last of several flags counts.
+  // Restarts the coordinator at the address of the one that has died, which
+  // executors and operators know; of several equal flags the last one counts.
   if (coordinator_.TakeRestart(now)) {
     std::vector<std::string> arguments = coordinator_arguments_;
     const Announcement& before = core_.Find(kCoordinatorName)->announcement;
@@ -261,8 +261,8 @@ void NodeSupervisor::RestartDaemons(Time now) {
     }
     Restart(kCoordinatorName, arguments, &coordinator_);
   }
-  // Agents at the same socket, which the ranks know, but as other nodes of the
-  // job: the executor of the one that has ended may still be there.
+  // Restarts agents at the same socket, which the ranks know, but as new nodes
+  // of the job: the executor of the agent that has ended may still be there.
   for (Node& node : nodes_) {
     if (!node.lives.TakeRestart(now)) continue;
     node.worker.node =
@@ -300,7 +300,7 @@ Status NodeSupervisor::StartProcess(int number, int rank, int slot) {
   if (node == nullptr) {
     return Status(Code::kNotFound, "it is not a node of this machine");
   }
-  // Those that have ended are not needed any more, once their output is read.
+  // Removes ranks that have ended and whose output has been read.
   std::erase_if(ranks_, [](const auto& r) {
     return !r->process.running() && r->process.output_ended();
   });
@@ -349,7 +349,7 @@ Status NodeSupervisor::StartProcess(int number, int rank, int slot) {
 }
 
 bool NodeSupervisor::HasFinished(int process) const {
-  // Only once: nobody looks for it again.
+  // Removes the file: it is checked only once.
   return unlink(FinishedFile(settings_.directory, process).c_str()) == 0;
 }
 

@@ -115,8 +115,8 @@ void RemoteNode::OnMessage(const FromNode& message) {
       return Lose(message.refused().why());
     case FromNode::kDaemonLost:
       if (!finishing_) {
-        // Only agents are there. Those of elastic jobs are started again, which
-        // only the text says: the job is the same.
+        // Other hosts have only agents. Those of elastic jobs are restarted,
+        // which only the text says: for the job nothing changes.
         listener->OnDaemonLost(
             host().name + ": " + message.daemon_lost().what(), false);
       }

@@ -26,7 +26,7 @@ void Sink::Flush() {
     size_t size = std::min<size_t>(pending.size(), PIPE_BUF);
     ssize_t n = write(fd_, pending.data(), size);
     if (n < 0 && errno == EINTR) continue;
-    // Another process has made the descriptor non-blocking.
+    // EAGAIN: another process has made the descriptor non-blocking.
     if (n < 0 && errno == EAGAIN) return;
     // The reader is gone or the disk is full: the job continues without output.
     if (n < 0 && lost_.empty()) lost_ = strerror(errno);

@@ -46,9 +46,9 @@ Status ChildProcess::Start(const std::string& program, int stdin_fd) {
   }
   if (!status.ok()) return status;
   spawn.default_signals = {SIGPIPE, SIGTTOU};  // that we ignore
-  // A shell ignores these for commands in the background, so that the
-  // terminal's do not reach them. A process in a group of its own gets no such
-  // signal.
+  // A shell makes commands in the background ignore these, so that signals of
+  // the terminal do not reach them. A process in a group of its own gets no
+  // such signal.
   if (spawn.process_group == ProcessGroup::kNew) {
     spawn.default_signals.insert(spawn.default_signals.end(),
                                  {SIGINT, SIGQUIT});

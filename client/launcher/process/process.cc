@@ -20,7 +20,7 @@
 namespace maypole::launcher {
 namespace {
 
-// Of /proc/PID/stat.
+// Fields of /proc/PID/stat.
 struct ProcessStat {
   pid_t parent = -1;  // -1: there is no such process
   char state = 0;     // of its first thread
@@ -50,8 +50,8 @@ ProcessStat StatOf(const char* pid) {
   return stat;
 }
 
-// With all its threads: until then it cannot be reaped, and its children are
-// its own.
+// True if all threads of the process are dead: until then it cannot be reaped,
+// and keeps its children.
 bool IsDead(pid_t pid) {
   const ProcessStat stat = StatOf(std::to_string(pid).c_str());
   return stat.parent < 0 ||
@@ -83,7 +83,7 @@ bool Handles(pid_t pid, int signal) {
   return false;
 }
 
-// Empty if we may not know.
+// The path of the process's executable; empty if we may not read it.
 std::string ExecutableOf(pid_t pid) {
   std::error_code error;
   return std::filesystem::read_symlink("/proc/" + std::to_string(pid) + "/exe",
@@ -170,7 +170,7 @@ std::vector<pid_t> KillDescendants(const std::set<pid_t>& keep,
     }
     std::erase_if(killed, [&](pid_t pid) {
       const auto reaped = [pid] { return waitpid(pid, nullptr, WNOHANG) != 0; };
-      // It may have died only after the first look.
+      // It may have died only after the first waitpid().
       const bool gone =
           reaped() || (IsDead(pid) && (reaped() || dead.insert(pid).second));
       moved |= gone;
@@ -200,7 +200,7 @@ Status FindProgram(const std::string& name, std::string* path) {
     *path = (directory.empty() ? "." : directory) + "/" + name;
     Status status = CheckExecutable(*path);
     if (status.ok()) return status;
-    // In a directory that may not be searched there is nothing, for this user.
+    // A directory that this user may not search contains nothing for this user.
     if (access(path->c_str(), F_OK) == 0) denied = status;
     if (colon == std::string::npos) break;
     rest.erase(0, colon + 1);

@@ -42,8 +42,8 @@ TEST(KillDescendants, ALimitCountsFromTheLastProcessThatWasFound) {
   close(ends[0]);
 }
 
-// The process counts as dead in /proc, and is not: another thread of it runs,
-// to which its child belongs.
+// /proc shows the process as dead, but another of its threads runs, to which
+// its child belongs.
 TEST(KillDescendants, AProcessWithoutItsFirstThread) {
   ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
   int ends[2];

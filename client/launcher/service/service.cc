@@ -105,8 +105,8 @@ int RunNodeService(const std::string& directory) {
   fcntl(kServiceLockFd, F_SETFD, FD_CLOEXEC);
   for (int fd = kServiceLockFd + 1; fd < 1024; ++fd) close(fd);
   HoldSignals();
-  // That of the rank which has started us may name this rank's GPU only; the
-  // executors of the agent that we start serve all ranks of the node.
+  // The value of the rank that has started us may name only that rank's GPU;
+  // the executors of the agent that we start serve all ranks of the node.
   unsetenv("CUDA_VISIBLE_DEVICES");
   const pid_t guard = fork();
   if (guard < 0) {

@@ -177,8 +177,8 @@ void ServiceCore::Derive(const std::string& key, BootstrapInfo* info) const {
   info->token = facts_.derive(key, "token of " + first_->job);
 }
 
-// A node that has a token does not use a published one: anybody who can write
-// to the launcher's exchange could have put it there.
+// A node that has a token does not use a published one: anyone who can write to
+// the launcher's exchange could have put it there.
 Status ServiceCore::Complete(BootstrapInfo* info) const {
   const bool here = !facts_.token.empty();
   if (here != info->token.empty()) {
@@ -252,7 +252,7 @@ void ServiceCore::Carry() {
   if (own_info_) {
     if (asked_ == head) return;
     asked_ = head;
-    // Anybody who can reach torchrun's store, for example, can read it.
+    // Anyone who can reach torchrun's store, for example, can read it.
     BootstrapInfo published = info_;
     if (!facts_.token.empty()) published.secret = published.token = "";
     Send(head, std::string(kSayPublish) + "\n" + Encode(published));

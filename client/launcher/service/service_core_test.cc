@@ -244,7 +244,7 @@ TEST(ServiceCoreTest, ATokenIsSetOnAllNodesOrOnNone) {
   facts.token = "mine";
   Service with(facts);
   with.Come(1, Place(2, 4, 2, ExchangeKind::kCarried));
-  // Nothing that another user may have published is used.
+  // The core uses nothing that another user may have published.
   EXPECT_THAT(with.Say(1, "got\nmaypole-bootstrap-1\n10.0.0.1:4001\nS2\nT2"),
               ElementsAre(AllOf(StartsWith("send 1 error|3|MAYPOLE_TOKEN"),
                                 HasSubstr("this node, but not on rank 0's"))));

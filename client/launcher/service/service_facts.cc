@@ -26,7 +26,7 @@ std::string Variable(const char* name) {
   return value != nullptr ? value : "";
 }
 
-// Whether root or this user listens at the socket.
+// Whether a process of root or this user listens at the socket.
 bool AgentListens(const std::string& path) {
   Fd socket;
   PeerCredentials peer;

@@ -27,11 +27,12 @@ using std::chrono::seconds;
 using std::chrono::steady_clock;
 
 constexpr milliseconds kTick{100};  // poll interval while something is pending
-constexpr seconds kIdleLimit{3};    // without a rank for so long, it ends
+constexpr seconds kIdleLimit{3};    // without a rank for this long, it ends
 constexpr milliseconds kDialSlice{2000};  // the longest single attempt to dial
 constexpr milliseconds kEndLimit{2000};   // until a daemon is killed
 // How long to wait for other nodes. Together with kEndLimit it must be less
-// than ranks wait for the service (client/bootstrap/node_bootstrap.cc).
+// than the time that ranks wait for the service
+// (client/bootstrap/node_bootstrap.cc).
 constexpr milliseconds kOthersLimit{2500};
 constexpr char kSecret[] = "secret";
 
@@ -180,7 +181,7 @@ void NodeService::Perform(const ServiceAction& action) {
 void NodeService::Send(int connection, const std::string& text) {
   const auto it = connections_.find(connection);
   if (it == connections_.end()) return;
-  // A rank that takes no message has gone; otherwise it will see that the
+  // A rank that takes no message has gone; if not, it will see that the
   // connection is closed.
   if (!SendMessage(it->second.fd(), text.data(), text.size()).ok()) {
     shutdown(it->second.fd(), SHUT_RDWR);
@@ -243,7 +244,7 @@ void NodeService::OnDaemonLog(const std::string& daemon,
 }
 
 void NodeService::OnDaemonLost(const std::string& what, bool returns) {
-  // Ranks that come meanwhile wait for the new one.
+  // Ranks that arrive in the meantime wait for the new daemon.
   if (!returns) FailForDaemon(what);
 }
 
@@ -255,7 +256,7 @@ void NodeService::FailForDaemon(const std::string& what) {
                         (last.empty() ? "" : ": " + last)));
 }
 
-// Executors of other nodes may still have work among their own ranks.
+// Executors of other nodes may still have work with their own ranks.
 bool NodeService::OthersNeedCoordinator() const {
   const NodeCore::Daemon* coordinator = node_.core().Find(kCoordinatorName);
   if (coordinator == nullptr || !coordinator->ready || coordinator->ended) {
