@@ -6,9 +6,9 @@
 //   auto     each rank chooses (site_choice.h): client where each rank of the
 //            node has a GPU of its own and NCCL can be used, else agent
 //   agent    in the executor of the node, on GPU memory that ranks share
-//            with it (docs/gpu.md); through host memory what it cannot do
-//   client   NCCL in the training process, at the executor's command; through
-//            host memory what it cannot do
+//            with it (docs/gpu.md); what it cannot do goes through host memory
+//   client   NCCL in the training process, at the executor's command; what it
+//            cannot do goes through host memory
 //   host     copied through host memory, as MAYPOLE_GPU_MEMORY=host
 //
 // Thread contract: a pure function.

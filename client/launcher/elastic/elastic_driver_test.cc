@@ -225,7 +225,7 @@ TEST(ElasticDriverTest, ALostNodeIsStartedAgain) {
   ASSERT_EQ(started.size(), 1u);
   EXPECT_EQ(started[0].node, 2);
   EXPECT_EQ(started[0].host, "b");
-  EXPECT_TRUE(d.OnNodeReady(1, At(102)).empty());  // that one is gone
+  EXPECT_TRUE(d.OnNodeReady(1, At(102)).empty());  // that node is gone
   EXPECT_EQ(Of<D::StartProcess>(d.OnNodeReady(2, At(102))).size(), 2u);
 }
 

@@ -7,8 +7,8 @@
 //   kGrace        a rank failed                            kFailureGrace
 //   kTerminating  grace is over (SIGTERM to the ranks)     kTermGrace
 //   kInterrupted  maypolerun got a signal (forwarded)      kInterruptGrace;
-//   after
-//                                                          SIGTERM stop_timeout
+//                                                          after SIGTERM
+//                                                          stop_timeout
 //   kKilling      the phase before is over (SIGKILL)       -
 //
 // SIGTERM is how schedulers announce that they take a machine back, so ranks

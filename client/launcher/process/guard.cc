@@ -69,8 +69,8 @@ int Watch(pid_t supervisor, const sigset_t& set) {
 int RunGuarded(bool needs_directory,
                const std::function<int(const Supervised&)>& work) {
   FillStandardDescriptors();
-  // The supervisor creates it, once each of the two removes what the other
-  // leaves; both know the name beforehand.
+  // The supervisor creates it when each of the two can clean up after the
+  // other; both know the name beforehand.
   PrivateDirectory directory(needs_directory);
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   sigset_t set = HandledSignals();

@@ -14,7 +14,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Forks a process, that one the next, and so on; each is the others' only
+// Forks a process, which forks the next, and so on; each is the others' only
 // relative. Returns when the last one runs. All have `ready` open.
 void StartChain(int length, int ready) {
   const pid_t pid = fork();
