@@ -1,5 +1,5 @@
 // ChecksumMode: whether the ranks of a job compare the checksums of their
-// results, and what a difference does (docs/operating.md, "Checksums").
+// results, and what happens on a difference (docs/operating.md, "Checksums").
 //
 // Purpose: the one rule for `maypolerun --checksums` and MAYPOLE_CHECKSUMS,
 // which the option sets for the ranks. If ranks want different modes, the

@@ -20,12 +20,12 @@
 //
 // Thread contract: not synchronized; one owner.
 //
-// Invariants: at most one call is unanswered. The time up to which a lease is
-// counted on starts when the call that granted or renewed it was emitted, which
-// is before the store received it; so this coordinator's lease never outlives
-// the store's, up to the difference in speed of the clocks, for which there is
-// a margin. As a leader the core checks that time before it handles any event.
-// There is no way from kOver to another state.
+// Invariants: at most one call is unanswered. The core counts a lease's time
+// from the moment when it emitted the call that granted or renewed the lease,
+// which is before the store received it. So this coordinator's lease never
+// outlives the store's, except by the clocks' difference in speed, for which
+// there is a margin. A leader's core checks that time before it handles any
+// event. kOver is final.
 #ifndef MAYPOLE_COORDINATOR_ELECTION_ELECTION_CORE_H_
 #define MAYPOLE_COORDINATOR_ELECTION_ELECTION_CORE_H_
 
@@ -60,7 +60,7 @@ struct LeaseGranted {
   LeaseId lease = 0;
   BootInstant ttl{};
 };
-// Of kRenew. ttl 0: the store does not know the lease any more.
+// Of kRenew. ttl 0: the store no longer knows the lease.
 struct LeaseRenewed {
   BootInstant ttl{};
 };
@@ -86,7 +86,7 @@ struct StoreCall {
   LeaseId lease = 0;
   BootInstant timeout{};
 };
-// This coordinator leads until then (at most; see Prolong and StepDown).
+// This coordinator leads, until `until` unless Prolong or StepDown changes it.
 struct Lead {
   uint64_t term = 0;
   BootInstant until{};
@@ -98,7 +98,7 @@ struct Prolong {
 struct Follow {
   std::optional<Holder> holder;
 };
-// It leads no more, and the core is over.
+// This coordinator no longer leads, and the core is over.
 struct StepDown {
   std::string reason;
 };
@@ -155,8 +155,7 @@ class ElectionCore {
   void TellFollow(const std::optional<Holder>& holder,
                   ElectionActions* actions);
   void End(std::string reason, ElectionActions* actions);
-  // Up to when to count on a lease that was granted or renewed by the call that
-  // is being answered.
+  // When a lease ends that the call being answered granted or renewed.
   BootInstant Until(BootInstant ttl) const;
 
   BootInstant ttl_;

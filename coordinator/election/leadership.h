@@ -1,10 +1,9 @@
-// Leadership: whether this coordinator may issue anything at this moment, and
-// who leads otherwise.
+// Leadership: whether this coordinator may issue anything now, and who leads if
+// it may not.
 //
 // Purpose: of several coordinators only the leader may send messages to
-// executors, and only until its lease may have ended. Elections
-// (elections.h) moves a Leadership; the coordinator's streams ask it before
-// every write.
+// executors, and only until its lease may have ended. Elections (elections.h)
+// updates a Leadership; the coordinator's streams ask it before every write.
 //
 //   if (!leadership.Leads()) ...write nothing...
 //
@@ -41,7 +40,7 @@ class Leadership {
   bool over() const { return over_.load(); }
 
   struct Leader {
-    std::string address;  // HOST:PORT; empty: nobody leads, or it is unknown
+    std::string address;  // HOST:PORT; empty: no leader, or unknown
     uint64_t term = 0;
   };
   // Who led when this coordinator last asked the store.

@@ -5,9 +5,8 @@
 // their job, so that messages enter the streams' queues in the core's order;
 // events of other jobs run in parallel. The queues are written when the lock is
 // released: a message to a thousand nodes does not keep the job's next event
-// waiting. Log lines are added to the events under
-// that lock, but written to stderr after it is released: a slow stderr blocks
-// one thread, not the job.
+// waiting. Log lines are added to the events under that lock but written to
+// stderr after it is released: a slow stderr blocks one thread, not the job.
 //
 // Thread contract: any thread may call any method. No method waits for a peer.
 //
@@ -60,7 +59,8 @@ class Hub {
   void Remove(StreamId stream, StreamEnd end);
 
   // Tells all executors that the coordinator ends, unless another one can lead;
-  // closes their streams and the events. New streams are refused from now on.
+  // closes their streams and those that follow events. New streams are refused
+  // from now on.
   void Stop();
 
   Totals totals() const;

@@ -10,8 +10,8 @@
 //
 // A tile is copied in words that are as large as both addresses allow.
 //
-// Thread contract: any number of threads, in any order or concurrently. Pieces
-// must not overlap what others write.
+// Thread contract: any number of threads, in any order or concurrently. A piece
+// must not overlap what another piece writes.
 #ifndef MAYPOLE_COMMON_GPU_KERNELS_COPY_H_
 #define MAYPOLE_COMMON_GPU_KERNELS_COPY_H_
 

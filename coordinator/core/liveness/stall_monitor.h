@@ -1,4 +1,4 @@
-// StallMonitor: what the coordinator does about ranks for which others wait.
+// StallMonitor: what the coordinator does about stragglers.
 //
 // Purpose: logs what Stragglers finds, and notifies a node whose rank waits (it
 // prints the notice at once). Asks the nodes that Deadlock wants to confirm.

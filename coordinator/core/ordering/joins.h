@@ -42,7 +42,7 @@ class Joins {
   // `who`: "rank 2 (node n1)"
   void OnRankLeft(const std::string& who);
 
-  // Takes over from another coordinator, which has answered so many joins.
+  // Takes over from another coordinator, which has answered this many joins.
   void Restore(uint32_t answered) { number_ = answered + 1; }
 
   bool Aside(uint32_t rank) const { return ranks_[rank] != State::kAway; }
