@@ -156,8 +156,9 @@ class EventLoop {
   // next round.
   void Post(std::function<void()> function);
 
-  // Called in Dispatch() when a callback has blocked the loop for so long.
-  // callback: its type, a lambda's names the function that has made it.
+  // Called in Dispatch() after a callback has blocked the loop for longer than
+  // kBlockedLimit. callback: its type; a lambda's type names the function that
+  // made it.
   using Blocked = std::function<void(const std::string& callback,
                                      std::chrono::milliseconds time)>;
   void OnBlocked(Blocked blocked);

@@ -10,7 +10,7 @@
 //   launching   the kernels before NCCL are on the streams. NCCL's calls are
 //               made, in one group for all operations and GPUs. NCCL's thread
 //               puts them on the streams; nothing else is put there
-//   running     the kernels after NCCL are on the streams, too; the run ends
+//   running the kernels after NCCL are also on the streams; the run ends
 //               when the events after them are done
 //
 //   CollectiveRuns runs(&queues, &memories, &communicators, &ends);
