@@ -29,7 +29,7 @@ constexpr size_t kThreads = 17;
 constexpr size_t kStartTime = 19;
 
 // When the process has started, in ticks since the machine's; nullopt if it has
-// ended. 0 if we may know no more than that it is there (hidepid).
+// ended. 0 if we may learn only that it exists (hidepid).
 std::optional<uint64_t> StartTime(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string text;
@@ -102,7 +102,7 @@ Fd WatchProcess(pid_t pid) {
   if (!start) return Fd();
   (void)InThread(
       [pid, start](int writer) {
-        // An event on the writing end is that nobody has the reading end.
+        // The writing end has an event when the reading end is closed.
         pollfd reader{writer, 0, 0};
         while (StartTime(pid) == start &&
                poll(&reader, 1, static_cast<int>(kLookInterval.count())) == 0) {

@@ -150,8 +150,8 @@ std::optional<uint32_t> Elastic::FindSeat(const NodeMember& node,
       seats_[it->second].process.pid == process.pid) {
     found = it->second;
   }
-  // By its pid: for another coordinator's epoch, it is unknown which ranks its
-  // processes had before.
+  // By its pid: it is unknown which epoch and rank the processes of another
+  // coordinator's epoch had before it.
   for (uint32_t i = 0; i < seats_.size() && !found; ++i) {
     const Seat& seat = seats_[i];
     const bool same_connection =
