@@ -32,7 +32,7 @@ inline FutexResult FutexWait(std::atomic<uint32_t>& word, uint32_t expected,
   return errno == EINTR ? FutexResult::kInterrupted : FutexResult::kTimeout;
 }
 
-// As FutexWait(), but FutexWakeForeground() does not wake this thread.
+// Like FutexWait(), but FutexWakeForeground() does not wake this thread.
 inline FutexResult FutexWaitInBackground(std::atomic<uint32_t>& word,
                                          uint32_t expected, int timeout_ms) {
   timespec until;

@@ -20,7 +20,7 @@ inline constexpr char kChecksumVariable[] = "MAYPOLE_CHECKSUMS";
 
 enum class ChecksumMode : uint32_t {
   kOff = 0,
-  kWarn = 1,  // a difference is reported, and the job goes on
+  kWarn = 1,  // a difference is reported, and the job continues
   kFail = 2,  // a difference ends the epoch
 };
 inline constexpr uint32_t kMostChecksumMode = 2;

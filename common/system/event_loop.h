@@ -44,8 +44,8 @@
 // Invariants:
 // * a descriptor is watched exactly as long as a WatchedFd holds it;
 // * once Reset(), Release(), Cancel() or a destructor has returned, that
-//   registration's callbacks are not called any more, not even for an event of
-//   the same round. A callback may destroy its own registration: the callback
+//   registration's callbacks are not called again, not even for an event of the
+//   same round. A callback may destroy its own registration: the callback
 //   object lives until the callback returns;
 // * the loop must outlive its registrations and timers;
 // * the loop does not change a descriptor's flags (O_NONBLOCK).

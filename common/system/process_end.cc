@@ -43,7 +43,7 @@ std::optional<uint64_t> StartTime(pid_t pid) {
   std::vector<std::string> fields;
   for (std::string field; words >> field;) fields.push_back(field);
   if (fields.size() <= kStartTime) return 0;
-  // The first thread may end before the others; the process then goes on.
+  // The first thread may end before the others; then the process continues.
   const bool zombie = fields[kState] == "Z" || fields[kState] == "X";
   if (zombie && std::stoul(fields[kThreads]) <= 1) return std::nullopt;
   return std::stoull(fields[kStartTime]);

@@ -220,8 +220,7 @@ Totals CoordinatorCore::totals() const {
   return totals;
 }
 
-// --- The operator's requests (proto/admin.proto)
-// -------------------------------
+// --- The operator's requests (proto/admin.proto) -----------------------------
 
 absl::StatusOr<proto::StatusReply> CoordinatorCore::Status(
     Time now, const proto::StatusRequest& request) const {

@@ -1,6 +1,6 @@
 // Deadlines: the deadlines of all jobs, in order.
 //
-// Purpose: after every event a timer asks for the first deadline of all jobs;
+// Purpose: after every event, the timer needs the first deadline of all jobs;
 // the cost must not grow with the number of jobs.
 //
 // Thread contract: any thread may call any method.

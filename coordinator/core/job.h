@@ -80,14 +80,14 @@ class Job {
   // The coordinator ends: ends the epoch and the start with this message.
   void Stop(const std::string& message);
   // The operator ends the job: like Stop(), and no other epoch starts as long
-  // as the job exists. Returns how many ranks were told.
+  // as the job exists. Returns how many ranks were notified.
   uint32_t Abort(Time now, const std::string& message);
 
   // When OnTime() must be called; nullopt if there is no need.
   std::optional<Time> Deadline() const;
   void OnTime(Time now);
 
-  // Of the running epoch, without those that have left.
+  // Ranks of the running epoch that have not left.
   size_t live_ranks() const { return LiveRanks().size(); }
   // Null if none runs.
   const CoordinatorEpoch* epoch() const { return epoch_.get(); }

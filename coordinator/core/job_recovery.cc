@@ -74,7 +74,7 @@ JobRecovery::Result JobRecovery::Finish(uint64_t* decisions) {
   if (runs) result.epoch = Continue(*last, *decisions, &told);
   for (const SessionId session : recovery.Sessions()) {
     const proto::NodeState* state = recovery.StateOf(session);
-    // A node without a state is told when it sends its state.
+    // A node without a state is notified when it sends its state.
     if (state == nullptr ||
         std::find(told.begin(), told.end(), session) != told.end()) {
       continue;

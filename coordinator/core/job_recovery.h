@@ -61,7 +61,7 @@ class JobRecovery {
   uint64_t last_epoch_said() const { return last_epoch_said_; }
 
   struct Result {
-    // Of the last epoch: its start and members; nullopt: there was none.
+    // The last epoch's start and members; nullopt: there was none.
     std::optional<Recovery::Epoch> last;
     // The epoch, if it continues.
     std::unique_ptr<CoordinatorEpoch> epoch;

@@ -423,8 +423,7 @@ void JobShard::Note(Level level, const ExecutorSession& session,
   actions->emplace_back(Log{level, std::move(line)});
 }
 
-// --- Messages that executors pass on (docs/relays.md)
-// -------------------------
+// --- Relayed messages (docs/relays.md) ---------------------------------------
 
 absl::Status JobShard::BeginRelays(const ExecutorSession& session,
                                    uint64_t number, Actions* actions) {

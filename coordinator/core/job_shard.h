@@ -161,7 +161,7 @@ class JobShard {
   // unacknowledged messages.
   void Deliver(Actions* actions);
 
-  // --- Messages that executors pass on ---------------------------------------
+  // --- Relayed messages ------------------------------------------------------
   absl::Status BeginRelays(const ExecutorSession& session, uint64_t number,
                            Actions* actions);
   // For a while, sends to each node directly again, beginning with what it has

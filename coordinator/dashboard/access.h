@@ -51,7 +51,7 @@ class DashboardAccess {
   // Returns the key of a new session with the token's right; nullopt if the
   // token is not, or no longer, valid.
   std::optional<std::string> Redeem(Time now, absl::string_view token);
-  // kNone if there is no such session (any more).
+  // kNone if there is no such session, or no longer.
   Right RightOf(Time now, absl::string_view key) const;
 
  private:

@@ -3,7 +3,7 @@
 //
 // Purpose: in a store (store.h) there is a key that at most one coordinator
 // holds, attached to a lease that ends unless its holder renews it. The holder
-// leads. The core decides which call to make to the store, and until when this
+// leads. The core decides which store call to make next, and until when this
 // coordinator may lead. It uses no threads, sockets or clock.
 //
 //        key absent              key is ours
@@ -51,22 +51,22 @@ struct Holder {
 };
 
 // --- Answers to calls --------------------------------------------------------
-// Of kLook and kClaim: nullopt if nobody holds the key.
+// Answers kLook and kClaim: nullopt if no coordinator holds the key.
 struct Seen {
   std::optional<Holder> holder;
 };
-// Of kGrant.
+// Answers kGrant.
 struct LeaseGranted {
   LeaseId lease = 0;
   BootInstant ttl{};
 };
-// Of kRenew. ttl 0: the store no longer knows the lease.
+// Answers kRenew. ttl 0: the store no longer knows the lease.
 struct LeaseRenewed {
   BootInstant ttl{};
 };
-// Of kRevoke.
+// Answers kRevoke.
 struct LeaseRevoked {};
-// Of any call: it may or may not have had an effect.
+// Answers any call: it may or may not have had an effect.
 struct CallFailed {
   std::string text;
 };
@@ -94,7 +94,7 @@ struct Lead {
 struct Prolong {
   BootInstant until{};
 };
-// Another coordinator holds the key; nullopt: nobody does.
+// Another coordinator holds the key; nullopt: none does.
 struct Follow {
   std::optional<Holder> holder;
 };
@@ -114,7 +114,7 @@ using ElectionActions = std::vector<ElectionAction>;
 
 struct ElectionOptions {
   BootInstant ttl =
-      std::chrono::seconds(5);  // asked for; the store may give more
+      std::chrono::seconds(5);  // requested; the store may grant more
 };
 
 class ElectionCore {

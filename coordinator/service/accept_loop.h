@@ -73,7 +73,7 @@ struct AcceptOptions {
   // this long.
   int user_timeout_ms = 0;
   Credentials credentials;
-  // Of the same secrets in Huffman's code (first_request.h).
+  // The same secrets in Huffman's code (first_request.h).
   Credentials huffman_credentials;
   bool tls = false;
   Refusals* refusals = nullptr;  // must outlive the AcceptLoop

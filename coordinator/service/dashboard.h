@@ -22,8 +22,8 @@
 //   a connection                             is dropped
 //   that has not shown a right, whatever
 //   it sends                                 after kBrowserTimeout
-//   of those, the oldest of whoever has      when there would be more than
-//   the most (strangers.h)                   kMaxBrowserStrangers
+//   of those, the oldest of the network      when there would be more than
+//   with the most (strangers.h)              kMaxBrowserStrangers
 //   that does not send its next request, or
 //   does not read its page                   after kBrowserTimeout
 //   that does not read its stream            at kMaxBacklogBytes
@@ -88,7 +88,7 @@ class Dashboard {
   struct Watcher {
     evhttp_connection* connection = nullptr;
     evhttp_request* request = nullptr;  // of the connection: ends with it
-    uint64_t after = 0;                 // the last event that it has got
+    uint64_t after = 0;                 // the last event that it has received
   };
   using Watchers = std::list<Watcher>;
   // A connection that has not shown a right. The reference keeps the object

@@ -85,8 +85,8 @@ class GpuQueue {
   // error of `begin`, because NCCL may have begun.
   Status Collective(size_t count,
                     const std::function<Status(cuda::CUstream)>& begin);
-  // The communicator is ready again, or has been aborted: NCCL puts nothing on
-  // the stream any more.
+  // The communicator is ready again, or has been aborted: NCCL puts nothing
+  // more on the stream.
   void EndLaunch() { launching_ = false; }
   // Closes the batch (an empty one if none has begun); `done` is called when it
   // has ended. After an error, `done` is dropped and the queue enqueues nothing

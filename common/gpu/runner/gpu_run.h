@@ -104,17 +104,18 @@ struct GpuOperation {
   Kind kind = Kind::kAllreduce;
   DType dtype = DType::kFloat32;
   Op op = Op::kSum;
-  // Of each tensor; more than 0. Allgather and alltoall: see `counts`.
+  // Elements of each tensor; more than 0. Allgather and alltoall: see `counts`.
   uint64_t elements = 0;
   double prescale = 1.0;
   int64_t divisor = 1;
   double postscale = 1.0;
   // The position of the broadcast's root in `members`.
   uint32_t root = 0;
-  // Of the process set, by rank; not needed for an allreduce.
+  // The members of the process set, by rank; not needed for an allreduce.
   std::vector<GpuMember> members;
   std::vector<uint64_t> counts;  // reducescatter, allgather, alltoall
-  // Of the local members, in the order of local ranks: 1 to kMaxLocalRanks.
+  // The tensors of the local members, in the order of local ranks: 1 to
+  // kMaxLocalRanks.
   std::vector<GpuTensor> tensors;
 };
 

@@ -70,7 +70,7 @@ class GpuRunner : public EpochGpus {
   void Abort() override;
 
  private:
-  // Wait while a GPU is full.
+  // These wait while a GPU is full.
   struct OpenCommand {
     GpuMemoryId id;
     session::GpuMemoryRequest request;
@@ -84,7 +84,8 @@ class GpuRunner : public EpochGpus {
   };
   using Command =
       std::variant<OpenCommand, OpenOwnCommand, CloseCommand, GpuRun>;
-  // Never wait: another node may need them before the GPUs here go on.
+  // These never wait: another node may need them before the GPUs here can
+  // continue.
   struct MakeIdCommand {
     uint32_t number;
   };

@@ -1,4 +1,4 @@
-// What an operator asks for: status, abort, drain.
+// An operator's requests: status, abort, drain.
 #include <string>
 
 #include "coordinator/core/coordinator_core.h"

@@ -39,7 +39,7 @@
 //
 // The end. Once a rank that has finished its training leaves permanently, the
 // training cannot begin again while the job is known: later processes are
-// refused. Ranks of the last epoch that have not finished may still go on (the
+// refused. Ranks of the last epoch that have not finished may continue (the
 // epoch may end before all ranks have heard of the last step), and while one of
 // them waits, new processes may enter with it. If one of them is lost, nothing
 // makes up for what it had to do after the training: later processes are
@@ -155,7 +155,7 @@ class Elastic {
     std::string host;
     Process process;
     std::string text;   // "rank 2 (node n1, host h, pid 77)"
-    bool lost = false;  // kGone, but has not left in good order
+    bool lost = false;  // kGone, but has not left cleanly
   };
 
   // OK if the node's executor can speak with those of all nodes that wait.
@@ -182,7 +182,7 @@ class Elastic {
   std::optional<Time> LateAt(const Node& node) const;
   // Removes the processes that have waited too long.
   std::vector<Refused> RefuseLate(Time now, const std::string& what_is);
-  // Whether the training is over and no rank of the last epoch goes on.
+  // Whether the training is over and no rank of the last epoch continues.
   bool Over() const;
   // Removes all waiting processes, because the training is over.
   std::vector<Refused> RefuseAfterEnd();

@@ -121,7 +121,7 @@ class ProcessSets {
     std::vector<Group> groups;
   };
 
-  // Members that have asked for a set.
+  // Members that have requested a set.
   struct Members {
     Time since{};
     std::set<uint32_t> asked;

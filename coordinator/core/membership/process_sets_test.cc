@@ -37,7 +37,7 @@ class ProcessSetsTest : public ::testing::Test {
     return sets_.OnRequest(
         Time(rank), rank % 2, m, [](uint32_t) { return false; }, &replies_);
   }
-  // All ranks ask for the same; the answer.
+  // All ranks make the same request; returns the answer.
   proto::SetReply All(const Ranks& ranks, uint32_t remove = 0) {
     ++number_;
     replies_.clear();

@@ -62,9 +62,9 @@ class Communicators {
   // hosts (proto::RankGpu::nccl_host). Sends a new communicator to its nodes.
   void Choose(const NegotiatedOperation& op, ReadyOperation* ready);
 
-  // Which GPU the executor of the node means by its number; GPUs that are a
-  // rank's own (GpuSharing::kOwn) have numbers of their own. An error of both
-  // means that the executor violates the protocol.
+  // Which GPU the node's executor means by a number; GPUs that are a rank's own
+  // (GpuSharing::kOwn) are numbered separately. An error of either method means
+  // that the executor violates the protocol.
   absl::Status OnRankGpu(size_t node, const proto::RankGpu& message);
   absl::Status OnId(size_t node, const proto::CommunicatorId& message);
 

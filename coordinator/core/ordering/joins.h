@@ -2,8 +2,8 @@
 //
 // Purpose: a rank that has no more inputs joins: it stands aside and submits,
 // without input, the operations that the others still need. When all ranks have
-// joined, and none has an operation of its own pending (all are settled), the
-// join ends for all ranks, and none stands aside any more.
+// joined and are settled (none has an operation of its own pending), the join
+// ends for all ranks, and none stands aside any more.
 //
 //   Joins joins(&nodes, size);
 //   joins.OnState(node, message);        // an error: the message is bad

@@ -19,10 +19,10 @@
 // the table is full of pending operations. An error of Validate() is a mismatch
 // between ranks.
 //
-// When a new name finds no place, or a node asks for it, the names that have
+// When a new name finds no room, or a node requests it, the names that have
 // been unused for longest are forgotten. The owner tells all nodes of their
-// sets (TakeForgotten), which then count the name's generations from 1 again.
-// A report that meanwhile uses the old id is dropped; the node reports the
+// sets (TakeForgotten), which then count the name's generations from 1 again. A
+// report that meanwhile uses the old id is dropped; the node reports the
 // operation again by its identity.
 //
 // A process set that has been removed is still known here: the owner must fail

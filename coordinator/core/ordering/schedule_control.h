@@ -82,7 +82,8 @@ class ScheduleControl {
   size_t length_ = 0;                // runs of a round
   std::vector<uint32_t> scheduled_;  // ids
   std::vector<bool> follows_;        // by node: it has not left the schedule
-  // Of the last schedule: the first node's, with the most runs of all nodes'.
+  // For the last schedule: the first node's message, with the greatest number
+  // of runs of any node.
   proto::ScheduleEnded ended_;
   uint64_t runs_ = 0;  // of schedules that are over
   uint64_t operations_ = 0;

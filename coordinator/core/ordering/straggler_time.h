@@ -6,7 +6,7 @@
 // grows nearly that fast, the others do nothing but wait for the node.
 //
 //   straggler_time.Await(now, node);  // an operation is present elsewhere only
-//   straggler_time.Came(now, node);   // that operation is present here, too
+//   straggler_time.Came(now, node);   // that operation is also present here
 //   Time late = straggler_time.Take(now, node);  // since the last Take
 //
 // Thread contract: not synchronized; pure.

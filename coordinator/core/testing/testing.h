@@ -58,7 +58,7 @@ struct Executor {
   std::vector<proto::StandIn> stand_ins;
   std::vector<std::string> notices;
   std::vector<ReceivedEnd> ends;
-  std::vector<proto::Relayed> relayed;  // that it has not passed on
+  std::vector<proto::Relayed> relayed;  // that it has not relayed yet
   std::optional<proto::Refused> refused;
   std::optional<absl::Status> closed;
 

@@ -6,7 +6,7 @@
 //               there are several or they are prescaled
 //   NCCL        calls, on one tensor or result of the GPU
 //   after       kernels divide and scale what was reduced, and write it to all
-//               results of the GPU; what is not computed any more is copied
+//               results of the GPU; what needs no more computing is copied
 //               there
 //
 // A run without a communicator has no calls of NCCL's; one kernel then does all

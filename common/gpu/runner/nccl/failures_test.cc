@@ -65,7 +65,7 @@ TEST_F(Plain, APeerThatDoesNotConnectIsWaitedForOnlySoLong) {
   EXPECT_GE(Clock::now() - begin, milliseconds(250));
   Run(1);
   EXPECT_EQ(Ended(1).message(), Ended(0).message());
-  // Others go on.
+  // Others continue.
   Connect(2);
   Run(2, 2);
   EXPECT_TRUE(Ended(2).ok()) << Ended(2).message();

@@ -92,7 +92,7 @@ class StepsMaker {
   // Addresses, by GPU.
   std::vector<std::vector<uint64_t>> tensors_;
   std::vector<std::vector<uint64_t>> results_;
-  // Of a reduction by NCCL.
+  // The type of a reduction by NCCL.
   nccl::ncclDataType_t type_ = nccl::ncclUint8;
   nccl::ncclRedOp_t op_ = nccl::ncclSum;
   bool prepares_ = false;  // something must be computed before NCCL

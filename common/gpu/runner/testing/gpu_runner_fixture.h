@@ -98,7 +98,7 @@ class GpuRunnerFixture : public cuda::fake::FakeTest {
   StatusOr<std::string> NewId(uint32_t number);
   std::vector<std::string> stuck();
 
-  // Of the next NewRunner().
+  // For the next NewRunner().
   std::string nccl_library_;
   NcclTimeouts timeouts_;
 
