@@ -6,9 +6,9 @@
 // must still have its meaning. So a rank's variables NCCL_* and CUDA_* follow
 // its Hello, in the same message; the agent starts the executor with those of
 // the job's first rank. CUDA_VISIBLE_DEVICES is not among them: it differs
-// between ranks, and an executor must see the GPUs of all. MAYPOLE_NCCL_LIBRARY
-// is also among them: the file of the NCCL that the rank has loaded (torch's
-// wheel brings one).
+// between ranks, and an executor must see the GPUs of all. Also among them are
+// MAYPOLE_NCCL_LIBRARY, the file of the NCCL that the rank has loaded (torch's
+// wheel brings one), and MAYPOLE_NETWORK_ENCRYPTION (common/encryption_mode.h).
 //
 //   [ Hello ] NAME=value \0 NAME=value \0 ...     header.size: of all of it
 //

@@ -138,7 +138,7 @@ struct ResultsCompared {
   uint64_t unchecked = 0;
 };
 struct Reconnected {};
-// A message to many nodes was given to one of them, which passes it on.
+// A message to many nodes was given to one of them, which relays it.
 struct MessageRelayed {};
 // Other nodes have waited for this node for `time`, in addition to what was
 // reported before.

@@ -58,7 +58,7 @@ class CoordinatorCore {
   // Messages of a stream that the core has closed are ignored.
   void Received(Time now, StreamId stream,
                 const proto::ExecutorMessage& message, Carry carry);
-  // The last call for every stream, also for one that the core has closed.
+  // The last call for every stream, even for one that the core has closed.
   void Ended(Time now, StreamId stream, StreamEnd end, Carry carry);
   // Handles all jobs whose deadline has passed.
   void Passed(Time now, Carry carry);

@@ -114,8 +114,8 @@ class JobShard {
   void Change(Time now, absl::FunctionRef<void(Job*, Time)> change,
               Actions* actions);
 
-  // Nodes whose place (see Directory) must be released, since the last call:
-  // their session has ended, or Open() has refused it.
+  // Nodes whose place (see Directory) must be released because, since the last
+  // call, their session has ended or Open() has refused it.
   std::vector<std::string> TakeFreed();
 
   void AddTo(Totals* totals) const;
@@ -138,7 +138,7 @@ class JobShard {
   void CloseOldStream(const ExecutorSession& session, Actions* actions) const;
   void Welcome(ExecutorSession* session, StreamId stream, Actions* actions);
   // If the executor opens its session with this coordinator once more, because
-  // it did not get the Welcome, answers that and returns true.
+  // it did not get the Welcome, sends the Welcome again and returns true.
   bool OpensAgain(StreamId stream, const proto::ExecutorHello& hello,
                   Actions* actions);
   // Handles the messages that were held while the job was recovering.
@@ -151,8 +151,8 @@ class JobShard {
                              const proto::NodeStatePart& part,
                              Actions* actions);
 
-  // Ends the session, what needs it in the job, and its stream, if there is
-  // one.
+  // Ends the session, everything in the job that needs it, and its stream if
+  // there is one.
   void Lose(SessionId session, const std::string& how,
             const absl::Status& status, Actions* actions);
   void BreakOff(ExecutorSession* session, const absl::Status& status,

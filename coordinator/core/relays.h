@@ -1,5 +1,5 @@
 // Relays: messages that are the same for many nodes of a job go to one node,
-// which passes them on (docs/relays.md).
+// which relays them (docs/relays.md).
 //
 // Purpose: at 1,000 nodes a decision costs the coordinator 1,000 stream writes.
 // So a message to many nodes is written once, to the root of a tree of

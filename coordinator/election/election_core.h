@@ -86,7 +86,8 @@ struct StoreCall {
   LeaseId lease = 0;
   BootInstant timeout{};
 };
-// This coordinator leads, until `until` unless Prolong or StepDown changes it.
+// This coordinator leads until `until`, unless Prolong or StepDown changes
+// that.
 struct Lead {
   uint64_t term = 0;
   BootInstant until{};
@@ -155,7 +156,7 @@ class ElectionCore {
   void TellFollow(const std::optional<Holder>& holder,
                   ElectionActions* actions);
   void End(std::string reason, ElectionActions* actions);
-  // When a lease ends that the call being answered granted or renewed.
+  // The end of the lease that the call being answered has granted or renewed.
   BootInstant Until(BootInstant ttl) const;
 
   BootInstant ttl_;

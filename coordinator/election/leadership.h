@@ -33,8 +33,8 @@ class Leadership {
   Leadership& operator=(const Leadership&) = delete;
 
   bool Leads() const { return clock_().count() < until_.load(); }
-  // The number of this coordinator's leadership, which no other one has; a
-  // later leader has a higher one. 0: it has never led.
+  // The number of this coordinator's leadership: unique, and higher for later
+  // leaders. 0: it has never led.
   uint64_t term() const { return term_.load(); }
   // True after End().
   bool over() const { return over_.load(); }

@@ -52,7 +52,7 @@
 
 namespace maypole::coordinator {
 
-// How many descriptors connections cannot use (they are for metrics, files and
+// Descriptors that connections cannot use (they are for metrics, files and
 // libraries); a quarter of all descriptors if that is less.
 inline constexpr int kReservedDescriptors = 32;
 

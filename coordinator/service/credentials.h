@@ -64,8 +64,8 @@ class Credentials {
   std::string operators_;
 };
 
-// OK, or the reason why a caller who may only call for `only_job` (empty: every
-// job) may not do so for `job`.
+// OK, or the reason why a caller that may only call for `only_job` (empty:
+// every job) may not do so for `job`.
 absl::Status CheckJob(const std::string& only_job, const std::string& job);
 
 // OK, or the reason why a caller with this certificate does not have the role.

@@ -28,9 +28,9 @@
 //                             split headers only after 16 KiB)
 //   anything else             kMalformed
 //
-// The secret is a literal in the headers, because HPACK's tables (RFC 7541) are
-// empty or have other names at a connection's beginning. Name and value may be
-// in Huffman's code: gRPC for Go and for Java use it, gRPC's core does not.
+// The secret is a literal in the headers, because at a connection's beginning
+// HPACK's tables (RFC 7541) are empty or have other names. Name and value may
+// be in Huffman's code: gRPC for Go and for Java use it, gRPC's core does not.
 //
 // Thread contract: a value; not synchronized.
 #ifndef MAYPOLE_COORDINATOR_SERVICE_FIRST_REQUEST_H_

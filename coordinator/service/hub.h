@@ -46,7 +46,8 @@ inline constexpr size_t kMaxStreams = 2 * kMaxSessions;
 class Hub {
  public:
   // `metrics` and `leadership` must outlive the hub. leadership: null if this
-  // coordinator is the only one; else events are handled only while it leads.
+  // coordinator is the only one; otherwise events are handled only while it
+  // leads.
   Hub(const Config& config, std::string incarnation, Metrics* metrics,
       const Leadership* leadership = nullptr);
   ~Hub();
@@ -59,8 +60,8 @@ class Hub {
   void Remove(StreamId stream, StreamEnd end);
 
   // Tells all executors that the coordinator ends, unless another one can lead;
-  // closes their streams and those that follow events. New streams are refused
-  // from now on.
+  // ends their streams, and the calls that follow events. New streams are
+  // refused from now on.
   void Stop();
 
   Totals totals() const;

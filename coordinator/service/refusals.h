@@ -1,7 +1,7 @@
 // Refusals: logs refused callers, in few lines however many they are.
 //
-// Purpose: a stranger can be refused thousands of times a second, and the log
-// must not fill the disk, nor hide what else is in it. An address gets a line
+// Purpose: a stranger can be refused thousands of times a second, and its log
+// lines must neither fill the disk nor hide other lines. An address gets a line
 // at once, then one per kRefusalPause with the count since.
 //
 //   event=unauthenticated peer=ipv4:10.0.0.7:40112 reason="..."

@@ -61,7 +61,8 @@ MAYPOLE_DEVICE void StoreAt<Vector>(uint64_t address, Vector v) {
                : "memory");
 }
 
-// Visible to the host and to other devices after all that came before.
+// The word becomes visible to the host and to other devices after all earlier
+// writes.
 MAYPOLE_DEVICE void PublishWord(uint64_t address, uint64_t word) {
   __threadfence_system();
   *static_cast<volatile uint64_t*>(Global<uint64_t>(address)) = word;

@@ -43,8 +43,8 @@ struct OpenedGpuMemory {
 inline constexpr uint64_t kInPlace = UINT64_MAX;
 
 struct GpuTensor {
-  // Number 0: memory of this process, of which `offset` and `result` are the
-  // addresses (ranks that call NCCL themselves).
+  // Number 0: memory of this process, and `offset` and `result` are addresses
+  // (ranks that call NCCL themselves).
   GpuMemoryId memory;
   uint64_t offset = 0;  // bytes; offset and size lie within the memory
   uint32_t gpu = 0;     // the GPU with the memory

@@ -74,9 +74,9 @@ class Elastic {
   // `timeout`: how long ranks wait for a start if they do not set it.
   Elastic(Time settle, Time timeout) : settle_(settle), timeout_(timeout) {}
 
-  // Sets the ranks of a node that wait; replaces what the node reported before.
-  // `node` must have session, node and host. An error says why the job cannot
-  // take them; then no rank of the node waits.
+  // Sets the node's waiting ranks, replacing what it reported before. `node`
+  // must have session, node and host. An error says why the job cannot take
+  // them; then no rank of the node waits.
   absl::Status SetWaiting(Time now, NodeMember node,
                           const proto::RanksReady& ready);
   // A rank has left the epoch, or its process has ended. False if it was not a
@@ -174,8 +174,8 @@ class Elastic {
   }
   // How long the node's ranks wait: the shortest of their timeouts.
   Time TimeoutOf(const Node& node) const;
-  // Since when a process has waited for a start. For a process of the last
-  // epoch, not before that epoch's end.
+  // Since when a process has waited for a start; for a process of the last
+  // epoch, since that epoch's end at the earliest.
   Time WaitsSince(const Process& process) const;
   // When the start timeout of the node's first waiting rank ends; nullopt if
   // no rank of the node waits.
@@ -189,7 +189,7 @@ class Elastic {
   // When the next epoch may start if nothing changes; nullopt if something must
   // change first.
   std::optional<Time> StartsAt() const;
-  // Whether a rank of the last epoch waits that has the job's state.
+  // Whether a rank of the last epoch that has the job's state waits.
   bool AnyBack() const;
   static bool GoesOn(const Process& process);
   std::vector<std::string> GiveUpMissing();

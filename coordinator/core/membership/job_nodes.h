@@ -64,9 +64,9 @@ class JobNodes {
   // The same, with a line in the log.
   void Refuse(SessionId session, const std::vector<uint64_t>& clients,
               absl::StatusCode code, const std::string& message);
-  // Tells a node that has sent its state: this epoch of it does not continue.
+  // Tells a node that has sent its state that this epoch does not continue.
   void SendEpochOver(SessionId session, uint64_t epoch, const std::string& why);
-  // Then tells such a node: nothing runs.
+  // Then tells such a node that nothing runs.
   void SendRecovered(SessionId session);
 
   template <typename... Fields>

@@ -1,4 +1,4 @@
-// Communicators: which GPUs work together by NCCL, in one epoch.
+// Communicators: which GPUs work together through NCCL, in one epoch.
 //
 // Purpose: an operation whose tensors are on GPUs on all its nodes runs there
 // if its results have room. The GPUs' communicator is made when an operation
@@ -42,7 +42,7 @@ struct Communicator {
   };
   uint32_t number = 0;  // from 1
   uint32_t size = 0;    // GPUs of all nodes
-  // By node; at least one. None: no node that is left has a part.
+  // By node; at least one, or none if no remaining node has a part.
   std::vector<Part> parts;
   const RankSet* ranks = nullptr;  // that call NCCL themselves; null: executors
   bool has_id = false;             // its first node has made NCCL's unique id

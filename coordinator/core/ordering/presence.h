@@ -14,10 +14,9 @@
 //     table.Settle(*op);  // issued or failed: ready for the next generation
 //   }
 //
-// Errors of Resolve() and Note() mean that the message is bad, that is that the
-// executor is broken; except kResourceExhausted of Resolve(), which means that
-// the table is full of pending operations. An error of Validate() is a mismatch
-// between ranks.
+// An error of Resolve() or Note() means that the message is bad, so the
+// executor is broken; except kResourceExhausted of Resolve(): the table is full
+// of pending operations. An error of Validate() is a mismatch between ranks.
 //
 // When a new name finds no room, or a node requests it, the names that have
 // been unused for longest are forgotten. The owner tells all nodes of their

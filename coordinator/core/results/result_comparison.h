@@ -4,8 +4,8 @@
 // Purpose: takes the nodes' Results messages. An operation of one node arrives
 // only if its copies differ; one of several nodes is compared when all nodes of
 // its process set have reported it. The ranks whose checksum differs from that
-// of the majority have a wrong copy; without a majority, which ranks are wrong
-// is unknown.
+// of the majority have a wrong copy; without a majority it is unknown which
+// ranks are wrong.
 //
 //   ResultComparison comparison(&members, &sets);
 //   comparison.Take(node, message, &found);   // appends what differs

@@ -36,7 +36,7 @@ class CollectiveFixture : public GpuRunnerFixture {
   // The executor's numbers of GPUs are the devices': local ranks from 0 on
   // device 0, the next on device 1.
   void OpenRanks(uint32_t per_gpu);
-  // Their memories only.
+  // Makes only their memories.
   void MakeRanks(uint32_t per_gpu);
   uint32_t ranks() const { return static_cast<uint32_t>(memories_.size()); }
   RankMemory& memory(uint32_t local) { return memories_[local]; }
