@@ -14,8 +14,7 @@
 
 namespace maypole {
 
-// A rank's environment variable, which is a job variable
-// (common/wire/job_variables.h).
+// The job variable (common/wire/job_variables.h) that sets the mode.
 inline constexpr char kEncryptionVariable[] = "MAYPOLE_NETWORK_ENCRYPTION";
 
 // In ascending order: of two that apply to a node, the greater one counts. The

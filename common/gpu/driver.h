@@ -1,10 +1,10 @@
 // Driver: the functions of the CUDA driver, libcuda.so.1, that Maypole calls.
 //
-// Purpose: Maypole uses the driver's API only, neither the CUDA runtime nor a
-// library linked against either, so that one build runs without a GPU and with
-// every driver from CUDA 12.0 on. The members have the functions' own names;
-// each has the signature of the API version given in driver.cc, whatever the
-// driver.
+// Purpose: Maypole uses only the driver's API, and neither the CUDA runtime nor
+// a library linked against driver or runtime, so that one build runs without a
+// GPU and with every driver from CUDA 12.0 on. The members have the functions'
+// own names; each has the signature of the API version given in driver.cc,
+// whatever the driver.
 //
 //   const Driver* driver = nullptr;
 //   Status s = LoadDriver(&driver);      // kUnavailable: no usable driver

@@ -1,4 +1,4 @@
-// The JSON that the dashboard's page fetches once a second. It is shorter than
+// The JSON that the dashboard's page receives once a second. It is shorter than
 // the status itself, because a rank is five numbers here: a job on 1,024 nodes
 // with 8 ranks each takes about 300 kB.
 //

@@ -18,7 +18,7 @@
 //
 // Thread contract: constants and pure functions.
 //
-// Invariants: a build without CUDA's nvcc has images too, which load, but they
+// Invariants: a build without CUDA's nvcc also has images; they load, but
 // contain no kernel (cuModuleGetFunction: CUDA_ERROR_NOT_FOUND).
 #ifndef MAYPOLE_COMMON_GPU_KERNELS_KERNELS_H_
 #define MAYPOLE_COMMON_GPU_KERNELS_KERNELS_H_
@@ -46,9 +46,9 @@ inline constexpr int kKernelGroups = 4;
 using KernelImage = std::span<const std::byte>;
 
 // The images of a group, best first. If the driver refuses one, load the next:
-// the first is code for some architectures, which older drivers and other
-// architectures do not know; then comes PTX, which drivers from CUDA 12.0 on
-// compile, for every architecture from 8.0 on and for every one from 7.0 on.
+// the first is code for some architectures, unknown to older drivers and other
+// architectures; then comes PTX, which drivers from CUDA 12.0 on compile: first
+// for every architecture from 8.0 on, then for every one from 7.0 on.
 std::span<const KernelImage> KernelImages(KernelGroup group);
 
 inline constexpr char kCopyKernel[] = "maypole_copy_pieces";

@@ -23,8 +23,8 @@
 
 namespace maypole::nccl {
 
-// 2.18 has the last form of what Maypole uses: ncclCommInitRankConfig() without
-// blocking, and all members of ncclConfig_t.
+// In 2.18 everything that Maypole uses has its final form:
+// ncclCommInitRankConfig() without blocking, and all members of ncclConfig_t.
 inline constexpr int kMinNcclVersion = 21800;
 
 struct Nccl {

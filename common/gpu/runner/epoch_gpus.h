@@ -62,8 +62,9 @@ class EpochGpus {
   // other run with a communicator is under way. Runs wait until it is
   // connected, and fail if it cannot be within a time limit.
   virtual void Connect(GpuCommunicator communicator, std::string id) = 0;
-  // The memories are open, and the communicator, if the run has one, has been
-  // passed to Connect() before or will be; its GPUs are those of the tensors.
+  // The memories must be open. The communicator, if the run has one, must be
+  // passed to Connect() before or afterwards; its GPUs are those of the
+  // tensors.
   virtual void Run(GpuRun run) = 0;
   // The epoch is over: ends all waits for other nodes' GPUs. Runs that have
   // not ended fail.

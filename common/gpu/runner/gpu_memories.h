@@ -51,11 +51,12 @@ class GpuMemories {
   void CloseAll();
 
   // Memory of this process on the GPU may be used by its addresses, as memory
-  // with the number 0. The answer is about {0, 0}.
+  // with the number 0. on_opened() reports it as {0, 0}.
   void OpenOwn(const uint8_t (&uuid)[16]);
 
-  // The address of the `bytes` bytes from `offset` on of the tensor's memory,
-  // which is open, of the tensor's GPU and contains them; 0 for no bytes.
+  // The address of `bytes` bytes at `offset` in the tensor's memory; 0 for no
+  // bytes. An error unless the memory is open, is on the tensor's GPU and
+  // contains them.
   StatusOr<uint64_t> AddressOf(const GpuTensor& tensor, uint64_t offset,
                                uint64_t bytes) const;
   // Notes that the last batch of the GPU's queue uses the tensor.

@@ -68,8 +68,8 @@ class GpuWork {
   // True if a GPU has as much work as it may have, or NCCL is enqueuing
   // something: then neither Open() nor Run() may be called.
   bool full() const;
-  // No GPU has work, and nothing waits: no run, no memory to be released, and
-  // no aborted communicator.
+  // True if no GPU has work, and nothing waits: no run, no memory to be
+  // released, and no aborted communicator.
   bool idle() const;
   // NCCL has communicators.
   bool has_communicators() const { return !communicators_.gone(); }
