@@ -9,9 +9,8 @@
 //
 //   EventLoop loop;
 //   WatchedFd socket;
-//   Status s = loop.Watch(std::move(fd), {.readable = [&] { Read(socket.fd());
-//   }},
-//                         &socket);
+//   Status s = loop.Watch(
+//       std::move(fd), {.readable = [&] { Read(socket.fd()); }}, &socket);
 //   while (s.ok() && !done) s = loop.RunOnce(deadline);
 //   Fd mine = socket.Release();  // no longer watched, still open
 //

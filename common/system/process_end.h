@@ -24,9 +24,9 @@
 //
 // Thread contract: any thread may call these functions.
 //
-// Invariants: the thread takes no signals, owns nothing that belongs to the
-// caller, and ends with the process that it watches. WatchProcess()'s also ends
-// soon after the descriptor was closed.
+// Invariants: the thread takes no signals, owns nothing of the caller's, and
+// ends with the process that it watches. WatchProcess()'s also ends soon after
+// the descriptor was closed.
 #ifndef MAYPOLE_COMMON_SYSTEM_PROCESS_END_H_
 #define MAYPOLE_COMMON_SYSTEM_PROCESS_END_H_
 

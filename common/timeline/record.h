@@ -13,9 +13,8 @@
 //
 // Thread contract: values and pure functions.
 //
-// Hostility: records come from other processes. ForRecords() checks every field
-// that is used as a count or an index; it ignores a wrong record and everything
-// after it.
+// Hostility: records come from other processes. ForRecords() checks sizes,
+// kinds, ranks and times; it ignores a wrong record and everything after it.
 #ifndef MAYPOLE_COMMON_TIMELINE_RECORD_H_
 #define MAYPOLE_COMMON_TIMELINE_RECORD_H_
 

@@ -4,8 +4,8 @@
 // it.
 //
 //   GpuKernels& kernels = GpuKernels::Of(gpu);
-//   StatusOr<cuda::CUfunction> f = kernels.Reduce(DType::kInt32,
-//                                                       Op::kSum);
+//   StatusOr<cuda::CUfunction> f =
+//       kernels.Reduce(DType::kInt32, Op::kSum);
 //
 // Thread contract: all functions may be called by any thread. The GPU must be
 // the thread's current one (CurrentGpu).

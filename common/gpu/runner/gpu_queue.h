@@ -7,9 +7,9 @@
 //   GpuQueue& queue = **made;
 //   Status s = queue.Reduce(reduction, op);    // and more of the batch
 //   s = queue.Record([](Status s) { ... });    // its end
-//   const uint64_t number = queue.launched();        // of this batch
-//   while (queue.Poll()) {}                          // calls the functions
-//   if (queue.ended() >= number) { ... }             // memory may be released
+//   const uint64_t number = queue.launched();  // of this batch
+//   while (queue.Poll()) {}                    // calls the functions
+//   if (queue.ended() >= number) { ... }       // memory may be released
 //
 // Collectives: with a nonblocking communicator, a collective is not yet on the
 // stream when NCCL's call returns: an NCCL thread puts it there later, and work

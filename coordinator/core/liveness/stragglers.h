@@ -11,8 +11,7 @@
 //   Stragglers late(&members, &sets, &table, &joins, check, shutdown);
 //   late.Take(now, node, message);     // an error: the message is bad
 //   late.Watch(now);                   // after any event
-//   if (stragglers.Deadline() <= now) Stragglers::Report r =
-//   stragglers.Check(now, left);
+//   if (late.Deadline() <= now) ...late.Check(now, left)...
 //
 //   report    made
 //   first     kSettle after an operation has become late

@@ -5,7 +5,7 @@
 // When all have come, each node gets the addresses that the others have for it.
 //
 //   EndpointExchange endpoints(&nodes);
-//   absl::Status s = endpoints.OnEndpoint(node, message);  // error: bad message
+//   absl::Status s = endpoints.OnEndpoint(node, message);  // bad: an error
 //   if (endpoints.nccl_version() != 0) ...GPUs of all nodes can connect...
 //
 // Thread contract: not synchronized; pure.
