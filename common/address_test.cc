@@ -74,7 +74,7 @@ TEST(AddressTest, KnowsLoopback) {
   }
 }
 
-// IsLoopback() gives the same for a socket address as for its text.
+// IsLoopback() returns the same for a socket address as for its text.
 TEST(AddressTest, SocketAddresses) {
   for (const char* host : {"127.0.0.1", "127.9.9.9", "::1", "10.0.0.1",
                            "fd00::1", "0.0.0.0", "::", "::ffff:127.0.0.1"}) {

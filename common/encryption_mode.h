@@ -14,14 +14,15 @@
 
 namespace maypole {
 
-// A rank's environment variable, which follows it to the executor.
+// The job variable (common/wire/job_variables.h) that sets the mode.
 inline constexpr char kEncryptionVariable[] = "MAYPOLE_NETWORK_ENCRYPTION";
 
 // In ascending order: of two that apply to a node, the greater one counts. The
 // values travel between nodes.
 enum class EncryptionMode : uint8_t {
   kOff = 0,
-  kOn = 1,       // with nodes that encrypt; with others in the clear
+  kOn = 1,       // encrypted with nodes that also encrypt; with others in the
+                 // clear
   kRequire = 2,  // nodes that do not encrypt are refused
 };
 

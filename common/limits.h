@@ -12,7 +12,8 @@ namespace maypole {
 
 // The newest version of the protocol (session structs, the board's layout,
 // messages between executors and coordinators), and the oldest that this build
-// still speaks. How sides of different versions agree: common/wire/versions.h.
+// still speaks. common/wire/versions.h explains how peers of different versions
+// agree.
 inline constexpr uint32_t kProtocolVersion = 1;
 inline constexpr uint32_t kOldestProtocolVersion = 1;
 
@@ -22,7 +23,7 @@ inline constexpr size_t kMaxJobBytes = 63;    // a job's id
 inline constexpr int64_t kMaxStartTimeoutMs = 86'400'000;  // a day
 inline constexpr size_t kMaxTokenBytes = 127;              // a job's token
 inline constexpr size_t kMaxHostBytes = 63;  // a host's or node's name
-// What a rank's variables NCCL_* and CUDA_* may take
+// The size limit of a rank's variables NCCL_* and CUDA_*
 // (common/wire/job_variables.h).
 inline constexpr size_t kMaxVariablesBytes = 64 * 1024;
 inline constexpr size_t kMaxErrorBytes = 1023;      // one error's text
@@ -44,8 +45,8 @@ inline constexpr uint32_t kTicketCells = 65536;  // at least 2 x (slots + runs)
 inline constexpr uint32_t kUnnamedSlots = 256;
 inline constexpr uint32_t kUnnamedSlotsOfASet = 32;
 inline constexpr uint32_t kMaxRecall = 256;  // slots in one SlotRecall
-// Checksums in one ResultRecords message; records that a rank keeps while its
-// executor does not read.
+// Checksums in one ResultRecords message; then, records that a rank keeps while
+// its executor does not read.
 inline constexpr uint32_t kMaxResultRecords = 80;
 inline constexpr size_t kMaxKeptResultRecords = 8192;
 // Unanswered SetRequests of one rank.
@@ -63,9 +64,9 @@ inline constexpr uint32_t kMaxGpus = 64;          // of a job on a node
 inline constexpr uint32_t kMaxGpuMemories = 256;  // of a rank
 inline constexpr size_t kGpuUuidBytes = 16;
 inline constexpr uint64_t kMaxGpuMemoryBytes = uint64_t{1} << 40;  // of one
-// Groups of GPUs that reduce together, in one epoch: over several nodes, and of
-// one node alone (8 GPUs have 247 groups of two or more). NCCL's unique id of
-// one.
+// Groups of GPUs that reduce together, in one epoch: over several nodes, and on
+// one node alone (8 GPUs have 247 groups of two or more). Then, the bytes of
+// NCCL's unique id.
 inline constexpr uint32_t kMaxCommunicators = 32;
 inline constexpr uint32_t kMaxLocalCommunicators = 256;
 inline constexpr size_t kMaxCommunicatorIdBytes = 1024;

@@ -25,7 +25,7 @@ inline std::string LogValue(absl::string_view text) {
       absl::StrReplaceAll(absl::Utf8SafeCEscape(text), {{"\\'", "'"}});
   std::string out = "\"";
   for (size_t i = 0; i < escaped.size(); ++i) {
-    // U+0080 to U+009F are control characters, too: a terminal reads U+009B as
+    // U+0080 to U+009F are also control characters: a terminal reads U+009B as
     // ESC [.
     const auto next =
         static_cast<unsigned char>(i + 1 < escaped.size() ? escaped[i + 1] : 0);

@@ -9,8 +9,8 @@
 //
 // CheckName() checks every name that enters Maypole: MAYPOLE_JOB, --job-name,
 // --node, --host, the hello messages to the agent and the coordinator, and
-// maypolectl drain. The rule is not for names of operations, which may contain
-// any bytes (common/wire/signature.h).
+// maypolectl drain. The rule does not apply to names of operations, which may
+// contain any bytes (common/wire/signature.h).
 //
 //   Status s = CheckName("--node", flags.node, kMaxHostBytes);
 //

@@ -1,5 +1,5 @@
-// StatusOr: a value, or the error because of which there is none, for code that
-// is linked into libmaypole (see status.h).
+// StatusOr: a value, or the error that explains why there is none, for code
+// that is linked into libmaypole (see status.h).
 //
 //   StatusOr<uint32_t> gpu = queues.Find(uuid);
 //   if (!gpu.ok()) return gpu.status();

@@ -74,7 +74,7 @@ constexpr bool HasEqualResults(Kind k) {
          k == Kind::kBroadcast;
 }
 
-// What NCCL can reduce: it has no 16-bit integers.
+// True for types that NCCL can reduce: it has no 16-bit integers.
 constexpr bool HasNcclType(DType d) {
   return d != DType::kInt16 && d != DType::kUint16;
 }

@@ -18,14 +18,14 @@ constexpr char kAlarmLine[] =
     "reason=\"this process did not run when its lease ended: it was stopped, "
     "or the machine was suspended or overloaded\" exit=75\n";
 static_assert(kLeadershipLost == 75);
-// After the moment at which the Elections end the process themselves, and
-// before the lease ends (ElectionCore's margin is a tenth).
+// The alarm rings after the Elections should have ended the process themselves,
+// and before the lease ends (ElectionCore's margin is a tenth).
 constexpr int kAlarmPart = 20;
 
 [[noreturn]] void EndProcess(const std::string& reason) {
   spdlog::error("event=leadership_lost reason={} exit={}", LogValue(reason),
                 kLeadershipLost);
-  // No destructor may wait for anything, nor write to a stream.
+  // No destructor may wait for anything or write to a stream.
   _exit(kLeadershipLost);
 }
 

@@ -1,9 +1,9 @@
 // Candidacy: this process as one of several coordinators.
 //
-// Purpose: holds what an election needs (coordinator/election/), and ends the
-// process when its leadership is lost: a coordinator leads at most once in its
-// life, so no state of the time before can do harm. The service manager starts
-// it again, as a standby.
+// Purpose: owns the parts of an election (coordinator/election/), and ends the
+// process when it loses its leadership: a process leads at most once, so no
+// state of an earlier leadership can do harm. The service manager restarts it
+// as a standby.
 //
 //   Candidacy candidacy;
 //   server_options.leadership = candidacy.leadership();
@@ -34,10 +34,10 @@ inline constexpr int kLeadershipLost = 75;
 
 class Candidacy {
  public:
-  // Begins to take part. address: at which executors reach this coordinator.
+  // Enters the election. address: where executors reach this coordinator.
   absl::Status Stand(const ElectionFlags& flags, const std::string& address,
                      const std::string& incarnation);
-  // Ends the lease, so that another coordinator leads at once.
+  // Ends the lease, so that another coordinator can lead at once.
   void Resign();
   Leadership* leadership() { return &leadership_; }
 

@@ -1,4 +1,4 @@
-// ElectionFlags: the flags of maypole-coordinator for several coordinators, of
+// ElectionFlags: the flags of a maypole-coordinator that is one of several, of
 // which one leads.
 //
 // Thread contract: values and functions; ReadElectionFlags() reads files.
@@ -21,7 +21,7 @@ struct ElectionFlags {
   std::vector<std::string> etcd;  // HOST:PORT; empty: no election
   TlsOptions tls;                 // to etcd
   std::string prefix;             // of the keys
-  // How executors reach this coordinator; empty: at the address at which it
+  // How executors reach this coordinator; empty: the address at which it
   // listens.
   std::string advertise;
   BootInstant ttl{};

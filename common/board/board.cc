@@ -26,9 +26,9 @@ constexpr uint64_t kLeastArenaWindow = 1 << 20;
 // Unmapped bytes after each arena's window. Equal offsets in arenas must not be
 // a large power of two apart: ranks mostly have the same tensor at the same
 // offset, and AMD's processors predict the way of the L1 cache from a hash of
-// linear address bits 12 to 27 (Lipp et al., Take A Way, AsiaCCS 2020), so that
-// the tensors of several ranks would evict each other at every access. 2 MiB
-// keep huge pages possible.
+// linear address bits 12 to 27 (Lipp et al., Take A Way, AsiaCCS 2020), so the
+// tensors of several ranks would evict each other at every access. 2 MiB keep
+// huge pages possible.
 constexpr uint64_t kArenaGap = 2 << 20;
 // A ticket: lap of the ring (24 bits), generation (16), run (24).
 constexpr int kRefBits = 24;
@@ -89,7 +89,7 @@ struct Board::Layout {
     plan_dims = sizeof(PlanHeader) + kMaxRunOperations * sizeof(PlanOperation);
     plan_bytes = RoundUp(plan_dims + uint64_t{c.size} * 8, 64);
     splits = RoundUp(plans + c.runs * plan_bytes, page);
-    // No alltoall has more ranks: over several nodes that is its limit, and a
+    // No alltoall has more ranks: this is the limit over several nodes, and a
     // node has fewer.
     const uint64_t n = std::min<uint64_t>(c.size, kMaxAlltoallRanks);
     split_bytes = n * 8;
@@ -204,7 +204,7 @@ Status Board::Create(const BoardConfig& config, std::unique_ptr<Board>* out,
 
 // If the address space is limited, halves the arena window until the mapping
 // takes at most half of what is free: the rank maps its own arena a second
-// time, and the program itself needs address space, too.
+// time, and the program itself also needs address space.
 Status Board::MapFitting(int fd, const BoardConfig& config, Mapped* out) {
   const Layout layout(config);
   const bool limited = AddressSpaceLimit().has_value();

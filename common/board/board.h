@@ -11,7 +11,7 @@
 //   | BoardHeader    |
 //   | RankBlock   x k|  k local ranks: state, wake word, counters
 //   | tickets     x T|  one word each: lap and run reference
-//   | news    x S/64 |  bit s: slot s is ready (all local ranks have arrived)
+//   | ready   x S/64 |  bit s: slot s is ready (all local ranks have arrived)
 //   | Slot        x S|  identity, error text, one Arrival per local rank
 //   | Run     x (S+R)|  outcome and progress; run s < S runs slot s alone,
 //   | Plan        x R|  run S+n is a negotiated run: Plan n lists its slots
@@ -178,7 +178,7 @@ struct alignas(64) RankCounters {
   Counter operation_bytes[kKinds];
   // Operations that this rank has failed for all because of a mismatch.
   Counter mismatches;
-  // Operations during whose wait the rank slept, by what it slept for first;
+  // Waits for operations in which the rank slept, by what it slept for first;
   // and how long it slept.
   alignas(64) Counter waits[kWaitFors];
   Counter wait_ns[kWaitFors];
@@ -193,11 +193,11 @@ inline void Grow(RankCounters::Counter& counter, uint64_t n) {
 }
 
 struct alignas(64) RankBlock {
-  std::atomic<uint32_t> wake;      // futex word, incremented to wake the rank
+  std::atomic<uint32_t> wake;  // futex word, incremented to wake the rank
   // Set by the sleeper, cleared by the waker: 0, kRankSleeps or kWaitersSleep.
   std::atomic<uint32_t> sleeping;
-  std::atomic<uint32_t> state;     // RankState, written by the executor
-  std::atomic<int32_t> pid;        // in the executor's PID namespace; or 0
+  std::atomic<uint32_t> state;  // RankState, written by the executor
+  std::atomic<int32_t> pid;     // in the executor's PID namespace; or 0
   // The number of the join in which the rank stands aside; 0 if it does not.
   // Seq_cst, ordered against arrivals as left_count is.
   std::atomic<uint32_t> aside;
@@ -228,10 +228,10 @@ struct alignas(64) RankBlock {
   alignas(64) std::atomic<uint32_t> core;
   RankCounters counters;
 };
-// Some thread of the rank must be woken to move data: any one.
+// Any one thread of the rank must be woken to move data.
 inline constexpr uint32_t kRankSleeps = 1;
-// A thread that waits for an operation drives the rank, and must be woken. The
-// progress thread, which sleeps on the same word, need not be.
+// A thread that waits for an operation is the driver thread, and must be woken.
+// The progress thread, which sleeps on the same word, need not be.
 inline constexpr uint32_t kWaitersSleep = 2;
 inline constexpr uint64_t kAllRead = 0;
 inline constexpr uint32_t kNoCore = 0;
@@ -285,13 +285,13 @@ struct alignas(64) SlotHeader {
   std::atomic<uint64_t> wanted;
   std::atomic<uint64_t> wanted_signature[sizeof(Signature) / 8];
   std::atomic<uint64_t> urgency;  // Tagged; see common/board/urgent.h
-  // 1: ranks that submit the operation copy their inputs to pool buffers, if
-  // they can: the executor sends the inputs of small operations of several
-  // nodes to the other nodes itself. Written by the executor at any time.
+  // 1: ranks that submit the operation copy their inputs to pool buffers if
+  // they can, because the executor itself sends the inputs of small operations
+  // of several nodes to the other nodes. Written by the executor at any time.
   std::atomic<uint32_t> wants_copies;
   // Tagged(generation, 1): GPUs execute this generation, or have done so.
-  // Written by the executor, before the outcome: the result of a generation
-  // that is committed is on the GPUs if it is the one here.
+  // Written by the executor, before the outcome: a committed generation has its
+  // result on the GPUs if this word names it.
   std::atomic<uint64_t> on_gpus;
   std::atomic<uint64_t> error[(kMaxErrorBytes + 1) / 8];
 };
@@ -362,8 +362,8 @@ struct PlanOperation {
 // Who executes a run.
 enum class RunSite : uint32_t {
   kHost = 0,
-  // GPUs, by the executors. It has ended: the record tells the sizes of the
-  // results (allgather, alltoall), nothing is staged.
+  // GPUs, by the executors. The run has ended: the record has the sizes of the
+  // results (allgather, alltoall), and nothing is staged.
   kExecutors = 1,
   // GPUs, by the ranks: each calls NCCL with its part of `communicator`.
   kRanks = 2,
@@ -396,8 +396,7 @@ class Board {
  public:
   // Creates and seals the memory. Reserves all of it except slots, their runs
   // and the arenas, so that a shortage is an error here and not a SIGBUS later.
-  // `version`: that of the layout. All versions in kProtocolVersions have the
-  // same one.
+  // `version`: of the layout, which all versions in kProtocolVersions share.
   static Status Create(const BoardConfig& config, std::unique_ptr<Board>* out,
                        uint32_t version = kProtocolVersion);
   // Maps a board made by Create; checks magic, version, config and size.
@@ -510,8 +509,8 @@ class Board {
   // Puts the run into the first empty cell at or after `start` and returns the
   // cell's position; if the run has a ticket there already, returns that one's.
   // `start` must be a position that the caller had passed before it arrived at
-  // this generation of the run (its own cursor). Returns kNoPlace if a rank is
-  // half a ring behind with reading tickets; try again later.
+  // this generation of the run (its own cursor). Returns kNoPlace if a rank
+  // lags half a ring behind in reading tickets; try again later.
   uint64_t PlaceTicket(RunRef ref, uint32_t generation, uint64_t start) const;
   // Reads the ticket at *position; false while the cell is empty. If the cell
   // has been overwritten in a later lap, advances *position to that lap: the

@@ -172,7 +172,7 @@ TEST(BoardTest, UnderALimitOfAddressSpaceArenasAreCutToWhatFits) {
     std::unique_ptr<Board> cut;
     if (!Board::Attach(Fd(dup(whole->fd())), &cut).ok()) _exit(2);
     const uint64_t window = cut->arena_window();
-    // 3 x 2 GiB; more than as much again stays free.
+    // 3 x 2 GiB; more than that much again stays free.
     if (window != uint64_t{2} << 30) _exit(3);
     if (whole->ArenaReach(0b111) != config.arena_bytes) _exit(4);
     cut->LimitArenas(1, window);
@@ -183,7 +183,7 @@ TEST(BoardTest, UnderALimitOfAddressSpaceArenasAreCutToWhatFits) {
       cut->arena(i)[at] = std::byte{static_cast<uint8_t>(i + 7)};
       if (whole->arena(i)[at] != cut->arena(i)[at]) _exit(7);
     }
-    // A tensor beyond the window is none.
+    // A tensor beyond the window does not count as one.
     cut->Arrive(1, 0, 1, Signature(), kNoBuffer, window);
     if (cut->ArenaTensorOf(1, 0, 1, 1, window) == nullptr) _exit(8);
     if (cut->ArenaTensorOf(1, 0, 1, 2, window) != nullptr) _exit(9);
@@ -194,7 +194,7 @@ TEST(BoardTest, UnderALimitOfAddressSpaceArenasAreCutToWhatFits) {
   EXPECT_EQ(status, 0) << "exit " << WEXITSTATUS(status);
 }
 
-// Where the same offset of two arenas differs only in high bits of the address,
+// If the addresses of the same offset in two arenas differ only in high bits,
 // AMD's L1 cache holds only one of the two lines (see board.cc).
 TEST(BoardTest, EqualOffsetsOfArenasDifferInLowBitsOfTheAddress) {
   for (const uint64_t bytes : {uint64_t{2} << 20, uint64_t{8} << 30}) {
@@ -317,7 +317,7 @@ TEST(BoardTest, TicketRingWrapsAroundAndASlowReaderIsMovedOn) {
   EXPECT_EQ(slow, 2 * kTicketCells + 3u);
 }
 
-// Places tickets like the executor, which places few among many of the ranks.
+// Places tickets as the executor does: few, among many of the ranks'.
 TEST(BoardTest, AWriterThatIsFarBehindFindsTheEndOfTheRing) {
   auto b = Create(1);
   const uint64_t far = uint64_t{50} * kTicketCells;
@@ -333,7 +333,7 @@ TEST(BoardTest, ASpoiledTicketRingDoesNotHoldItsWriter) {
   for (uint64_t p = 0; p < kTicketCells; ++p) {
     b->PlaceTicket(1, p & 0xffff, far + p);
   }
-  b->PlaceTicket(3, 1, 0);  // anywhere, or nowhere: but it comes back
+  b->PlaceTicket(3, 1, 0);  // anywhere or nowhere, but the call returns
 }
 
 // A rank that still needs a ticket keeps its cell from being used again.
@@ -562,7 +562,7 @@ TEST(BoardTest, SplitsOfALargeJobTakeNoMoreThanTheLargestAlltoall) {
     return static_cast<uint64_t>(st.st_size);
   };
   const uint64_t more = bytes(kMaxRanks) - bytes(kMaxAlltoallRanks);
-  // What is left are the first dimensions in the plans: 8 bytes a rank.
+  // The rest is the first dimensions in the plans: 8 bytes a rank.
   const uint64_t dims =
       Config(2).runs * uint64_t{8} * (kMaxRanks - kMaxAlltoallRanks);
   EXPECT_GE(more + 4096, dims);

@@ -1,7 +1,7 @@
 // CopyText: reads a text field of the board.
 //
 // Any rank may write the field at any time, so CopyText copies it before it
-// searches the end. A text without a terminating zero ends with its field.
+// searches for the end. A text without a terminating zero ends with its field.
 //
 // Thread contract: any thread.
 #ifndef MAYPOLE_COMMON_BOARD_COPY_TEXT_H_

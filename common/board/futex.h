@@ -16,7 +16,7 @@
 
 namespace maypole {
 
-// FUTEX_WAIT and FUTEX_WAKE have all bits.
+// FUTEX_WAIT and FUTEX_WAKE use all bits.
 inline constexpr uint32_t kBackgroundBit = 1;
 
 enum class FutexResult { kWokenOrChanged, kTimeout, kInterrupted };
@@ -32,7 +32,7 @@ inline FutexResult FutexWait(std::atomic<uint32_t>& word, uint32_t expected,
   return errno == EINTR ? FutexResult::kInterrupted : FutexResult::kTimeout;
 }
 
-// As FutexWait(), but FutexWakeForeground() does not wake this thread.
+// Like FutexWait(), but FutexWakeForeground() does not wake this thread.
 inline FutexResult FutexWaitInBackground(std::atomic<uint32_t>& word,
                                          uint32_t expected, int timeout_ms) {
   timespec until;
@@ -50,7 +50,7 @@ inline FutexResult FutexWaitInBackground(std::atomic<uint32_t>& word,
   return errno == EINTR ? FutexResult::kInterrupted : FutexResult::kTimeout;
 }
 
-// Wakes those in FutexWait().
+// Wakes the threads in FutexWait().
 inline void FutexWakeForeground(std::atomic<uint32_t>& word) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_BITSET,
           INT_MAX, nullptr, nullptr, ~kBackgroundBit);

@@ -1,10 +1,9 @@
 // Urgency: tells the coordinator that a rank waits for a negotiated operation.
 //
-// Purpose: the coordinator holds operations back to run them together
-// (fusion); a wait flushes them. A rank that waits for an operation, or polls
-// it, raises the urgency of its generation in the slot; urgency never falls.
-// The executor reads it when it takes the ready slot, and tells the
-// coordinator.
+// Purpose: the coordinator holds operations back to run them together (fusion);
+// a wait flushes them. A rank that waits for an operation, or polls it, raises
+// the urgency of its generation in the slot; urgency never falls. The executor
+// reads it when it takes the ready slot, and reports it to the coordinator.
 //
 //   if (RaiseUrgency(board, slot, generation, Urgency::kAwaited) &&
 //       board.AllArrived(slot, generation)) {

@@ -1,5 +1,5 @@
 // ChecksumMode: whether the ranks of a job compare the checksums of their
-// results, and what a difference does (docs/operating.md, "Checksums").
+// results, and what happens on a difference (docs/operating.md, "Checksums").
 //
 // Purpose: the one rule for `maypolerun --checksums` and MAYPOLE_CHECKSUMS,
 // which the option sets for the ranks. If ranks want different modes, the
@@ -20,7 +20,7 @@ inline constexpr char kChecksumVariable[] = "MAYPOLE_CHECKSUMS";
 
 enum class ChecksumMode : uint32_t {
   kOff = 0,
-  kWarn = 1,  // a difference is reported, and the job goes on
+  kWarn = 1,  // a difference is reported, and the job continues
   kFail = 2,  // a difference ends the epoch
 };
 inline constexpr uint32_t kMostChecksumMode = 2;

@@ -44,7 +44,7 @@ std::vector<unsigned char> Data(size_t bytes) {
   return data;
 }
 
-// The known answer of CRC-32C, of the test's own function.
+// The test's own function gives the known answer of CRC-32C.
 TEST(ChecksumTest, TheReferenceIsCrc32c) {
   uint64_t text = 0;
   std::memcpy(&text, "12345678", 8);

@@ -164,7 +164,7 @@ Status CommandLine::RunParser(std::vector<std::string> words,
                               std::optional<std::string>* answer) {
   CLI::App& app = parser_->app;
   try {
-    std::reverse(words.begin(), words.end());  // as CLI11 wants it
+    std::reverse(words.begin(), words.end());  // the order that CLI11 expects
     app.parse(std::move(words));
   } catch (const CLI::CallForHelp&) {
     // CLI11 prints empty lines for hidden options; remove them.

@@ -73,9 +73,9 @@ class CommandLine {
   // Adds an argument after the command. A command has at most one.
   void AddWord(const std::string& command, OptionValue value, bool required);
 
-  // Stores the value of an option that stands in another place than the command
-  // line, which Parse(), called afterwards, prefers. text: empty for a switch.
-  // Errors start with `where`.
+  // Stores the value of an option that was given elsewhere than on the command
+  // line. Call Parse() afterwards: the command line overrides it. text: empty
+  // for a switch. Errors start with `where`.
   Status Set(const std::string& option, const std::string& text,
              const std::string& where);
 

@@ -16,8 +16,8 @@ struct OptionEntry {
   OptionValue value = {};
   std::string help;          // empty: internal, shown nowhere
   std::string command = "";  // the command that it belongs to; empty: all
-  // False for new options of a program with abbreviations, so that they do not
-  // make abbreviations ambiguous that users already use.
+  // False for new options of a program with abbreviations, so that
+  // abbreviations that users already use stay unambiguous.
   bool abbreviated = true;
 };
 

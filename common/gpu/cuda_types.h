@@ -17,8 +17,8 @@
 
 namespace maypole::cuda {
 
-// cuda.h's are pointers to structs of the driver. Its `int` and `unsigned`
-// enumerations are passed as `int` and `unsigned` here.
+// Handles are pointers to the driver's structs, as in cuda.h. Its `int` and
+// `unsigned` enumerations are passed as `int` and `unsigned` here.
 using CUdevice = int;
 using CUdeviceptr = unsigned long long;
 using CUmemGenericAllocationHandle = unsigned long long;

@@ -1,5 +1,5 @@
-// Compares cuda_types.h and driver.h with CUDA's own headers. The compiler does
-// all of it: the test passes if it compiles.
+// Compares cuda_types.h and driver.h with CUDA's own headers. The compiler
+// checks everything: the test passes if it compiles.
 #include "common/gpu/cuda_types.h"
 
 #include "common/gpu/driver.h"
@@ -72,7 +72,7 @@ constexpr unsigned kAllocMap = ours::CU_MEMHOSTALLOC_DEVICEMAP;
   CALL(cuModuleGetFunction, 2000)                \
   CALL(cuLaunchKernel, 4000)
 
-// Before cuda.h is included, whose macros give some of them other names.
+// Before cuda.h is included, because its macros rename some of them.
 #define OUR_CALL(name, version) \
   using name##_ours = decltype(ours::Driver::name);
 CALLS(OUR_CALL)
@@ -176,7 +176,7 @@ SAME(CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
 SAME(CU_MEM_ALLOC_GRANULARITY_MINIMUM);
 SAME(CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
 
-// Structs: the same size, and the same place of each member.
+// Structs: the same size, and each member at the same offset.
 static_assert(sizeof(ours::CUuuid) == sizeof(::CUuuid));
 static_assert(sizeof(ours::CUipcMemHandle) == sizeof(::CUipcMemHandle));
 static_assert(sizeof(ours::CUmemLocation) == sizeof(::CUmemLocation));
@@ -191,7 +191,8 @@ SAME_PLACE(CUmemAllocationProp, requestedHandleTypes);
 SAME_PLACE(CUmemAllocationProp, location);
 SAME_PLACE(CUmemAllocationProp, allocFlags.gpuDirectRDMACapable);
 
-// Functions: as many parameters, of the same sizes, pointers where theirs are.
+// Functions: the same number of parameters, of the same sizes, pointers where
+// theirs are.
 template <typename A, typename B>
 constexpr bool kSameParameter =
     sizeof(A) == sizeof(B) &&

@@ -21,13 +21,13 @@ Status Unavailable(std::string message) {
   return Status(Code::kUnavailable, std::move(message));
 }
 
-// Fills the members of a Driver. The first error stays.
+// Fills the members of a Driver. Keeps the first error.
 class Resolver {
  public:
   Resolver(GetProcAddress get, Driver* driver) : get_(get), driver_(driver) {}
 
-  // `version`: that of CUDA in which the function got the form that Driver
-  // declares, as 1000 * major + 10 * minor.
+  // `version`: the CUDA version in which the function got the signature that
+  // Driver declares, as 1000 * major + 10 * minor.
   template <typename Function>
   void Find(Function Driver::*member, const char* name, int version) {
     if (!status_.ok()) return;

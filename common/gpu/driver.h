@@ -1,10 +1,10 @@
 // Driver: the functions of the CUDA driver, libcuda.so.1, that Maypole calls.
 //
-// Purpose: Maypole uses the driver's API only, neither the CUDA runtime nor a
-// library linked against either, so that one build runs without a GPU and with
-// every driver from CUDA 12.0 on. The members have the functions' own names;
-// each has the form that the version given in driver.cc fixes, whatever the
-// driver.
+// Purpose: Maypole uses only the driver's API, and neither the CUDA runtime nor
+// a library linked against driver or runtime, so that one build runs without a
+// GPU and with every driver from CUDA 12.0 on. The members have the functions'
+// own names; each has the signature of the API version given in driver.cc,
+// whatever the driver.
 //
 //   const Driver* driver = nullptr;
 //   Status s = LoadDriver(&driver);      // kUnavailable: no usable driver
@@ -121,13 +121,13 @@ struct Driver {
 };
 
 // Opens libcuda.so.1 as the dynamic linker finds it and calls cuInit(), once
-// per process (a failure is tried again by the next call). Returns
+// per process (after a failure, the next call tries again). Returns
 // kUnavailable, with one line that says what to do, if there is no driver, if
 // the library is the stub of CUDA's toolkit, if the driver is too old, or if it
 // finds no device.
 Status LoadDriver(const Driver** driver);
 
-// kOk for CUDA_SUCCESS; else the code that fits and "CALL: TEXT (NAME,
+// kOk for CUDA_SUCCESS; otherwise the code that fits, and "CALL: TEXT (NAME,
 // NUMBER)".
 Status CudaStatus(const Driver& driver, CUresult result, std::string_view call);
 

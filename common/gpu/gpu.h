@@ -29,7 +29,7 @@ namespace maypole::cuda {
 class Gpu {
  public:
   // The device with this ordinal; one object per device and process, which
-  // lives until the process ends: releasing a context could wait for ever.
+  // lives until the process ends: releasing a context could block forever.
   static Status Open(const Driver& driver, int ordinal, const Gpu** out);
   // The device whose memory the address lies in. kInvalidArgument if it is not
   // an address of device (or managed) memory.
@@ -51,7 +51,7 @@ class Gpu {
   // side. Otherwise it runs one process at a time.
   bool under_mps() const { return under_mps_; }
 
-  // As CudaStatus(), and says on which device, and how much of its memory is
+  // Like CudaStatus(), and says on which device, and how much of its memory is
   // free if there is not enough.
   Status Check(CUresult result, std::string_view call) const;
 
@@ -83,7 +83,7 @@ class CurrentGpu {
   CurrentGpu(const CurrentGpu&) = delete;
   CurrentGpu& operator=(const CurrentGpu&) = delete;
 
-  // What cuCtxPushCurrent() said; the other calls would fail in the same way.
+  // The result of cuCtxPushCurrent(); if it failed, the other calls would too.
   Status status() const;
 
  private:

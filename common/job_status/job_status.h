@@ -1,4 +1,4 @@
-// What maypolectl and the dashboard say about a job in the same way.
+// Descriptions of a job that maypolectl and the dashboard share.
 //
 // Thread contract: functions of values.
 #ifndef MAYPOLE_COMMON_JOB_STATUS_JOB_STATUS_H_

@@ -8,8 +8,8 @@
 //   that has not sent its request        after 5 s
 //   that does not read its reply         after 10 s
 //   that sends over kMaxRequestBytes     immediately
-//   that is the oldest of whoever        when there would be more than
-//   has the most (strangers.h)           kMaxConnections
+//   that is the oldest of the network    when there would be more than
+//   with the most (strangers.h)          kMaxConnections
 //
 // Each connection serves one request. There is no compression and no other
 // page.

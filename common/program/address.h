@@ -1,5 +1,5 @@
-// Addresses HOST:PORT as given by flags, and TCP connections to them
-// (common/address.h has the functions that libmaypole needs, too).
+// Addresses HOST:PORT from flags, and TCP connections to them (common/address.h
+// has the functions that libmaypole also needs).
 //
 // Thread contract: any thread; ConnectTcp() uses the network and blocks.
 #ifndef MAYPOLE_COMMON_PROGRAM_ADDRESS_H_

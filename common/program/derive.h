@@ -1,4 +1,4 @@
-// Derive: secrets that are made of another secret.
+// Derive: derives secrets from another secret.
 //
 //   Derive(key, "token of train-7")   // 64 hexadecimal digits
 //
@@ -10,8 +10,8 @@
 
 namespace maypole {
 
-// HMAC-SHA-256 in hexadecimal. Who knows the result learns nothing about `key`,
-// nor what it gives for another text.
+// HMAC-SHA-256 in hexadecimal. The result reveals nothing about `key`, nor
+// about the result for another text.
 std::string Derive(const std::string& key, const std::string& text);
 
 }  // namespace maypole

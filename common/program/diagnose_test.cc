@@ -18,10 +18,11 @@ using std::chrono::milliseconds;
 constexpr char kNoTls[] =
     "it does not speak TLS: start it with --tls_ca, --tls_cert and --tls_key, "
     "or leave them out here";
-// Room for a busy machine; a listener that dribbles would hold it for minutes.
+// Allows for a busy machine; a listener that dribbles would block the call for
+// minutes.
 constexpr milliseconds kMost = kDiagnosisTime + milliseconds(1500);
 
-// TLS is on; no listener in this test gets as far as to read the certificate.
+// TLS is on; no listener in this test gets as far as reading the certificate.
 TlsOptions On() { return {.ca = "x", .cert = "x", .key = "x"}; }
 
 void ExpectSays(FakeListener::Handler handler, const std::string& with_tls,

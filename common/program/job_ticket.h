@@ -1,15 +1,16 @@
 // A job's ticket: a credential that is good for one job.
 //
 // Purpose: executors run under the rights of their job's user, so they do not
-// get the cluster secret. The agent, which has it, trades it for a ticket:
+// get the cluster secret. The agent, which has the secret, makes a ticket from
+// it:
 //
 //   ticket1.HEX.JOB          HEX: Derive(cluster secret, "ticket of JOB")
 //
 //   const std::string ticket = JobTicket(secret, "train-7");   // an agent
 //   if (const auto job = JobOfTicket(shown, secret)) ...       // a coordinator
 //
-// A coordinator keeps nothing: every one that has the secret, also one that has
-// replaced another, checks a ticket by making it again.
+// Coordinators keep no tickets: any coordinator that has the secret, including
+// a replacement, checks a ticket by making it again.
 //
 // Thread contract: pure functions.
 #ifndef MAYPOLE_COMMON_PROGRAM_JOB_TICKET_H_

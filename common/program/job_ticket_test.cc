@@ -52,7 +52,7 @@ TEST(JobTicketTest, NoOtherNameFitsIt) {
   EXPECT_FALSE(JobOfTicket(JobTicket(kSecret, std::string(64, 'a')), kSecret));
 }
 
-// Property: what differs from a ticket in anything is no ticket.
+// Property: whatever differs from a ticket at all is not a ticket.
 TEST(JobTicketTest, NothingButItIsATicket) {
   std::mt19937 random(38);
   const std::string ticket = JobTicket(kSecret, "train-7");

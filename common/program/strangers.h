@@ -1,16 +1,15 @@
 // Strangers: a server's connections that have not yet shown a right to be
 // served, of which it keeps a bounded number.
 //
-// Purpose: whoever can reach a port can open connections. If there are more
-// than `most`, one of the network with the most connections must go, its
-// oldest: a crowd from one address displaces itself, and who is served in
-// milliseconds stays.
+// Purpose: any host that can reach a port can open connections. If there are
+// more than `most`, the oldest connection of the network with the most
+// connections must go: a crowd from one address displaces itself, and a peer
+// that is served in milliseconds is not displaced.
 //
-//   Strangers<Connection> strangers(64);
-//   const auto it = strangers.Add(NetworkOf(fd.get()));
-//   it->value.fd = ...;
-//   if (const auto surplus = strangers.Surplus()) ...close and Erase(*surplus)
-//   strangers.Erase(it);       // it has shown a right, or has gone
+//   Strangers<Connection> strangers(64); const auto it =
+//   strangers.Add(NetworkOf(fd.get())); it->value.fd = ...; if (const auto
+//   surplus = strangers.Surplus()) ...close and Erase(*surplus)
+//   strangers.Erase(it); // it has shown a right, or is gone
 //
 // Thread contract: not synchronized.
 //

@@ -3,7 +3,7 @@
 //
 // Purpose: reads the files of the flags --tls_ca, --tls_cert and --tls_key of
 // all programs, checks them before anything else starts, and makes gRPC
-// credentials of them; and explains why a connection fails, because gRPC's
+// credentials from them; also explains why a connection fails, because gRPC's
 // message does not.
 //
 //   absl::StatusOr<TlsOptions> tls = ReadTlsFiles(ca, cert, key);

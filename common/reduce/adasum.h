@@ -6,18 +6,18 @@
 //   adasum(a, b) = (1 - a.b / 2|a|^2) a + (1 - a.b / 2|b|^2) b
 //
 // which is the sum of orthogonal tensors and the average of equal ones. More
-// ranks are combined in a binary tree: the first ranks, as many as the largest
-// power of two that is smaller than their number, with the rest, each part
-// likewise. For 4 ranks this is adasum(adasum(0, 1), adasum(2, 3)).
+// ranks are combined in a binary tree: the first 2^k ranks (the largest power
+// of two below their number) with the rest, each part likewise. For 4 ranks
+// this is adasum(adasum(0, 1), adasum(2, 3)).
 //
 // The tree needs no exchange of intermediate tensors. Every node of it is a
 // linear combination of the ranks' tensors, so its dot products follow from
 // those of the ranks' tensors, which are a small matrix:
 //
-//   std::vector<double> products(ranks * ranks);
-//   AdasumProducts(dtype, rows, elements, products.data());
-//   // A tensor that was cut into slices: the sum of the slices' products.
-//   AdasumCombine(dtype, rows, AdasumFactors(products, ranks), elements, out);
+//   std::vector<double> products(ranks * ranks); AdasumProducts(dtype, rows,
+//   elements, products.data()); // For a tensor cut into slices: the sum of the
+//   slices' products. AdasumCombine(dtype, rows, AdasumFactors(products,
+//   ranks), elements, out);
 //
 // All is computed in float64 and rounded once, to the tensors' dtype.
 //
@@ -33,11 +33,11 @@
 
 namespace maypole {
 
-// True of the dtypes that the functions below take.
+// True for the dtypes that the functions below support.
 bool HasAdasum(DType dtype);
 
-// The dot products of the ranks' rows, each with each: ranks x ranks numbers.
-// A row that is null counts as zeros. Rows may be unaligned.
+// The dot products of all pairs of the ranks' rows: ranks x ranks numbers. A
+// row that is null counts as zeros. Rows may be unaligned.
 void AdasumProducts(DType dtype, std::span<const std::byte* const> rows,
                     size_t elements, double* products);
 

@@ -1,4 +1,4 @@
-// Against the definition, pair by pair.
+// Tests Adasum against its definition, pair by pair.
 #include "common/reduce/adasum.h"
 
 #include <gtest/gtest.h>

@@ -9,8 +9,8 @@
 
 namespace maypole {
 
-// `to` and `from` must not overlap. An ordinary copy on processors without such
-// stores.
+// `to` and `from` must not overlap. Processors without such stores make an
+// ordinary copy.
 void CopyStreamed(std::byte* to, const std::byte* from, size_t bytes);
 
 }  // namespace maypole

@@ -98,7 +98,8 @@ struct MaxOp {
   }
 };
 
-// Rounded toward zero; the nearest limit of what T has not, and 0 for NaN.
+// Rounds toward zero; a value outside T becomes its nearest limit, NaN becomes
+// 0.
 template <typename T>
 T Limited(double v) {
   using Limits = std::numeric_limits<T>;

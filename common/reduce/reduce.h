@@ -17,8 +17,8 @@
 //               product and min are AND. Epilogue is ignored (CheckSignature
 //               refuses an average).
 //
-// kAverage adds as kSum does; the division is part of Epilogue. kAdasum adds,
-// too: it is not an elementwise operation (common/reduce/adasum.h).
+// kAverage adds like kSum; the division is part of Epilogue. kAdasum also adds:
+// it is not an elementwise operation (common/reduce/adasum.h).
 //
 // Thread contract: pure functions.
 #ifndef MAYPOLE_COMMON_REDUCE_REDUCE_H_
@@ -41,7 +41,7 @@ struct Epilogue {
   bool identity() const { return divisor == 1 && scale == 1.0; }
 };
 
-// output[i] = finish(op(op(inputs[0][i], inputs[1][i]), ...)) for i from 0 to
+// output[i] = epilogue(op(op(inputs[0][i], inputs[1][i]), ...)) for i from 0 to
 // elements - 1. There must be at least one input.
 void Reduce(DType dtype, Op op, std::span<const std::byte* const> inputs,
             std::byte* output, size_t elements, const Epilogue& finish);
@@ -57,8 +57,8 @@ void ReducePortable(DType dtype, Op op,
                     std::span<const std::byte* const> inputs, std::byte* output,
                     size_t elements, const Epilogue& finish);
 
-// Fills `output` with the neutral value, which changes no result as a further
-// input of Reduce: 0 (false) for a sum, 1 (true) for a product, the greatest
+// Fills `output` with the neutral value, which as one more input of Reduce
+// changes no result: 0 (false) for a sum, 1 (true) for a product, the greatest
 // value (infinity, true) for a min, the least (-infinity, false) for a max. The
 // only exception: a sum of -0 becomes +0.
 void FillNeutral(DType dtype, Op op, std::byte* output, size_t elements);

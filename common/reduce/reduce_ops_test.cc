@@ -1,5 +1,5 @@
-// All operations on all element types, against a reference of one element at a
-// time that is written here.
+// All operations on all element types, against a reference, written here, that
+// handles one element at a time.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -35,7 +35,7 @@ V Greater(V a, V b) {
 
 template <typename V>
 V Combined(Op op, V a, V b) {
-  // Wide enough for any product of two; the low bits are what wraps.
+  // Wide enough for any product of two; wrapping keeps the low bits.
   using Wide = std::conditional_t<std::is_integral_v<V>, __int128, V>;
   const Wide x = a, y = b;
   if constexpr (std::is_same_v<V, bool>) {
@@ -164,7 +164,7 @@ TEST(ReduceOpsTest, EveryOpTypeSizeAndCountOfInputs) {
   });
 }
 
-// More than what the portable kernels take at once.
+// More elements than the portable kernels take at once.
 TEST(ReduceOpsTest, LongerThanABlock) {
   ForAllTypes([]<typename N>(DType dtype, N) {
     std::mt19937_64 random(100 + static_cast<uint64_t>(dtype));
@@ -178,8 +178,8 @@ TEST(ReduceOpsTest, LongerThanABlock) {
   });
 }
 
-// One result of each way to call it, for 40 copies of an element: enough for
-// the vector kernels. Fails unless all are the same.
+// The result of each way to call it, for 40 copies of an element: enough for
+// the vector kernels. Fails unless all results are equal.
 template <typename T>
 T Of(DType dtype, Op op, const std::vector<T>& elements,
      const Epilogue& finish = {}) {

@@ -2,7 +2,7 @@
 // dispatch: its dynamic one needs libhwy, which libmaypole must not bring
 // along. On other architectures this file is empty but for the stub.
 //
-// This object must not export any symbol that another file may define, too: the
+// This object must not export any symbol that another file may also define: the
 // linker keeps only one copy of an inline function, perhaps this one, and
 // processors without AVX2 would run it. So everything is in the unnamed
 // namespace, the interface is plain, and common/reduce/simd_symbols_test.py

@@ -35,7 +35,7 @@ size_t ReduceSimd(const ReduceTask& task);
 //
 //   x86-64    Highway's target AVX2, which includes FMA, F16C and AES;
 //             processors have it since 2013
-//   aarch64   NEON, which each of them has
+//   aarch64 NEON, which all of them have
 bool HasSimd();
 
 }  // namespace maypole

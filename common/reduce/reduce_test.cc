@@ -177,7 +177,7 @@ std::vector<T> Scaled(DType dtype, std::vector<T> v, double factor) {
 TEST(ReduceTest, ScaleMultiplies) {
   EXPECT_EQ(Scaled<float>(DType::kFloat32, {1, 2, 3}, 0.5),
             (std::vector<float>{0.5, 1, 1.5}));
-  // Rounded toward zero; the nearest limit of what is outside the range.
+  // Rounded toward zero; a value outside the range becomes its nearest limit.
   EXPECT_EQ(Scaled<int32_t>(DType::kInt32, {7, -7, 3}, 0.5),
             (std::vector<int32_t>{3, -3, 1}));
   EXPECT_EQ(Scaled<uint8_t>(DType::kUint8, {200, 3, 255}, 2.0),

@@ -46,7 +46,7 @@ TEST(CoresTest, WithoutCgroupsThereIsNoQuota) {
             UnlimitedCores());
 }
 
-// The smallest quota on the way to the root counts; the root itself has none.
+// The smallest quota on the path to the root counts; the root itself has none.
 TEST(CoresTest, V2QuotaOfTheCgroupOrOneAbove) {
   Files files = {
       {"/proc/self/cgroup", "0::/slurm/job_7/step_0\n"},
@@ -95,7 +95,7 @@ TEST(CoresTest, V1) {
             UnlimitedCores());
 }
 
-// Both hierarchies at once: v2 carries no controllers then, but may.
+// Both hierarchies at once: then v2 usually has no controllers, but may.
 TEST(CoresTest, Hybrid) {
   EXPECT_EQ(QuotaWith({{"/proc/self/cgroup", "1:cpu:/\n0::/unit\n"},
                        {"/sys/fs/cgroup/unified/unit/cpu.max", "30000 10000"},
@@ -133,7 +133,7 @@ TEST(CoresTest, AffinityOfTheThread) {
   }).join();
 }
 
-// A kernel with more processors than fit into the mask refuses the mask.
+// A kernel with more processors than fit into the mask refuses it.
 TEST(CoresTest, TheMaskGrowsWithTheMachine) {
   for (const size_t processors : {1, 1024, 1025, 4096, 100000}) {
     std::vector<size_t> asked;

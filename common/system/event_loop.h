@@ -9,9 +9,8 @@
 //
 //   EventLoop loop;
 //   WatchedFd socket;
-//   Status s = loop.Watch(std::move(fd), {.readable = [&] { Read(socket.fd());
-//   }},
-//                         &socket);
+//   Status s = loop.Watch(
+//       std::move(fd), {.readable = [&] { Read(socket.fd()); }}, &socket);
 //   while (s.ok() && !done) s = loop.RunOnce(deadline);
 //   Fd mine = socket.Release();  // no longer watched, still open
 //
@@ -44,8 +43,8 @@
 // Invariants:
 // * a descriptor is watched exactly as long as a WatchedFd holds it;
 // * once Reset(), Release(), Cancel() or a destructor has returned, that
-//   registration's callbacks are not called any more, not even for an event of
-//   the same round. A callback may destroy its own registration: the callback
+//   registration's callbacks are not called again, not even for an event of the
+//   same round. A callback may destroy its own registration: the callback
 //   object lives until the callback returns;
 // * the loop must outlive its registrations and timers;
 // * the loop does not change a descriptor's flags (O_NONBLOCK).
@@ -156,8 +155,9 @@ class EventLoop {
   // next round.
   void Post(std::function<void()> function);
 
-  // Called in Dispatch() when a callback has blocked the loop for so long.
-  // callback: its type, a lambda's names the function that has made it.
+  // Called in Dispatch() after a callback has blocked the loop for longer than
+  // kBlockedLimit. callback: its type; a lambda's type names the function that
+  // made it.
   using Blocked = std::function<void(const std::string& callback,
                                      std::chrono::milliseconds time)>;
   void OnBlocked(Blocked blocked);

@@ -166,7 +166,8 @@ TEST_F(EventLoopTest, ARegistrationMayBeDestroyedInItsOwnCallback) {
                          {.readable =
                               [&, text] {
                                 watched.reset();
-                                called_ += text;  // what was captured is there
+                                called_ += text;  // the captured values still
+                                                  // exist
                               }},
                          &*watched)
                   .ok());
@@ -178,7 +179,8 @@ TEST_F(EventLoopTest, ARegistrationMayBeDestroyedInItsOwnCallback) {
   EXPECT_LE(send(pair.theirs.get(), "x", 1, MSG_NOSIGNAL), 0);  // it is closed
 }
 
-// The next descriptor gets the same number, which must not get its event.
+// The next descriptor gets the same number, and must not get the old one's
+// event.
 TEST_F(EventLoopTest, AnEventOfThisRoundIsDroppedWithItsRegistration) {
   Pair first, second, other;
   WatchedFd a, b, c;
@@ -399,7 +401,8 @@ TEST_F(EventLoopTest, SaysWhoHasBlockedIt) {
   loop_.Post([] {});
   Round(1000);
   EXPECT_EQ(who, "");
-  LoopTimer timer(&loop_, [] { std::this_thread::sleep_for(kBlockedLimit * 2); });
+  LoopTimer timer(&loop_,
+                  [] { std::this_thread::sleep_for(kBlockedLimit * 2); });
   timer.Set(In(0));
   Round(1000);
   EXPECT_NE(who.find("SaysWhoHasBlockedIt"), std::string::npos) << who;

@@ -1,8 +1,8 @@
 // CheckKernelCalls: the system calls without which no job can run.
 //
-// Purpose: an agent or maypolerun on a kernel that is too old, or in a sandbox
-// that refuses such a call, says so at its start, instead of in the middle of a
-// job. For other calls there is a way without them: see docs/install.md.
+// Purpose: on a kernel that is too old, or in a sandbox that refuses such a
+// call, an agent or maypolerun reports it at its start, not in the middle of a
+// job. Maypole has fallbacks for other calls: see docs/install.md.
 //
 //   if (Status s = CheckKernelCalls(); !s.ok()) return s;
 //

@@ -1,4 +1,4 @@
-// Runs on the kernel as it is, and by on_old_kernel without some calls.
+// Runs on the kernel as it is, and under on_old_kernel without some calls.
 #include "common/system/kernel_calls.h"
 
 #include <gtest/gtest.h>

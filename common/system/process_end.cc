@@ -29,7 +29,7 @@ constexpr size_t kThreads = 17;
 constexpr size_t kStartTime = 19;
 
 // When the process has started, in ticks since the machine's; nullopt if it has
-// ended. 0 if we may know no more than that it is there (hidepid).
+// ended. 0 if we may learn only that it exists (hidepid).
 std::optional<uint64_t> StartTime(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string text;
@@ -43,7 +43,7 @@ std::optional<uint64_t> StartTime(pid_t pid) {
   std::vector<std::string> fields;
   for (std::string field; words >> field;) fields.push_back(field);
   if (fields.size() <= kStartTime) return 0;
-  // The first thread may end before the others; the process then goes on.
+  // The first thread may end before the others; then the process continues.
   const bool zombie = fields[kState] == "Z" || fields[kState] == "X";
   if (zombie && std::stoul(fields[kThreads]) <= 1) return std::nullopt;
   return std::stoull(fields[kStartTime]);
@@ -102,7 +102,7 @@ Fd WatchProcess(pid_t pid) {
   if (!start) return Fd();
   (void)InThread(
       [pid, start](int writer) {
-        // An event on the writing end is that nobody has the reading end.
+        // The writing end has an event when the reading end is closed.
         pollfd reader{writer, 0, 0};
         while (StartTime(pid) == start &&
                poll(&reader, 1, static_cast<int>(kLookInterval.count())) == 0) {

@@ -1,4 +1,4 @@
-// Descriptors that tell that a process has ended, on every kernel.
+// Descriptors that report the end of a process, on every kernel.
 //
 // Purpose: an event loop waits for the end of a process as for any descriptor.
 // The kernel has such descriptors, pidfds, since Linux 5.3; older kernels, some
@@ -12,14 +12,15 @@
 //
 // How the thread knows:
 //   a child: it sleeps in waitid(WNOWAIT), which leaves the child to be reaped
-//     by the caller. Until then no other process gets its number. If somebody
-//     else reaps the child, waitid fails, and the descriptor is readable, too.
+//     by the caller. Until then no other process gets its number. If anything
+//     else reaps the child, waitid fails, and the descriptor also becomes
+//     readable.
 //   another process: it reads /proc/PID/stat every kLookInterval. A process
 //     that has started at another time is another process.
-// What would be simpler is wrong: a pipe that the child itself holds is also
-// held by its children, which may outlive it, and programs close descriptors
-// that they do not know; SIGCHLD comes once for several children and belongs to
-// the program.
+// Simpler ways are wrong: a pipe held by the child itself is also held by its
+// children, which may outlive it, and programs close descriptors that they do
+// not know; SIGCHLD comes once for several children, and belongs to the
+// program.
 //
 // Thread contract: any thread may call these functions.
 //
@@ -41,12 +42,12 @@ namespace maypole {
 // How late WatchProcess() may be without a pidfd.
 inline constexpr std::chrono::milliseconds kLookInterval{100};
 
-// A child of this process that was not reaped yet. An error if descriptors or
-// threads are lacking.
+// Watches a child of this process that has not been reaped yet. Fails if no
+// descriptor or thread is left.
 Status WatchChild(pid_t child, Fd* end);
 
-// Any process. Invalid if there is no such process, or no descriptor or thread
-// is left.
+// Watches any process. Returns an invalid Fd if there is no such process, or no
+// descriptor or thread is left.
 Fd WatchProcess(pid_t pid);
 
 // The pidfd of a process, which can be sent to other processes. Invalid if

@@ -1,4 +1,4 @@
-// Runs on the kernel as it is, and by on_old_kernel without pidfds.
+// Runs on the kernel as it is, and under on_old_kernel without pidfds.
 #include "common/system/process_end.h"
 
 #include <fcntl.h>
@@ -65,7 +65,7 @@ struct Pipe {
   Fd writer;
 };
 
-// A process that is no child of this one. It and its parent, a child, sleep.
+// A process that is not a child of this one. It and its parent, a child, sleep.
 pid_t StartGrandchild(pid_t* parent) {
   const Pipe pids;
   *parent = Start([&] {
@@ -121,7 +121,7 @@ TEST(WatchChild, ThatHasEndedAlready) {
   StatusOf(child);
 }
 
-// Such as a worker of a DataLoader, or a daemon that a rank has started.
+// For example a worker of a DataLoader, or a daemon that a rank has started.
 TEST(WatchChild, WhoseOwnChildHoldsAllItsDescriptors) {
   pid_t child;
   const pid_t grandchild = StartGrandchild(&child);

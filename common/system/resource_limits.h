@@ -24,7 +24,7 @@ std::optional<uint64_t> AddressSpaceLimit();
 
 enum class Needs { kProcess, kThread, kMemory };
 
-// As ErrnoStatus(). For EAGAIN and ENOMEM the code is kResourceExhausted, and
+// Like ErrnoStatus(). For EAGAIN and ENOMEM the code is kResourceExhausted, and
 // the text names the limit that the call has hit, if one can be found. Call it
 // right after the failure, while the shortage still lasts.
 Status ResourceStatus(int err, Needs needs, std::string_view what);

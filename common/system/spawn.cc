@@ -58,9 +58,9 @@ class ChildSetup {
     script_.insert(script_.end(), arguments_.begin() + 1, arguments_.end());
   }
 
-  // 0 if the program runs, otherwise errno. Waits for the child if that shares
-  // no memory; `report` is the other end of its pipe, of which this process
-  // must have closed the writing end.
+  // 0 if the program runs, otherwise errno. Waits for the child if it shares no
+  // memory. `report` is the reading end of its pipe; this process must have
+  // closed the writing end.
   int Error(int report) const {
     if (started_) return error_;
     int error = 0;
@@ -194,8 +194,8 @@ class SignalsBlocked {
 pid_t Clone(ChildSetup* setup, std::byte* stack_end, bool watched, int* pidfd) {
   // CLONE_VFORK: this thread sleeps until the child runs its program.
 #ifdef __SANITIZE_THREAD__
-  // ThreadSanitizer takes every child for one with a copy of the memory, and
-  // would think of this process that it has no other threads.
+  // ThreadSanitizer assumes that every child has a copy of the memory, and
+  // would then think that this process has no other threads.
   constexpr int kFlags = CLONE_VFORK | SIGCHLD;
 #else
   constexpr int kFlags = CLONE_VM | CLONE_VFORK | SIGCHLD;

@@ -78,8 +78,8 @@ struct SpawnOptions {
 
 struct Child {
   pid_t pid = -1;
-  // Readable when the process has ended (process_end.h), for as long as it was
-  // not reaped. Invalid if it is not watched.
+  // Readable when the process has ended (process_end.h), until it is reaped.
+  // Invalid if the process is not watched.
   Fd end;
 };
 

@@ -162,7 +162,7 @@ TEST(Spawn, SignalsAreNotBlockedNorHandledAndIgnoredAsAsked) {
 }
 
 TEST(Spawn, ProcessGroups) {
-  Pipe hold;  // they wait for its end
+  Pipe hold;  // they wait until it is closed
   const auto start = [&](ProcessGroup how, pid_t group) {
     SpawnOptions options = Shell("read x");
     options.descriptors = {{.fd = hold.reader.get(), .number = 0}};

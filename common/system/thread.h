@@ -11,9 +11,9 @@
 
 namespace maypole {
 
-// The new thread takes no signals: they are for the user's threads, whose
-// handlers run and whose sleeps end. kResourceExhausted: there cannot be
-// another thread; the text says which limit it is.
+// The new thread takes no signals: they must reach the user's threads, to run
+// their handlers and interrupt their sleeps. kResourceExhausted: no further
+// thread can be started; the text names the limit.
 Status StartThread(std::function<void()> body, std::thread* thread);
 
 }  // namespace maypole

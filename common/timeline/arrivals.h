@@ -3,15 +3,16 @@
 //
 // Purpose: an operation is known by process set, kind, name and its number
 // among those of that name. When the records of all ranks of its process set
-// are there, Add() returns them. Times must be by one clock.
+// are there, Add() returns them. All times must be of one clock.
 //
 // Thread contract: not synchronized; pure.
 //
-// Invariants: at most kMaxOpen operations are open; the oldest is given up for
-// a new one. So is one of which a rank's record comes again: numbers begin anew
-// when the job has forgotten a name. An operation of which a rank sends no
-// record (it was submitted before the timeline was on there, or was dropped)
-// stays open until then.
+// Invariants: at most kMaxOpen operations are open; a new one beyond that
+// replaces the oldest, which is given up. An operation is also given up when a
+// rank's record of it comes again, because numbers restart when the job has
+// forgotten a name. An operation for which a rank sends no record (it was
+// submitted there before the timeline was on, or was dropped) stays open until
+// then.
 #ifndef MAYPOLE_COMMON_TIMELINE_ARRIVALS_H_
 #define MAYPOLE_COMMON_TIMELINE_ARRIVALS_H_
 
@@ -49,7 +50,7 @@ struct OperationGroup {
   bool complete() const { return parts.size() >= members; }
 };
 
-// Who was late for an operation of which all parts are known.
+// Which rank was late for an operation, all parts of which are known.
 struct Lateness {
   int32_t last_rank = -1;  // -1: not known (a rank has not arrived)
   int64_t first = 0;       // when the first rank arrived
@@ -65,8 +66,8 @@ class Arrivals {
  public:
   static constexpr size_t kMaxOpen = 16384;
 
-  // `record` is of a rank's operation; its times are shifted by shift_ns.
-  // Returns the operations that are complete now or given up.
+  // `record`: of a rank's operation; its times are shifted by shift_ns. Returns
+  // the operations that are now complete or given up.
   std::vector<OperationGroup> Add(const TimelineRecord& record, uint32_t node,
                                   int64_t shift_ns);
   // Returns all that are open.

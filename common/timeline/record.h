@@ -13,9 +13,8 @@
 //
 // Thread contract: values and pure functions.
 //
-// Hostility: records come from other processes. ForRecords() checks every field
-// that is used as a number of something; a record that is wrong, and all behind
-// it, is ignored.
+// Hostility: records come from other processes. ForRecords() checks sizes,
+// kinds, ranks and times; it ignores a wrong record and everything after it.
 #ifndef MAYPOLE_COMMON_TIMELINE_RECORD_H_
 #define MAYPOLE_COMMON_TIMELINE_RECORD_H_
 
@@ -50,8 +49,8 @@ struct TimelineRecord {
   uint32_t number = 0;   // kOperation: counts the name's operations
   uint32_t count = 0;
   uint64_t bytes = 0;
-  // Nanoseconds by the clock of the node; 0: it did not happen. What has no
-  // phases has only submitted and ended.
+  // Nanoseconds by the clock of the node; 0: it did not happen. Records without
+  // phases have only submitted and ended.
   int64_t submitted = 0;
   int64_t arrived = 0;
   int64_t begun = 0;
@@ -67,8 +66,8 @@ size_t PackedBytes(const TimelineRecord& record);
 void ForRecords(std::string_view packed,
                 const std::function<void(const TimelineRecord&)>& take);
 
-// The first records of `packed` that take at most `bytes`: how many bytes. 0 if
-// the first one is longer, or is wrong.
+// How many bytes the first whole records of `packed` take, up to `bytes`. 0 if
+// the first record is longer, or is wrong.
 size_t WholeRecords(std::string_view packed, size_t bytes);
 
 }  // namespace maypole

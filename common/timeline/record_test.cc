@@ -65,8 +65,8 @@ TEST(TimelineRecord, WholeRecordsAreNotCut) {
   EXPECT_EQ(WholeRecords(packed, 1 << 20), 3 * one);
 }
 
-// Every single wrong byte, and every cut: no crash, and never a field that is
-// out of its range.
+// Any single wrong byte, and any cut: no crash, and never a field outside its
+// range.
 TEST(TimelineRecord, WrongBytesAreIgnored) {
   std::string packed;
   for (int i = 0; i < 3; ++i) Append(Sample("gradient"), &packed);

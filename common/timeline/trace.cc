@@ -16,7 +16,7 @@ constexpr int kOperationsTid = 1;
 constexpr int kLateTid = 100'001;
 constexpr int kNetworkTid = 100'001;
 constexpr int kPresenceTid = 200'001;
-// Ranks have the processes 1, 2, ...; executors come behind them.
+// Ranks have the processes 1, 2, ...; executors follow them.
 constexpr int kFirstExecutorPid = 100'000;
 // A rank that was late for less is not marked. (The numbers are in each
 // operation's arguments.)
@@ -126,8 +126,8 @@ void Trace::WriteName(int pid, int tid, std::string_view what,
        std::to_string(sort_index) + "}}");
 }
 
-// Behind the ranks of its node, for which the viewer needs one order of all:
-// the executors come last.
+// The viewer has one order for all processes, so the executors come after all
+// ranks.
 Trace::Process& Trace::ExecutorProcess(uint32_t node) {
   const auto [it, fresh] = executors_.try_emplace(node);
   Process& p = it->second;
@@ -240,7 +240,7 @@ int Trace::WritePart(const OperationGroup& g, const Lateness& late,
   }
   if (p.failed) e.arguments += ",\"failed\":true";
   WriteEvent(e);
-  // Its phases, by the words of docs/metrics.md.
+  // Its phases, named as in docs/metrics.md.
   const int64_t arrived = p.arrived != 0 ? p.arrived : p.ended;
   const int64_t begun = std::max(arrived, p.begun != 0 ? p.begun : p.ended);
   const int64_t on_node = std::clamp(LastOnNode(g, p.node), arrived, begun);

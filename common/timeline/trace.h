@@ -1,8 +1,8 @@
 // Trace: writes the job's timeline as a Chrome trace (JSON), which Perfetto and
 // chrome://tracing open.
 //
-// Purpose: takes the records of all ranks and executors, and gives the text of
-// the file, piece by piece. docs/timeline.md describes what is in it.
+// Purpose: takes the records of all ranks and executors, and returns the text
+// of the file piece by piece. docs/timeline.md describes what is in it.
 //
 //   Trace trace({"node1", "node2"});
 //   trace.Add(packed, /*node=*/0, /*shift_ns=*/0, /*dropped=*/0);
@@ -14,7 +14,7 @@
 // closing bracket is missing, which both viewers accept.
 //
 // An operation of a rank is written when the records of all its ranks have
-// come, because only then it is known which rank was late. Operations that
+// come, because only then is it known which rank was late. Operations that
 // overlap on a rank get tracks of their own (lanes).
 //
 // Thread contract: not synchronized; pure.

@@ -49,7 +49,7 @@ TEST(Arrivals, LastRankAndHowLate) {
   EXPECT_EQ(LastOnNode(done[0], 1), 130 * kMs);
 }
 
-// In whatever order the records come.
+// Records may come in any order.
 TEST(Arrivals, OrderOfRecordsDoesNotMatter) {
   const int64_t at[] = {5, 9, 7};
   for (const auto& order : {std::vector{0, 1, 2},
@@ -103,7 +103,7 @@ TEST(Trace, TextInJsonsQuotes) {
             "\"\\u000a\\u0000\\u007f\"");
   EXPECT_EQ(JsonString("\xc3\xa4 \xe2\x82\xac \xf0\x9f\x98\x80"),
             "\"\xc3\xa4 \xe2\x82\xac \xf0\x9f\x98\x80\"");
-  // Bytes that are no UTF-8, a cut character, a surrogate, too long a form.
+  // Bytes that are not UTF-8, a cut character, a surrogate, an overlong form.
   EXPECT_EQ(JsonString("\xff"), "\"\\ufffd\"");
   EXPECT_EQ(JsonString("x\xe2\x82"), "\"x\\ufffd\\ufffd\"");
   EXPECT_EQ(JsonString("\xed\xa0\x80"), "\"\\ufffd\\ufffd\\ufffd\"");

@@ -6,8 +6,8 @@
 namespace maypole::session {
 namespace {
 
-// Executors are what encrypts: common/encryption_mode.h, whose name for it a
-// test compares with this one.
+// Executors encrypt (common/encryption_mode.h; a test compares its name with
+// this one).
 constexpr std::string_view kNetworkEncryption = "MAYPOLE_NETWORK_ENCRYPTION";
 
 bool IsNameCharacter(char c) {
@@ -15,7 +15,8 @@ bool IsNameCharacter(char c) {
          (c >= '0' && c <= '9') || c == '_';
 }
 
-// NCCL repeats values in its log, which is the agent's: none may forge a line.
+// NCCL repeats values in its log, which is the agent's, so no value may forge a
+// line.
 bool IsControl(char c) {
   return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
 }

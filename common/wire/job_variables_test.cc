@@ -29,7 +29,7 @@ Status Parse(const std::string& message, std::vector<std::string>* out) {
                     {"the agent", kProtocolVersions}, &hello, out);
 }
 
-// What the agent says about a Hello that these bytes follow.
+// The agent's error for a Hello followed by these bytes.
 std::string Refusal(const std::string& variables) {
   auto hello = Make<Hello>();
   hello.header.size = static_cast<uint32_t>(sizeof(hello) + variables.size());

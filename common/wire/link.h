@@ -44,7 +44,7 @@ enum class Receipt {
   kUnnumbered,  // sequence 0: a hello, welcome or bare ack
   kDuplicate,   // handled before (sent again after a break): drop it
   kGap,         // numbers are missing: the peer violates the protocol
-  kBadAck,      // acknowledges a number never sent: a violation, too
+  kBadAck,      // acknowledges a number never sent: also a violation
 };
 
 template <typename Message>
@@ -101,7 +101,7 @@ class Link {
   // True if a numbered message was received that no outgoing message has
   // acknowledged yet.
   bool AckDue() const { return untold() > 0; }
-  // How many there are.
+  // The number of such messages.
   uint64_t untold() const { return received_ - told_; }
 
   uint64_t received() const { return received_; }

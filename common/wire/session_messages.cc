@@ -74,7 +74,7 @@ Status CheckHelloHeader(const void* data, size_t bytes, const Speaker& agent,
                         size_t most) {
   Header h;
   if (Status s = ReadHeader(data, bytes, "the client", &h); !s.ok()) return s;
-  // Whatever else is in the Hello of that version.
+  // Works whatever else the Hello of that version has.
   const auto number = [&](size_t offset) {
     uint32_t n = 0;
     if (bytes >= offset + sizeof(n)) {
@@ -115,7 +115,7 @@ Status Parse(const void* data, size_t bytes, T* out) {
   return Status();
 }
 
-// Its length is what it says.
+// The message has the length that it states.
 template <>
 Status Parse(const void* data, size_t bytes, TimelineRecords* out) {
   constexpr size_t kLeast = offsetof(TimelineRecords, data);

@@ -34,11 +34,11 @@
 // After Welcome everything else goes through the board. If the connection
 // closes without Goodbye, the rank has died.
 //
-// Versions (versions.h): Hello says the client's range: its header's version is
-// the oldest one, newest_version the newest. Welcome's header has the version
-// of the session: the smallest that the node's ranks and its executor have in
-// common, which is also the board's. All messages after it have that version.
-// Refused has the oldest version of the client, which can read it therefore.
+// Versions (versions.h): Hello announces the client's range: its header's
+// version is the oldest, newest_version the newest. Welcome's header has the
+// version of the session: the smallest that the node's ranks and its executor
+// have in common, which is also the board's. All messages after it have that
+// version. Refused has the client's oldest version, so the client can read it.
 //
 // Every message starts with Header. The offsets of magic and version never
 // change, nor do those of rank and newest_version in Hello, so that peers of
@@ -104,7 +104,7 @@ struct Header {
   uint32_t size;  // of the whole message
 };
 
-// The rank's variables for the executor may follow (job_variables.h).
+// Job variables may follow (job_variables.h).
 struct Hello {
   static constexpr Type kType = Type::kHello;
   Header header;
@@ -251,13 +251,13 @@ struct Notice {
   char text[kMaxErrorBytes + 1] = {};
 };
 
-// How memory of a GPU comes to be mapped by a rank and by the executor.
+// How a rank and the executor share memory of a GPU.
 enum class GpuSharing : uint32_t {
   kDescriptor = 1,  // the rank's (cuMemCreate); the request carries it
   kIpcHandle = 2,   // the executor's (cuMemAlloc); the reply carries its handle
   // No memory is shared: the rank itself calls NCCL, on its own tensors on this
-  // GPU. `bytes` and `proof` are 0. The place of a tensor (gpu_place.h) says
-  // only on which GPU it is; its offset is 0.
+  // GPU. `bytes` and `proof` are 0. The GpuPlace of a tensor (gpu_place.h) only
+  // says which GPU it is on; its offset is 0.
   kOwn = 3,
 };
 
@@ -274,12 +274,12 @@ struct GpuMemoryRequest {
   // that the rank sees that both use the same memory.
   uint64_t proof = 0;
   uint8_t uuid[16] = {};  // of the GPU
-  // kOwn: of the rank's NCCL, which must be that of the executors.
+  // kOwn: the rank's NCCL version, which must be the executors'.
   uint32_t nccl_version = 0;
   uint32_t reserved = 0;
 };
 
-// The memory can be used. If `code` is not kOk it cannot, and `text` says why.
+// The memory can be used; if `code` is not kOk it cannot, and `text` says why.
 struct GpuMemoryReply {
   static constexpr Type kType = Type::kGpuMemoryReply;
   Header header;
@@ -291,16 +291,16 @@ struct GpuMemoryReply {
   char text[kMaxErrorBytes + 1] = {};
 };
 
-// The rank's GPU belongs to a communicator: an NCCL rank for each member of a
-// process set, in its order. Connected when a run first needs it
-// (PlanHeader.communicator), which may come before this message.
+// The rank's GPU belongs to a communicator that has an NCCL rank for each
+// member of a process set, in its order. It is connected when a run first needs
+// it (PlanHeader.communicator); that run may come before this message.
 struct ConnectGpu {
   static constexpr Type kType = Type::kConnectGpu;
   Header header;
   uint32_t number = 0;  // in the epoch, from 1 to kMaxGpuCommunicators
   uint32_t size = 0;    // ranks
   uint32_t rank = 0;    // NCCL rank of the receiver
-  uint32_t gpu = 0;     // the receiver's; the executor's number
+  uint32_t gpu = 0;     // the receiver's GPU, by the executor's number
   uint32_t id_bytes = 0;
   uint32_t reserved = 0;
   char id[kMaxCommunicatorIdBytes] = {};  // NCCL's unique id
@@ -338,7 +338,7 @@ enum class StateCall : uint32_t {
 };
 
 // Memory that the executor holds for the job, so that it survives the ranks.
-// Executors do not look into it.
+// Executors do not read it.
 struct StateRequest {
   static constexpr Type kType = Type::kStateRequest;
   Header header;
@@ -403,7 +403,7 @@ struct TimelineRecords {
 };
 
 // A rank of an elastic job has trained to the end, or begins another training
-// after that. What it has said last counts when it leaves.
+// after that. The last such message counts when the rank leaves.
 struct Finished {
   static constexpr Type kType = Type::kFinished;
   Header header;
@@ -411,8 +411,9 @@ struct Finished {
   uint32_t reserved = 0;
 };
 
-// Why the Goodbye that follows leaves operations unfinished: the error that
-// has ended the job on this rank. Without one, the user's program has left.
+// Why the Goodbye that follows leaves operations unfinished: the error that has
+// ended the job on this rank. Without this message, the user's program has
+// left.
 struct LeaveReason {
   static constexpr Type kType = Type::kLeaveReason;
   Header header;
@@ -444,7 +445,7 @@ inline void SetVersion(void* message, uint32_t version) {
               sizeof(version));
 }
 
-// The range of the client that has sent it.
+// The version range of the client that sent it.
 inline VersionRange VersionsOf(const Hello& hello) {
   return {hello.header.version, hello.newest_version};
 }
@@ -467,9 +468,9 @@ bool Ends(const char (&field)[N]) {
 // `peer` names the sender in the error: "client", or "agent", "executor".
 Status CheckHeader(const void* data, size_t bytes, std::string_view peer);
 
-// Checks magic, versions and size of what a client has sent first: a Hello, and
-// what follows it (`most` bytes together). `agent`: this side, which the error
-// names.
+// Checks magic, versions and size of a client's first message: a Hello and what
+// follows it (together at most `most` bytes). `agent`: this side, which the
+// error names.
 Status CheckHelloHeader(const void* data, size_t bytes, const Speaker& agent,
                         size_t most);
 
@@ -484,7 +485,7 @@ Status Parse(const void* data, size_t bytes, T* out);
 template <>
 Status Parse(const void* data, size_t bytes, TimelineRecords* out);
 
-// Sets the header for the bytes that are sent, and returns their number.
+// Sets the header for the bytes that will be sent, and returns their number.
 size_t Trim(TimelineRecords* message);
 
 }  // namespace maypole::session

@@ -222,7 +222,8 @@ TEST_F(SocketTest, FullIsOnlyWhatRoomHelps) {
   }
   EXPECT_EQ(last.code(), Code::kResourceExhausted);
   peer.Reset();
-  // The first call may tell of what the peer has not read, the second cannot.
+  // The first call may report data that the peer has not read; the second
+  // cannot.
   EXPECT_EQ(SendMessage(here.get(), "x", 1).code(), Code::kUnavailable);
   EXPECT_EQ(SendMessage(here.get(), "x", 1).code(), Code::kUnavailable);
 }

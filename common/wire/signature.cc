@@ -188,7 +188,7 @@ Status CheckReduction(std::string_view name, const Signature& s) {
   auto bad = [&](const std::string& what) {
     return Status(Code::kInvalidArgument, Quoted(name, s) + ": " + what);
   };
-  if (s.op == Op::kAdasum) {  // clients make it of other operations
+  if (s.op == Op::kAdasum) {  // clients build it from other operations
     return Status(Code::kUnimplemented,
                   Quoted(name, s) + ": an Adasum is no operation of its own");
   }
@@ -224,8 +224,8 @@ Status CheckSignature(std::string_view name, const Signature& s) {
                       std::to_string(name.size()) + ": '" +
                       std::string(name.substr(0, 40)) + "...'");
   }
-  // Where names are C's strings, they end there: two that differ only behind it
-  // would be one.
+  // Where names are C strings, they end there: two names that differ only after
+  // it would be one.
   if (const size_t end = name.find('\0'); end != name.npos) {
     return Status(Code::kInvalidArgument,
                   "the name of an operation must have no NUL byte, this one "

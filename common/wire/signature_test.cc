@@ -243,7 +243,7 @@ TEST(SignatureTest, EachIdentityHasAKeyOfItsOwn) {
             IdentityKey(0, uint32_t{0}, "x"));
   std::set<std::string> keys;
   int identities = 0;
-  // 256 is no kind, and must not be taken for kind 0.
+  // 256 is not a kind, and must not be taken for kind 0.
   for (uint32_t set : {0u, 1u, 10u, 11u}) {
     for (uint32_t kind : {0u, 1u, 6u, 256u}) {
       for (const char* name : {"", "x", "/x", "0/x", "1/0/x", "x "}) {

@@ -36,7 +36,7 @@ Status AddressOf(const std::string& path, sockaddr_un* out) {
 
 Fd NewSocket() { return Fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)); }
 
-// Bounds connect(), too. 0: no limit.
+// Also bounds connect(). 0: no limit.
 void SetSendTimeout(int fd, int ms) {
   const timeval time{.tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000};
   setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof(time));
@@ -65,9 +65,9 @@ bool BindWithMode(int fd, const sockaddr_un& address, mode_t mode) {
 }
 
 // A process that starts at a path holds this lock until it listens, so that no
-// other process starts between the check that nobody listens and the bind. The
-// file is removed while locked; so a lock on a file that is no longer at its
-// path is void.
+// other process starts between the check for a listener and the bind. The file
+// is removed while locked; so a lock on a file that is no longer at its path is
+// void.
 class StartLock {
  public:
   explicit StartLock(const std::string& socket) : path_(socket + ".lock") {}
@@ -154,7 +154,7 @@ Status ListenUnix(const std::string& path, mode_t mode, Fd* out) {
   }
   Fd fd = NewSocket();
   if (!fd.valid()) return ErrnoStatus(errno, "socket");
-  TakeNoDescriptors(fd.get());  // before anybody can connect
+  TakeNoDescriptors(fd.get());  // before a client can connect
   if (!BindWithMode(fd.get(), address, mode) || listen(fd.get(), 128) != 0) {
     return ErrnoStatus(errno, "cannot listen at " + path);
   }

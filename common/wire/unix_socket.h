@@ -3,8 +3,8 @@
 //
 // Thread contract: two threads must not receive from the same socket at the
 // same time. If the mode grants access to others than the owner, ListenUnix
-// changes the process's umask briefly: no other thread may create files
-// meanwhile.
+// briefly changes the process's umask: meanwhile no other thread may create
+// files.
 #ifndef MAYPOLE_COMMON_WIRE_UNIX_SOCKET_H_
 #define MAYPOLE_COMMON_WIRE_UNIX_SOCKET_H_
 
@@ -36,9 +36,8 @@ Status ListenUnix(const std::string& path, mode_t mode, Fd* out);
 // Allows the peer of this connection, which a listener has accepted, to send
 // descriptors.
 void TakeDescriptors(int socket);
-// If the listener's queue is full, because its process is stopped, waits at
-// most timeout_ms (-1: no limit) until there is room, else returns
-// kDeadlineExceeded.
+// If the listener's queue is full (its process is stopped), waits at most
+// timeout_ms (-1: no limit) for room, then returns kDeadlineExceeded.
 Status ConnectUnix(const std::string& path, Fd* out, int timeout_ms = -1);
 // Accepts a connection. Returns OK with an invalid *out if the listener is
 // non-blocking and no connection is waiting.
@@ -57,13 +56,13 @@ struct Received {
 };
 // Receives one message of at most max_bytes; a longer one is an error.
 // Descriptors for which this process has no room (ulimit -n) are missing in
-// *out, the last ones first. Returns kDeadlineExceeded after timeout_ms (-1: no limit), and kCancelled if a signal
-// interrupts the wait.
+// *out, the last ones first. Returns kDeadlineExceeded after timeout_ms (-1: no
+// limit), and kCancelled if a signal interrupts the wait.
 Status ReceiveMessage(int socket, size_t max_bytes, int timeout_ms,
                       Received* out);
 
-// Closes descriptors that a peer has sent without being asked, and does not
-// wait for a socket among them that lingers over unsent data.
+// Closes descriptors that a peer has sent unasked, without waiting for a socket
+// among them that lingers over unsent data.
 void CloseUnasked(std::vector<Fd> fds);
 
 }  // namespace maypole

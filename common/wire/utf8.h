@@ -1,6 +1,7 @@
-// UTF-8: what it is, and how a text that is none is shown.
+// UTF-8: how it is recognized, and how other text is shown.
 //
-// Paths, tokens and errors are bytes; JSON and protobuf's strings must be UTF-8.
+// Paths, tokens and errors are bytes; JSON and protobuf's strings must be
+// UTF-8.
 //
 // Thread contract: pure functions.
 #ifndef MAYPOLE_COMMON_WIRE_UTF8_H_

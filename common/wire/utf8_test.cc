@@ -13,7 +13,8 @@ TEST(Utf8, IsWhatProtobufAccepts) {
     EXPECT_TRUE(IsUtf8(text)) << text;
     EXPECT_EQ(ToUtf8(text), text);
   }
-  // A lone byte, a cut character, a surrogate, too long a form, too great.
+  // A lone byte, a cut character, a surrogate, an overlong form, too great a
+  // number.
   for (const std::string text :
        {"\xff", "x\xe2\x82", "\xed\xa0\x80", "\xc0\xaf", "\xf4\x90\x80\x80"}) {
     EXPECT_FALSE(IsUtf8(text));

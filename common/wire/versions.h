@@ -1,9 +1,9 @@
-// Versions of the protocol, and which one two sides use.
+// Versions of the protocol, and the choice of the version that peers use.
 //
 // Purpose: the parts of Maypole (libmaypole in the training processes, agents,
 // coordinators) are upgraded one after the other, while jobs run. So each side
-// announces the range of versions that it speaks; used is the smallest of the
-// newest ones, if all sides speak it.
+// announces the range of versions that it speaks; the smallest of their newest
+// versions is used, if all sides speak it.
 //
 //   uint32_t version;
 //   Status s = ChooseVersion({{"the agent of node n1", {1, 2}},
@@ -12,9 +12,9 @@
 //   // ok: version == 1. Otherwise s says whose ranges do not meet, and whom
 //   // to upgrade.
 //
-// A message that a side before the newest version cannot read is sent only if
-// the chosen version has it. There is one version so far: tests of the choice
-// invent the next.
+// A message that is newer than the oldest version is sent only if the chosen
+// version has it. There is one version so far: tests of the choice invent the
+// next.
 //
 // Thread contract: values and pure functions.
 #ifndef MAYPOLE_COMMON_WIRE_VERSIONS_H_
@@ -51,7 +51,7 @@ struct Speaker {
 std::string VersionsText(VersionRange versions);
 
 // Chooses the version that the speakers use with one another. If there is none:
-// kFailedPrecondition, with the ranges of two of them and whom to upgrade;
+// kFailedPrecondition, with the ranges of two of them and which to upgrade;
 // kInvalidArgument if a range is not one. `speakers`: at least one.
 Status ChooseVersion(const std::vector<Speaker>& speakers, uint32_t* version);
 

@@ -48,7 +48,7 @@ struct Config {
   Time start_timeout = std::chrono::seconds(120);
   Time resume_timeout = std::chrono::seconds(3);
   uint64_t fusion_threshold = uint64_t{64} << 20;  // bytes; 0: no fusion
-  // How long an operation waits at most for others of its bucket.
+  // The longest that an operation waits for others of its bucket.
   Time fusion_age = std::chrono::milliseconds(5);
   // When no rank has come or gone for this long, an elastic job's epoch may
   // start with fewer ranks than max_size.
@@ -57,20 +57,20 @@ struct Config {
   // stall_shutdown; 0: never. For jobs whose ranks set neither.
   Time stall_check = std::chrono::seconds(5);
   Time stall_shutdown{};
-  // Whether results are compared: as the ranks want.
+  // Whether results are compared; the ranks set it.
   ChecksumMode checksums = ChecksumMode::kOff;
   size_t operations = kMaxOperations;  // names per job, up to kMaxOperations
-  // The frozen tier: up to this many nodes of a job tell each other when they
-  // are ready for a run; of more, each tells its parent in a tree, which has
-  // `fan_out` children. 0: no job uses it.
+  // The frozen tier: in a job of up to this many nodes, each tells all others
+  // when it is ready for a run; in a larger job, each tells its parent in a
+  // tree with `fan_out` children per node. 0: no job uses the frozen tier.
   size_t frozen_nodes = 64;
-  // Jobs of up to so many nodes send the inputs of small operations before
-  // these are ordered.
+  // Nodes of jobs of up to this many nodes send the inputs of small operations
+  // before these are ordered.
   size_t eager_nodes = 16;
-  // Of more nodes, the executors pass on what is sent to all, in a tree
+  // In jobs of more nodes, executors relay what is sent to all, in a tree
   // (relays.h). 0: never.
   size_t relay_nodes = 64;
-  // Of both trees.
+  // Children per node, in both trees.
   uint32_t fan_out = 32;
   VersionRange versions = kProtocolVersions;  // that it speaks with executors
 };
@@ -108,7 +108,8 @@ enum class BucketEnd { kComplete, kUrgent, kAge, kForgotten };
 struct BucketRan {
   BucketEnd end;
 };
-// A job's nodes execute their steps without the coordinator; or have ended it.
+// A job's nodes have begun, or ended, to execute their steps without the
+// coordinator.
 struct ScheduleBegun {};
 struct ScheduleOver {
   proto::ScheduleEnd why;
@@ -130,14 +131,14 @@ struct ErrorCounted {
   ErrorKind kind;
 };
 // Operations whose results were compared by their checksums, or could not be
-// because records are lost.
+// compared because records were lost.
 struct ResultsCompared {
   uint64_t equal = 0;
   uint64_t different = 0;
   uint64_t unchecked = 0;
 };
 struct Reconnected {};
-// A message to many nodes was given to one of them, which passes it on.
+// A message to many nodes was given to one of them, which relays it.
 struct MessageRelayed {};
 // Other nodes have waited for this node for `time`, in addition to what was
 // reported before.
@@ -153,8 +154,8 @@ using Action =
                  Reconnected, MessageRelayed, StragglerNode>;
 using Actions = std::vector<Action>;
 
-// What a job asks for: messages go to sessions (which number and keep them),
-// facts directly to the shell.
+// A job's output: messages go to sessions (which number and keep them), facts
+// directly to the shell.
 struct JobOutput {
   std::vector<std::pair<SessionId, Outgoing>> messages;
   Actions facts;

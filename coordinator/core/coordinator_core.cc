@@ -18,7 +18,7 @@
 namespace maypole::coordinator {
 namespace {
 
-// Makes a caller's text fit for errors, which are one line.
+// Makes a caller's text one line, as errors need it.
 std::string OneLine(absl::string_view text) {
   std::string out = Cut(text, kMaxForeignText);
   std::replace_if(
@@ -169,7 +169,7 @@ absl::Status CoordinatorCore::Resume(Time now, StreamId stream,
                                      const proto::ExecutorMessage& message,
                                      Carry carry) {
   const proto::ExecutorHello& hello = message.hello();
-  // Its session was with a coordinator before this one (core/recovery).
+  // Its session was with an earlier coordinator (core/recovery).
   if (hello.incarnation() != directory_.incarnation()) {
     return Open(now, stream, hello, carry);
   }
@@ -220,8 +220,7 @@ Totals CoordinatorCore::totals() const {
   return totals;
 }
 
-// --- The operator's requests (proto/admin.proto)
-// -------------------------------
+// --- The operator's requests (proto/admin.proto) -----------------------------
 
 absl::StatusOr<proto::StatusReply> CoordinatorCore::Status(
     Time now, const proto::StatusRequest& request) const {
@@ -238,7 +237,9 @@ absl::StatusOr<proto::StatusReply> CoordinatorCore::Status(
     proto::JobStatus status;
     {
       std::lock_guard lock(entry->mutex);
-      if (entry->shard.empty()) continue;  // its first executor is not yet in
+      if (entry->shard.empty())
+        continue;  // its first executor has not joined
+                   // yet
       entry->shard.FillStatus(now, &status);
     }
     if (bytes + status.ByteSizeLong() > kMaxStatusBytes) {
@@ -328,7 +329,7 @@ absl::StatusOr<proto::DrainReply> CoordinatorCore::Drain(
   }
   const auto drained = directory_.Drain(node, request.undo());
   if (!drained.ok()) return drained.status();
-  if (drained->changed) {  // false if it is repeated, as by --wait
+  if (drained->changed) {  // false for a repeated request, as by --wait
     Actions actions;
     actions.emplace_back(Log{
         Level::kInfo,

@@ -58,7 +58,7 @@ class CoordinatorCore {
   // Messages of a stream that the core has closed are ignored.
   void Received(Time now, StreamId stream,
                 const proto::ExecutorMessage& message, Carry carry);
-  // The last call for every stream, also for one that the core has closed.
+  // The last call for every stream, even for one that the core has closed.
   void Ended(Time now, StreamId stream, StreamEnd end, Carry carry);
   // Handles all jobs whose deadline has passed.
   void Passed(Time now, Carry carry);
@@ -76,10 +76,10 @@ class CoordinatorCore {
   std::vector<StragglerNode> TakeStragglerTime(Time now);
 
   // --- The operator (admin.cc) -----------------------------------------------
-  // Everything except the uptime. Returns an error if there is no such job.
+  // Everything except the uptime; an error if there is no such job.
   absl::StatusOr<proto::StatusReply> Status(
       Time now, const proto::StatusRequest& request) const;
-  // Somebody looks at what the job does now; empty: at all jobs.
+  // An operator polls what the job does now; empty: all jobs.
   void Watch(Time now, const std::string& job, Carry carry);
   absl::StatusOr<proto::AbortReply> Abort(Time now,
                                           const proto::AbortRequest& request,
@@ -89,7 +89,7 @@ class CoordinatorCore {
   absl::StatusOr<proto::RecordTimelineReply> RecordTimeline(
       Time now, const proto::RecordTimelineRequest& request, Carry carry);
 
-  // For tests: how many jobs all events so far have locked. It shows that an
+  // For tests: how often events so far have locked a job. It shows that an
   // event's cost does not depend on the number of jobs.
   uint64_t jobs_visited() const { return jobs_visited_; }
 

@@ -151,7 +151,7 @@ TEST(CoordinatorCoreTest, TheFirstMessageMustBeAHello) {
   EXPECT_EQ(std::get<Send>(actions[1]).message.ToMessage().refused().code(),
             Code(absl::StatusCode::kInvalidArgument));
   EXPECT_EQ(std::get<Close>(actions[2]).stream, 99u);
-  // Messages that it sent before it knew of that are ignored.
+  // Messages that it sent before it learned of that are ignored.
   actions.clear();
   bed.core().Received(bed.now(), 99, Present(1, {}), collect);
   EXPECT_TRUE(actions.empty());
@@ -224,7 +224,8 @@ TEST(CoordinatorCoreTest, ResumeIsRefusedAfterTheTimeout) {
 }
 
 TEST(CoordinatorCoreTest, WhoIsAwayHasItsTimeAfterACoordinatorThatWasStopped) {
-  // The stop ends long after the executor's time, just after it, or before.
+  // The stop ends long after the executor's deadline, just after it, or before
+  // it.
   for (const Time stop :
        {milliseconds(6000), milliseconds(2100), milliseconds(1900)}) {
     TestBed bed;
@@ -249,7 +250,7 @@ TEST(CoordinatorCoreTest, ACoordinatorThatWasSlowForAMomentWaitsNoLonger) {
   EXPECT_EQ(bed.core().totals().jobs, 0u);
 }
 
-// What has come meanwhile is handled before the timer.
+// Messages that came meanwhile are handled before the timer.
 TEST(CoordinatorCoreTest, AnEventAfterAStopGivesTheTimeAnewToo) {
   TestBed bed;
   bed.Break(bed.Connect("j", "n0"));
@@ -289,7 +290,7 @@ TEST(CoordinatorCoreTest, BadMessagesEndTheSessionAndLeaveOtherJobsAlone) {
   bad[2].mutable_hello();
   bad[3].mutable_presence();  // not numbered
   bad[4].set_sequence(2);     // numbered, with nothing in it
-  bad[5] = Present(7, {});    // an epoch that is not there
+  bad[5] = Present(7, {});    // an epoch that does not exist
   bad[5].set_sequence(2);
   bad[6].set_sequence(2);
   bad[6].set_epoch(1);
@@ -322,7 +323,8 @@ TEST(CoordinatorCoreTest, AnExecutorThatDoesNotAcknowledgeIsGivenUp) {
   bed.Ready(a, 2, {0});
   bed.Ready(b, 2, {1});
   for (uint32_t g = 1; g <= kMaxUnacknowledged && b.ends.empty(); ++g) {
-    // Only a's own messages acknowledge; b's are delivered bare of that.
+    // Only a's own messages acknowledge; b's are delivered without
+    // acknowledgements.
     bed.From(a, Present(1, {Allreduce("x", {0}, {3}, g)}));
     proto::ExecutorMessage m = Present(1, {Allreduce("x", {1}, {3}, g)});
     m.set_sequence(b.link.Push(proto::ExecutorMessage())->sequence());
@@ -383,7 +385,7 @@ TEST(CoordinatorCoreTest, StatusShowsJobsNodesAndWhatIsPending) {
   EXPECT_EQ(bed.core().totals().pending_operations, 1u);
 }
 
-// Says what both nodes' executors and their only ranks want.
+// Reports what both nodes' executors and their only ranks want.
 void ReadyWith(TestBed* bed, const std::vector<Executor*>& nodes,
                const proto::RanksReady& facts) {
   for (uint32_t i = 0; i < nodes.size(); ++i) {

@@ -91,7 +91,7 @@ uint32_t CoordinatorEpoch::RelayFanOut() const {
   return many ? config_.fan_out : 0;
 }
 
-// Results of which only executors know the inputs have no checksums.
+// A result whose inputs only executors know has no checksums.
 bool CoordinatorEpoch::SendsInputs() const {
   return nodes_.size() > 1 && nodes_.size() <= config_.eager_nodes &&
          config_.checksums == ChecksumMode::kOff;
@@ -140,7 +140,7 @@ void CoordinatorEpoch::Restore(
   joins_.Restore(joins);
   departures_.Restore(left);
   for (const uint32_t rank : left) {
-    ProcessSets::Replies none;  // nobody waits yet
+    ProcessSets::Replies none;  // no node waits yet
     sets_.OnRankLeft(rank, nodes_.RankText(rank), &none);
     joins_.OnRankLeft(nodes_.RankText(rank));
   }
@@ -220,7 +220,7 @@ absl::Status CoordinatorEpoch::OnEndpoint(size_t node,
 
 absl::Status CoordinatorEpoch::OnPresence(Time now, size_t node,
                                           const proto::Presence& message) {
-  // On its way when the schedule began: the node counts it in there.
+  // In flight when the schedule began: the node counts it in the schedule.
   if (schedule_.Follows(node)) return absl::OkStatus();
   Release release;
   absl::Status status;

@@ -10,7 +10,7 @@
 //              -> RunIssuer        the one order of runs
 //              -> ScheduleControl  whether the nodes need the coordinator
 //
-// Who is told: a run or a mismatch goes to all nodes of the process set (all
+// Recipients: a run or a mismatch goes to all nodes of the process set (all
 // have reported the operation). If a rank's leaving makes an operation
 // impossible, OperationFailed goes to the nodes that have reported it; the
 // other nodes learn from RankLeft. So every reported presence gets exactly one
@@ -51,7 +51,7 @@
 
 namespace maypole::coordinator {
 
-// How many ranks the epoch has, and an elastic job may have.
+// How many ranks the epoch has, and how many an elastic job may have.
 struct EpochSize {
   uint32_t ranks = 0;
   uint32_t min = 0;
@@ -60,8 +60,8 @@ struct EpochSize {
 
 class CoordinatorEpoch {
  public:
-  // `config`: with the values of the job's ranks. `output` must outlive this
-  // object.
+  // `config`: includes the values that the job's ranks set. `output` must
+  // outlive this object.
   CoordinatorEpoch(uint64_t number, EpochSize size,
                    std::vector<NodeMember> members, const Config& config,
                    std::string job, JobOutput* output);
@@ -69,11 +69,11 @@ class CoordinatorEpoch {
   // Sends EpochStart to all nodes. Decisions have numbers beyond
   // `last_decision`.
   void Start(uint64_t last_decision);
-  // Goes on with an epoch that another coordinator has begun, instead of
-  // Start(). `states`: by member; null: the node is not there or has no part in
-  // the epoch any more; without a start: it has not heard of the epoch. `left`:
-  // ranks that have left. All that was decided for several nodes reaches all of
-  // them; what is open, the nodes report again after Recovered.
+  // Instead of Start(), continues an epoch that another coordinator began.
+  // `states`: by member; null: the node is absent or no longer takes part in
+  // the epoch; without a start: it has not heard of the epoch. `left`: ranks
+  // that have left. Every decision for several nodes reaches all of them; after
+  // Recovered, the nodes report open operations again.
   void Restore(const std::vector<const proto::NodeState*>& states,
                const std::set<uint32_t>& left, uint64_t last_decision);
 
@@ -88,17 +88,16 @@ class CoordinatorEpoch {
   std::optional<Time> Deadline() const;
   // The rank has left cleanly.
   void OnRankLeft(uint32_t rank);
-  // Of an elastic job: how many ranks want to enter or leave. Tells the nodes
-  // that have ranks, if that has changed.
+  // In an elastic job: how many ranks want to enter or leave. If that has
+  // changed, tells the nodes that have ranks.
   void SetWanted(uint32_t new_ranks, uint32_t leaving);
   // Sends EpochEnd(ABORTED) to all connected nodes.
   void End(const std::string& message);
 
-  // The executors pass on what is sent to all nodes (relays.h), in a tree with
-  // this fan-out; 0: they do not.
+  // The fan-out of the tree in which executors relay what is sent to all nodes
+  // (relays.h); 0: they do not relay.
   uint32_t RelayFanOut() const;
-  // The reason that the epoch itself has found why it must end; empty if there
-  // is none.
+  // Why the epoch itself has decided to end; empty if it has not.
   const std::string& verdict() const;
 
   uint64_t number() const { return nodes_.epoch(); }
@@ -114,7 +113,7 @@ class CoordinatorEpoch {
   // Fills in the job's status, and the status of one member's node.
   void FillStatus(proto::JobStatus* status) const;
   void FillStatus(Time now, size_t node, proto::NodeStatus* status) const;
-  // An operator polls what the nodes do now: they are asked to count.
+  // An operator polls what the nodes do now: asks them for their counters.
   void Watch(Time now);
   void FillStats(Time now, proto::JobStatus* status) const {
     stats_.Fill(now, status);
@@ -149,7 +148,7 @@ class CoordinatorEpoch {
   // OK, or why the operation cannot run: a rank of its set has left, or the set
   // was removed.
   absl::Status CheckSet(const NegotiatedOperation& op) const;
-  // The epoch is over: what is known at its end.
+  // At the epoch's end: reports straggler time, and decides open comparisons.
   void ReportFinally();
 
   const Config config_;
@@ -169,7 +168,7 @@ class CoordinatorEpoch {
   ResultMonitor results_;
   TimelineRelay timeline_;
   JobStats stats_;
-  // As sent: new ranks, leaving. Unknown after Restore().
+  // As last sent: new ranks, leaving. Unknown after Restore().
   std::optional<std::pair<uint32_t, uint32_t>> wanted_ = std::pair(0u, 0u);
 };
 

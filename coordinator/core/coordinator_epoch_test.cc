@@ -115,11 +115,11 @@ TEST_F(CoordinatorEpochTest, AReportAsBeforeHasTheSignatureOfTheLastRun) {
   Both(AsBefore(1, 2), AsBefore(1, 2));
   ASSERT_EQ(a_.runs.size(), 2u);
   EXPECT_EQ(bed_.issued()[1].bytes, 12u);
-  // One node says it, the other does not.
+  // One node reports `as_before`, the other does not.
   Both(Allreduce("x", {0, 1}, {3}, 3), AsBefore(1, 3));
   Both(AsBefore(1, 4), Allreduce("x", {2}, {3}, 4));
   ASSERT_EQ(b_.runs.size(), 4u);
-  // Another shape for all; then that one is as before.
+  // All submit another shape; from then on that one is as before.
   Both(Allreduce("x", {0, 1}, {5}, 5), Allreduce("x", {2}, {5}, 5));
   Both(AsBefore(1, 6), AsBefore(1, 6));
   ASSERT_EQ(a_.runs.size(), 6u);
@@ -141,7 +141,7 @@ TEST_F(CoordinatorEpochTest, AReportAsBeforeMayNotFitAnotherNodes) {
     EXPECT_THAT(a_.failures.back().message(),
                 AllOf(HasSubstr(name), HasSubstr("[3]"), HasSubstr("[4]"),
                       HasSubstr("ranks 0,1")));
-    // The last run counts, not what has failed.
+    // The last run counts, not a failed operation.
     Both(AsBefore(id, 3), AsBefore(id, 3));
     EXPECT_EQ(bed_.issued().back().bytes, 12u);
   }

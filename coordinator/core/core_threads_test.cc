@@ -156,7 +156,7 @@ class Crowd {
     for (int i : {2 * thread, 2 * thread + 1}) Break(i, StreamEnd::kBroken);
   }
 
-  // What an operator and a timer do.
+  // Does what an operator and a timer do.
   void Look(int step) {
     const auto carry = [this](Actions* actions) { Carry(actions); };
     core_.Passed(Now(), carry);
@@ -172,9 +172,10 @@ class Crowd {
     (void)core_.Abort(Now(), abort, carry);
   }
 
-  // All have gone: nothing is left.
+  // All peers are gone: nothing is left.
   void ExpectNothingLeft() {
-    // As a timer does: one that is seconds late was stopped with its process.
+    // In steps, as a timer does: one that is seconds late was stopped with its
+    // process.
     for (int i = 0; i < 20; ++i) {
       now_ += Time(milliseconds(500)).count();
       core_.Passed(Now(), [this](Actions* actions) { Carry(actions); });

@@ -1,7 +1,7 @@
 // Deadlines: the deadlines of all jobs, in order.
 //
-// Purpose: after every event a timer asks for the first deadline of all jobs;
-// the cost of that must not grow with the number of jobs.
+// Purpose: after every event, the timer needs the first deadline of all jobs;
+// the cost must not grow with the number of jobs.
 //
 // Thread contract: any thread may call any method.
 //

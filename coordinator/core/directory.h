@@ -96,7 +96,7 @@ class Directory {
     bool changed = false;           // false: the node was in this state already
   };
   // Drains the node, or undoes that. A drained node keeps the jobs that it has
-  // now, even if their executors connect anew; executors of other jobs are
+  // now, even if their executors reconnect; executors of other jobs are
   // refused.
   absl::StatusOr<Drained> Drain(const std::string& node, bool undo);
   std::vector<std::string> DrainedNodes() const;

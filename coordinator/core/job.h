@@ -53,11 +53,11 @@ class Job {
   // Adds a new executor. The caller has checked that no other executor uses the
   // node's name.
   void Join(Time now, SessionId session, Node node);
-  // As JobRecovery's.
+  // See JobRecovery.
   void Await(Time now, SessionId session, const std::string& node) {
     recovery_.Await(now, session, node);
   }
-  // Until this is false, Handle() takes nothing but NodeState.
+  // While true, Handle() accepts only NodeState.
   bool recovering() const { return recovery_.active(); }
   void PostponeRecovery(Time deadline) { recovery_.Postpone(deadline); }
   std::optional<SessionId> SessionOf(const std::string& node) const {
@@ -80,14 +80,14 @@ class Job {
   // The coordinator ends: ends the epoch and the start with this message.
   void Stop(const std::string& message);
   // The operator ends the job: like Stop(), and no other epoch starts as long
-  // as the job exists. Returns how many ranks were told.
+  // as the job exists. Returns how many ranks were notified.
   uint32_t Abort(Time now, const std::string& message);
 
   // When OnTime() must be called; nullopt if there is no need.
   std::optional<Time> Deadline() const;
   void OnTime(Time now);
 
-  // Of the running epoch, without those that have left.
+  // Ranks of the running epoch that have not left.
   size_t live_ranks() const { return LiveRanks().size(); }
   // Null if none runs.
   const CoordinatorEpoch* epoch() const { return epoch_.get(); }
@@ -130,8 +130,8 @@ class Job {
   std::vector<uint32_t> LiveRanks(SessionId session) const;
   std::vector<uint32_t> LiveRanks() const;
 
-  // True if ranks of this kind cannot wait in this job; they have been told
-  // why: it was aborted, or its other ranks are of the other kind.
+  // If ranks of this kind cannot wait in this job, tells them why and returns
+  // true: it was aborted, or its other ranks are of the other kind.
   bool Refuses(SessionId session, bool elastic);
   void StartIfComplete();
   // Begins the epoch after nodes_.epoch().
@@ -154,7 +154,7 @@ class Job {
   void EndIfDecided();
   void EndEpoch(const std::string& message);
   void DropEpoch();
-  // Called after every event: notes since when the job has been in its state.
+  // Called after every event: notes when the job's state has changed.
   void NoteState(Time now);
 
   const Config config_;
@@ -163,7 +163,7 @@ class Job {
   Elastic elastic_;
   JobRecovery recovery_;
   std::unique_ptr<CoordinatorEpoch> epoch_;
-  uint64_t decisions_ = 0;  // number of the last one, of all epochs before
+  uint64_t decisions_ = 0;  // the last decision's number, of all earlier epochs
   std::optional<std::string> aborted_;  // the message for the ranks
   std::pair<State, uint64_t> seen_;     // the last noted state, and its epoch
   Time seen_since_{};

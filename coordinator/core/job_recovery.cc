@@ -11,7 +11,7 @@
 namespace maypole::coordinator {
 namespace {
 
-// Of an epoch that another coordinator has begun.
+// The config of an epoch that another coordinator has begun.
 Config ConfigOf(Config config, const proto::EpochStart& start) {
   config.fusion_threshold = start.fusion_threshold();
   config.stall_check = std::chrono::milliseconds(start.stall_check_ms());
@@ -25,7 +25,7 @@ Config ConfigOf(Config config, const proto::EpochStart& start) {
 
 void JobRecovery::Await(Time now, SessionId session, const std::string& node) {
   if (!recovery_) {
-    // A job that has gone on without this node does not stop for it.
+    // A job that has continued without this node does not stop for it.
     if (nodes_.epoch() > 0 || finished_) return;
     recovery_.emplace(now + config_.resume_timeout);
   }
@@ -74,7 +74,7 @@ JobRecovery::Result JobRecovery::Finish(uint64_t* decisions) {
   if (runs) result.epoch = Continue(*last, *decisions, &told);
   for (const SessionId session : recovery.Sessions()) {
     const proto::NodeState* state = recovery.StateOf(session);
-    // Without a state, the node is told when it sends it.
+    // A node without a state is notified when it sends its state.
     if (state == nullptr ||
         std::find(told.begin(), told.end(), session) != told.end()) {
       continue;
@@ -102,7 +102,7 @@ std::unique_ptr<CoordinatorEpoch> JobRecovery::Continue(
   static const proto::NodeState kHasNotStarted;
   for (size_t i = 0; i < last.members.size(); ++i) {
     const SessionId session = last.members[i].session;
-    // A node that has dropped the epoch has no part in it any more.
+    // A node that has dropped the epoch no longer takes part in it.
     if (session == 0 ||
         (last.states[i] != nullptr && last.states[i]->has_end())) {
       continue;

@@ -1,9 +1,9 @@
-// JobRecovery: what becomes of a job whose executors have had another
-// coordinator before this one (docs/recovery.md).
+// JobRecovery: takes over a job whose executors had another coordinator before
+// this one (docs/recovery.md).
 //
 // Purpose: waits for the states of the job's nodes (recovery.h). When they are
-// complete, or at the deadline, goes on with the last epoch if it can, and
-// tells the nodes that nothing runs if it cannot. A node that comes back later
+// complete, or at the deadline, it continues the last epoch if it can;
+// otherwise it tells the nodes that nothing runs. A node that comes back later
 // is told that its epoch is over.
 //
 // Thread contract: not synchronized; pure.
@@ -36,8 +36,8 @@ class JobRecovery {
   JobRecovery(const JobRecovery&) = delete;
   JobRecovery& operator=(const JobRecovery&) = delete;
 
-  // The executor had a session with a coordinator before this one, and will
-  // tell what it knows.
+  // The executor had a session with an earlier coordinator, and will send its
+  // NodeState.
   void Await(Time now, SessionId session, const std::string& node);
   // An error means that the executor violates the protocol.
   absl::Status Take(SessionId session, const proto::NodeState& state);
@@ -57,17 +57,17 @@ class JobRecovery {
   std::optional<Time> Deadline() const {
     return recovery_ ? std::optional(recovery_->deadline()) : std::nullopt;
   }
-  // A greater number of an epoch, of a node that came back too late.
+  // The greatest epoch number of nodes that came back too late.
   uint64_t last_epoch_said() const { return last_epoch_said_; }
 
   struct Result {
-    // Of the last epoch: its start and members; nullopt: there was none.
+    // The last epoch's start and members; nullopt: there was none.
     std::optional<Recovery::Epoch> last;
-    // If it goes on: itself.
+    // The epoch, if it continues.
     std::unique_ptr<CoordinatorEpoch> epoch;
   };
-  // Ends the recovery, and tells the nodes what goes on. *decisions: the number
-  // of the last decision of the job.
+  // Ends the recovery, and tells the nodes what continues. Raises *decisions to
+  // the number of the job's last decision.
   Result Finish(uint64_t* decisions);
 
  private:

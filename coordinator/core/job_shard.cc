@@ -46,10 +46,10 @@ absl::Status SessionIsOver(const std::string& node, const Config& config) {
 
 namespace {
 
-// While executors must come back, the shard looks at the clock this often. If
-// no event has come for longer than kStopped nevertheless, the process did not
-// run. A shorter stop costs nobody a call: an executor gives a coordinator
-// that does not answer a second (grpc_transport.cc).
+// While executors must come back, the shard checks the clock this often. If
+// still no event has come for longer than kStopped, the process did not run. A
+// shorter stop makes no call fail: an executor gives a coordinator a second to
+// answer (grpc_transport.cc).
 constexpr Time kLookPause = std::chrono::milliseconds(250);
 constexpr Time kStopped = std::chrono::seconds(1);
 
@@ -278,8 +278,8 @@ void JobShard::Payload(ExecutorSession* session,
   } else if (message.has_relays_ready()) {
     status = BeginRelays(*session, message.epoch(), actions);
   } else if (job_->recovering() && !message.has_node_state()) {
-    // Bounded: an executor that has said its state waits for Recovered, a new
-    // one only says which of its ranks wait.
+    // Bounded: an executor that has sent its state waits for Recovered, and a
+    // new one only reports which of its ranks wait.
     if (held_bytes_ + message.SpaceUsedLong() > kMaxHeldBytes) {
       status = absl::ResourceExhaustedError(
           "too many messages while the job recovers");
@@ -423,8 +423,7 @@ void JobShard::Note(Level level, const ExecutorSession& session,
   actions->emplace_back(Log{level, std::move(line)});
 }
 
-// --- Messages that executors pass on (docs/relays.md)
-// -------------------------
+// --- Relayed messages (docs/relays.md) ---------------------------------------
 
 absl::Status JobShard::BeginRelays(const ExecutorSession& session,
                                    uint64_t number, Actions* actions) {

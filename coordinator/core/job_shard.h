@@ -114,8 +114,8 @@ class JobShard {
   void Change(Time now, absl::FunctionRef<void(Job*, Time)> change,
               Actions* actions);
 
-  // Nodes whose place (see Directory) must be released, since the last call:
-  // their session has ended, or Open() has refused it.
+  // Nodes whose place (see Directory) must be released because, since the last
+  // call, their session has ended or Open() has refused it.
   std::vector<std::string> TakeFreed();
 
   void AddTo(Totals* totals) const;
@@ -124,21 +124,21 @@ class JobShard {
   void FillStatus(Time now, proto::JobStatus* status) const;
 
  private:
-  // Notes the time of an event. If this process did not run for a part of the
-  // time that executors have to come back (SIGSTOP, a suspended machine), they
-  // have it anew.
+  // Notes the time of an event. If this process did not run for part of the
+  // time in which executors must come back (SIGSTOP, a suspended machine), that
+  // time starts again.
   void SetNow(Time now);
-  // Whether an executor must come back in time.
+  // Whether executors have a deadline for coming back.
   bool Waits() const { return sessions_.any_detached() || job_->recovering(); }
   absl::Status CheckOpen(const proto::ExecutorHello& hello) const;
   // Ends the node's detached session, because a new executor of the node has
   // connected.
   void Replace(SessionId id, Actions* actions);
-  // If the session has a stream: another one takes over.
+  // Closes the session's stream, if it has one: another stream takes over.
   void CloseOldStream(const ExecutorSession& session, Actions* actions) const;
   void Welcome(ExecutorSession* session, StreamId stream, Actions* actions);
-  // The executor opens its session with this coordinator once more: it has not
-  // got the Welcome.
+  // If the executor opens its session with this coordinator once more, because
+  // it did not get the Welcome, sends the Welcome again and returns true.
   bool OpensAgain(StreamId stream, const proto::ExecutorHello& hello,
                   Actions* actions);
   // Handles the messages that were held while the job was recovering.
@@ -151,8 +151,8 @@ class JobShard {
                              const proto::NodeStatePart& part,
                              Actions* actions);
 
-  // Ends the session, what needs it in the job, and its stream, if there is
-  // one.
+  // Ends the session, everything in the job that needs it, and its stream if
+  // there is one.
   void Lose(SessionId session, const std::string& how,
             const absl::Status& status, Actions* actions);
   void BreakOff(ExecutorSession* session, const absl::Status& status,
@@ -161,13 +161,13 @@ class JobShard {
   // unacknowledged messages.
   void Deliver(Actions* actions);
 
-  // --- Messages that executors pass on ---------------------------------------
+  // --- Relayed messages ------------------------------------------------------
   absl::Status BeginRelays(const ExecutorSession& session, uint64_t number,
                            Actions* actions);
-  // Sends to each node itself again, for a while; first, what it has not
-  // acknowledged. Why: for the log.
+  // For a while, sends to each node directly again, beginning with what it has
+  // not acknowledged. `why`: for the log.
   void PauseRelays(absl::string_view why, Actions* actions);
-  // The same, for the rest of the epoch.
+  // The same for the rest of the epoch.
   void EndRelays(absl::string_view why, Actions* actions);
   void CheckRelays(Actions* actions);
 

@@ -96,7 +96,7 @@ TEST_F(JobTest, ThoseWhoComeLateToAFailedStartAreToldAtOnce) {
   bed_.Ready(c, 4, {2});
   ASSERT_EQ(c.ends.size(), 1u);
   EXPECT_EQ(c.ends[0].message(), a_.ends[0].message());
-  // Another attempt by all is another matter.
+  // A new attempt by all ranks is a new start.
   bed_.Ready(c, 3, {2});
   bed_.Ready(a_, 3, {0});
   bed_.Ready(b_, 3, {1});
@@ -190,7 +190,7 @@ TEST_F(JobTest, StartTimeoutNamesRanksMissingOnANodeThatHasOthers) {
   EXPECT_TRUE(a_.Last().has_epoch_start());
 }
 
-// The job names the missing ranks while there are ranks that wait for them.
+// The job names the missing ranks while other ranks wait for them.
 TEST_F(JobTest, TheMostImpatientRankSaysHowLongAStartMayTake) {
   bed_.start_timeout_ms = 300000;
   bed_.Waiting(a_, 4, {0}, 2);
@@ -300,20 +300,21 @@ TEST_F(JobTest, AnExecutorLostWhileWaitingFailsTheStart) {
   EXPECT_THAT(c.ends[0].message(), HasSubstr("cannot start"));
 }
 
-// Its ranks have called init(), and whoever looks for them must look there.
+// Its ranks have called init(), and a user who looks for them must look there.
 TEST_F(JobTest, AStartTimeoutNamesAnExecutorThatWasLostWhileItsRanksCame) {
   bed_.Waiting(a_, 4, {0}, 2);
   bed_.Ready(b_, 4, {2, 3});
   bed_.Break(a_);
   bed_.Pass(seconds(121));
   ASSERT_EQ(b_.ends.size(), 1u);
-  EXPECT_EQ(b_.ends[0].message(),
-            "the job did not start within 120 s: ranks 0,1 of 4 have not "
-            "called init(); arrived: node n1 (host host-n1) with ranks 2,3; "
-            "lost again: node n0 (host host-n0) with rank 0 (1 of its 2 ranks), "
-            "whose executor was lost: its connection broke and did not come "
-            "back within 3 s");
-  // Not of the next start, in which the node is there.
+  EXPECT_EQ(
+      b_.ends[0].message(),
+      "the job did not start within 120 s: ranks 0,1 of 4 have not "
+      "called init(); arrived: node n1 (host host-n1) with ranks 2,3; "
+      "lost again: node n0 (host host-n0) with rank 0 (1 of its 2 ranks), "
+      "whose executor was lost: its connection broke and did not come "
+      "back within 3 s");
+  // Not in the next start, in which the node is there.
   bed_.Ready(b_, 4, {2, 3});
   Executor& again = bed_.Connect("j", "n0");
   bed_.Waiting(again, 4, {0}, 2);
@@ -347,14 +348,14 @@ TEST_F(JobTest, ARankGoneThatCrossedTheEpochsStartCountsForIt) {
 TEST_F(JobTest, TheNextEpochAfterAnAbort) {
   Start();
   bed_.From(b_, Gone(1, 3, false, "died"));
-  // Crossed the end: dropped.
+  // The message crossed the end, and is dropped.
   bed_.From(a_, Present(1, {Allreduce("x", {0, 1}, {3})}));
   bed_.From(b_, Gone(1, 2, false, "died"));
   bed_.Ready(a_, 4, {0, 1});
   bed_.Ready(b_, 4, {2, 3});
   EXPECT_EQ(a_.Last().epoch_start().epoch(), 2u);
   EXPECT_EQ(bed_.Count(ErrorKind::kRankLost), 1);
-  // Ids start afresh.
+  // Ids start again.
   bed_.From(a_, Present(2, {Allreduce("x", {0, 1}, {3})}));
   bed_.From(b_, Present(2, {Allreduce("x", {2, 3}, {3})}));
   ASSERT_EQ(a_.runs.size(), 1u);

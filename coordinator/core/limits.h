@@ -35,25 +35,25 @@ inline constexpr uint64_t kMaxDifferencesTold = 100;
 // executor with more of them is ended.
 inline constexpr size_t kMaxUnacknowledged = 4096;
 
-// Messages that executors pass on (relays.h): the longest; after which time a
-// node that has not acknowledged one makes the coordinator send to each node
-// itself again; and for how long it does so.
+// Messages that executors relay (relays.h): the longest; how long a node may
+// leave one unacknowledged before the coordinator sends to each node directly
+// again; and for how long it then does so.
 inline constexpr size_t kMaxRelayedBytes = size_t{256} << 10;
 inline constexpr std::chrono::seconds kRelayPatience(1);
 inline constexpr std::chrono::seconds kRelayPause(10);
 
-// So many ranks that leave an epoch are told of at once, each in a message to
-// all nodes. Of those that leave later, all of kLeavePause together: otherwise
-// the end of a job would be ranks x nodes messages.
+// The first ranks that leave an epoch are announced at once, each in a message
+// to all nodes; later ones are announced together, once per kLeavePause.
+// Otherwise the end of a job would take ranks x nodes messages.
 inline constexpr size_t kLeavesToldAtOnce = 16;
 inline constexpr std::chrono::milliseconds kLeavePause(20);
 
-// Memory of a job's messages that wait until it has recovered what a
-// coordinator before this one knew.
+// Memory for a job's messages that wait until it has recovered the state of an
+// earlier coordinator.
 inline constexpr size_t kMaxHeldBytes = size_t{64} << 20;
 
-// What a node that has come back to another coordinator has at least for its
-// state, which follows its hello.
+// The least time that a node, reconnected to another coordinator, has to send
+// its state after its hello.
 inline constexpr std::chrono::milliseconds kStateTime{1000};
 
 // A job's stall check and stall shutdown: a year.
@@ -69,8 +69,8 @@ inline constexpr size_t kMaxExecuteBytes = size_t{1} << 20;
 inline constexpr size_t kMaxAddressBytes = 1024;  // one address of an Endpoint
 // A session's and an incarnation's name.
 inline constexpr size_t kMaxSessionBytes = 127;
-// Of what executors count (epochs, decisions, runs, schedules). Later ones get
-// greater numbers.
+// The greatest number that executors may send for what is counted (epochs,
+// decisions, runs, schedules).
 inline constexpr uint64_t kMaxNumber = uint64_t{1} << 62;
 
 // Bytes of an executor's text ("how", "message") in the coordinator's errors.

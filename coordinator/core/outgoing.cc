@@ -36,7 +36,7 @@ Outgoing::Outgoing(const proto::CoordinatorMessage& message)
     return;
   }
   std::tie(first_decision_, last_decision_) = DecisionsIn(message);
-  // It still has its numbers; those of Head() come first, so they must not be
+  // The message still has its numbers; Head()'s come first, so they must not be
   // here.
   if (sequence_ == 0 && acknowledged_ == 0 && epoch_ == 0) {
     body_ = std::make_shared<const std::string>(message.SerializeAsString());

@@ -1,8 +1,8 @@
 // Outgoing: a message to an executor, already serialized.
 //
-// Purpose: most messages are the same for all nodes of a job but for their
-// numbers. Such a message is serialized once, and its copies share the bytes:
-// with a thousand nodes, one Execute would otherwise be copied and serialized a
+// Purpose: most messages to the nodes of a job differ only in their numbers.
+// Such a message is serialized once, and its copies share the bytes: with a
+// thousand nodes, one Execute would otherwise be copied and serialized a
 // thousand times.
 //
 //   Outgoing all(execute);                 // a proto::CoordinatorMessage
@@ -32,7 +32,7 @@ class Outgoing {
 
   // A bare acknowledgement.
   Outgoing() = default;
-  // Implicit, so that a message can be sent as it is.
+  // Implicit, so that callers can pass a message directly.
   Outgoing(const proto::CoordinatorMessage& message);  // NOLINT
 
   // A copy to which fields of `own` are added. Both must have the same payload.

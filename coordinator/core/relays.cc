@@ -29,7 +29,7 @@ bool Relays::Take(SessionId session, const Outgoing& message) {
 std::vector<std::pair<SessionId, Outgoing>> Relays::TakeMessages(Time now) {
   std::vector<std::pair<SessionId, Outgoing>> messages;
   for (const Group& group : groups_) {
-    // The root would send as many itself.
+    // The root itself would send this many.
     if (group.nodes.size() <= fan_out_) {
       for (const auto& [node, m] : group.nodes) {
         messages.emplace_back(nodes_[node], m);

@@ -1,15 +1,15 @@
 // Relays: messages that are the same for many nodes of a job go to one node,
-// which passes them on (docs/relays.md).
+// which relays them (docs/relays.md).
 //
-// Purpose: with a thousand nodes, most of what a decision costs the coordinator
-// are a thousand writes to streams. So a message to many nodes is written once,
-// to the root of a tree of the executors, with the numbers that it has in each
-// node's session. Nothing depends on it: the sessions keep each message until
-// its node has acknowledged it, and the owner sends those again to each node if
-// somebody in the tree is slow or lost.
+// Purpose: at 1,000 nodes a decision costs the coordinator 1,000 stream writes.
+// So a message to many nodes is written once, to the root of a tree of
+// executors, with the numbers that it has in each node's session. Delivery does
+// not depend on the tree: the sessions keep each message until its node has
+// acknowledged it, and the owner sends it directly if a node in the tree is
+// slow or lost.
 //
 //   Relays relays(epoch, sessions_by_node, incarnation);
-//   if (!relays.Take(session, *link.Push(message))) ...send it as ever...
+//   if (!relays.Take(session, *link.Push(message))) ...send it as usual...
 //   for (auto& [to, m] : relays.TakeMessages(now)) ...send m as it is...
 //   // At Deadline():
 //   if (relays.Late(acknowledged)) relays.Pause(now); else relays.Checked();
@@ -50,21 +50,21 @@ class Relays {
   // Whether TakeMessages() returns this message, which the session's link has
   // numbered. False: it must be sent to the session itself.
   bool Take(SessionId session, const Outgoing& message);
-  // What was taken: for the root, or, if few nodes get a message, for each of
+  // What was taken: for the root or, if few nodes get a message, for each of
   // them.
   std::vector<std::pair<SessionId, Outgoing>> TakeMessages(Time now);
 
   using Acknowledged = std::function<uint64_t(SessionId)>;
-  // The first node that has not acknowledged what was passed on and is watched,
-  // if there is one. acknowledged(): of a session's link.
+  // The first node that has not acknowledged the watched message, if there is
+  // one. acknowledged(): the number that a session's link has acknowledged.
   std::optional<size_t> Late(const Acknowledged& acknowledged) const;
-  // Nobody is late; the next message is watched.
+  // No node is late; the next message is watched.
   void Checked() { check_at_.reset(); }
 
   void Pause(Time now);
   void Resume() { resume_at_.reset(); }
-  // When it is time to look whether somebody is late: if active, whether to
-  // pause; if not, whether to resume.
+  // When to check: if active, whether a node is late (then pause); if paused,
+  // whether to resume.
   std::optional<Time> Deadline() const {
     return active() ? check_at_ : resume_at_;
   }

@@ -1,5 +1,5 @@
-// What the executors pass on, as the coordinator sees it. What happens in any
-// order is tested by the simulation (--tree).
+// Relayed messages, as the coordinator sees them. The simulation (--tree) tests
+// other orders of events.
 #include "coordinator/core/relays.h"
 
 #include "coordinator/core/testing/testing.h"
@@ -84,7 +84,7 @@ TEST_F(RelaysTest, WhatFewNodesGetGoesToThem) {
 TEST_F(RelaysTest, WhatIsNotAcknowledgedGoesToEachNode) {
   SayReady(*e_[0]);
   Allreduce("x");
-  AllAcknowledge();  // nobody has got it
+  AllAcknowledge();  // no node has got it
   bed_.Pass(milliseconds(900));
   EXPECT_EQ(Runs(), (Counts{0, 0, 0, 0}));
   bed_.Pass(milliseconds(200));

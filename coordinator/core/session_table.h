@@ -34,7 +34,7 @@ struct ExecutorSession {
   Link<Outgoing> link;
   StreamId stream = 0;           // 0: detached
   std::optional<Time> deadline;  // when detached
-  // With another coordinator: "SESSION@INCARNATION"; empty: it had none.
+  // Its session with another coordinator, "SESSION@INCARNATION"; empty: none.
   std::string before;
   // Messages with decisions that are not acknowledged: their numbers, and the
   // first decision of each.
@@ -53,7 +53,7 @@ class SessionTable {
   ExecutorSession* Find(SessionId id);  // null: there is none
   ExecutorSession& at(SessionId id) { return sessions_.at(id); }
   const ExecutorSession& at(SessionId id) const { return sessions_.at(id); }
-  // The session of a stream; null: it has none, or another stream by now.
+  // The session of a stream; null: none, or it has another stream by now.
   ExecutorSession* OfStream(StreamId stream);
   ExecutorSession Remove(SessionId id);
   void Clear();
@@ -69,8 +69,8 @@ class SessionTable {
   }
   void Postpone(Time deadline);  // of all that are detached
 
-  // All nodes have received all decisions up to this one, of which `last` is
-  // the last.
+  // The number up to which all nodes have received all decisions. `last`: the
+  // last decision's number.
   uint64_t AcknowledgedDecisions(uint64_t last) const;
 
  private:

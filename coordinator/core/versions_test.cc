@@ -11,7 +11,7 @@
 namespace maypole::coordinator {
 namespace {
 
-// This version, and that of an invented next one.
+// This version, and an invented next one.
 constexpr VersionRange kOld = {1, 1};
 constexpr VersionRange kNext = {1, 2};
 
@@ -58,7 +58,7 @@ TEST(VersionsTest, EpochStartSaysEachNodesVersion) {
   EXPECT_EQ(start.nodes(1).protocol_version(), 2u);
 }
 
-// Only a coordinator that speaks more versions than both can have them.
+// Only a coordinator that speaks more versions than both can have such nodes.
 TEST(VersionsTest, NodesWithoutACommonVersionAreNamed) {
   TestBed bed(NextConfig());
   Executor& old = bed.Connect("j", "n0", "secret", kOld);

@@ -1,9 +1,9 @@
-// DashboardAccess: who may see the dashboard, and who may do something there.
+// DashboardAccess: who may view the dashboard, and who may act through it.
 //
-// Purpose: an operator proves with maypolectl who he is, and gets a link with a
+// Purpose: an operator authenticates with maypolectl and gets a link with a
 // token, which a browser exchanges for a session. The token is valid once and
-// for a short time, so that it does no harm in a browser's history or in the
-// log of a proxy; the session's key is only in a cookie.
+// for a short time, so it does no harm in a browser's history or a proxy's log;
+// the session's key is only in a cookie.
 //
 //   std::string token = access.MakeToken(now, Right::kLook);  // in the link
 //   std::optional<std::string> key = access.Redeem(now, token);
@@ -12,8 +12,8 @@
 // Thread contract: not synchronized; no clock. `random` makes keys that cannot
 // be guessed.
 //
-// Invariants: at most kMaxTokens and kMaxDashboardSessions; the oldest make
-// place.
+// Invariants: at most kMaxTokens and kMaxDashboardSessions; the oldest are
+// dropped.
 #ifndef MAYPOLE_COORDINATOR_DASHBOARD_ACCESS_H_
 #define MAYPOLE_COORDINATOR_DASHBOARD_ACCESS_H_
 
@@ -35,7 +35,7 @@ inline constexpr std::chrono::hours kSessionTime(12);
 inline constexpr size_t kMaxTokens = 64;
 inline constexpr size_t kMaxDashboardSessions = 256;
 
-// Each includes those before it.
+// Each right includes those before it.
 enum class Right {
   kNone,
   kLook,
@@ -48,10 +48,10 @@ class DashboardAccess {
       : random_(std::move(random)) {}
 
   std::string MakeToken(Time now, Right right);
-  // The key of a new session with the token's right; none if the token is not
-  // valid (any more).
+  // Returns the key of a new session with the token's right; nullopt if the
+  // token is not, or no longer, valid.
   std::optional<std::string> Redeem(Time now, absl::string_view token);
-  // kNone if there is no such session (any more).
+  // kNone if there is no such session, or no longer.
   Right RightOf(Time now, absl::string_view key) const;
 
  private:

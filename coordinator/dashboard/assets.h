@@ -1,4 +1,4 @@
-// The files of the dashboard's page, which are part of the program. Chart.js
+// The files of the dashboard's page, compiled into the program. Chart.js
 // (https://www.chartjs.org, MIT license) is Debian's.
 //
 // Thread contract: values.

@@ -103,7 +103,7 @@ Json JobData(const proto::JobStatus& job) {
           {"nodes", std::move(nodes)}};
 }
 
-// Names come from users' programs, and may be anything.
+// Names come from users' programs, and may have any bytes.
 std::string Text(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }

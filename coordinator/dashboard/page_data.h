@@ -1,6 +1,6 @@
-// What the dashboard's page gets once a second, as JSON. It is shorter than the
-// status itself, because a rank is four numbers here: a job on 1,024 nodes with
-// 8 ranks each is some 300 kB.
+// The JSON that the dashboard's page receives once a second. It is shorter than
+// the status itself, because a rank is five numbers here: a job on 1,024 nodes
+// with 8 ranks each takes about 300 kB.
 //
 //   {"version", "uptime",
 //    "jobs": [{"job", "state", "seconds", "epoch", "size", "elastic", "tier",

@@ -12,7 +12,7 @@ namespace {
 // Parts of the time to live. A leader whose store has a dead member has time
 // to ask each of three members before its lease ends.
 constexpr int kRenewPart = 3;       // renew after a third
-constexpr int kLookPart = 3;        // followers look, even if nothing is said
+constexpr int kLookPart = 3;        // followers look, even without a notice
 constexpr int kLeaderCallPart = 6;  // how long a call may take
 constexpr int kCallPart = 2;        // of a follower or candidate
 constexpr int kRetryPart = 20;      // the pause after a failed call
@@ -129,7 +129,7 @@ void ElectionCore::Call(Kind kind, BootInstant now, ElectionActions* actions) {
   called_at_ = now;
   StoreCall call{kind, kind == Kind::kRevoke ? unwanted_ : lease_,
                  ttl_ / kCallPart};
-  // So that a leader that waits for an answer ends in time.
+  // So that a leader that waits for an answer steps down in time.
   if (state_ == State::kLeader) {
     call.timeout = std::min(ttl_ / kLeaderCallPart, until_ - now);
   }

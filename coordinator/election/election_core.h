@@ -3,7 +3,7 @@
 //
 // Purpose: in a store (store.h) there is a key that at most one coordinator
 // holds, attached to a lease that ends unless its holder renews it. The holder
-// leads. The core decides which call to make to the store, and until when this
+// leads. The core decides which store call to make next, and until when this
 // coordinator may lead. It uses no threads, sockets or clock.
 //
 //        key absent              key is ours
@@ -20,12 +20,12 @@
 //
 // Thread contract: not synchronized; one owner.
 //
-// Invariants: at most one call is unanswered. The time up to which a lease is
-// counted on starts when the call that granted or renewed it was emitted, which
-// is before the store received it; so this coordinator's lease never outlives
-// the store's, up to the difference in speed of the clocks, for which there is
-// a margin. As a leader the core checks that time before it handles any event.
-// There is no way from kOver to another state.
+// Invariants: at most one call is unanswered. The core counts a lease's time
+// from the moment when it emitted the call that granted or renewed the lease,
+// which is before the store received it. So this coordinator's lease never
+// outlives the store's, except by the clocks' difference in speed, for which
+// there is a margin. A leader's core checks that time before it handles any
+// event. kOver is final.
 #ifndef MAYPOLE_COORDINATOR_ELECTION_ELECTION_CORE_H_
 #define MAYPOLE_COORDINATOR_ELECTION_ELECTION_CORE_H_
 
@@ -51,22 +51,22 @@ struct Holder {
 };
 
 // --- Answers to calls --------------------------------------------------------
-// Of kLook and kClaim: nullopt if nobody holds the key.
+// Answers kLook and kClaim: nullopt if no coordinator holds the key.
 struct Seen {
   std::optional<Holder> holder;
 };
-// Of kGrant.
+// Answers kGrant.
 struct LeaseGranted {
   LeaseId lease = 0;
   BootInstant ttl{};
 };
-// Of kRenew. ttl 0: the store does not know the lease any more.
+// Answers kRenew. ttl 0: the store no longer knows the lease.
 struct LeaseRenewed {
   BootInstant ttl{};
 };
-// Of kRevoke.
+// Answers kRevoke.
 struct LeaseRevoked {};
-// Of any call: it may or may not have had an effect.
+// Answers any call: it may or may not have had an effect.
 struct CallFailed {
   std::string text;
 };
@@ -86,7 +86,8 @@ struct StoreCall {
   LeaseId lease = 0;
   BootInstant timeout{};
 };
-// This coordinator leads until then (at most; see Prolong and StepDown).
+// This coordinator leads until `until`, unless Prolong or StepDown changes
+// that.
 struct Lead {
   uint64_t term = 0;
   BootInstant until{};
@@ -94,11 +95,11 @@ struct Lead {
 struct Prolong {
   BootInstant until{};
 };
-// Another coordinator holds the key; nullopt: nobody does.
+// Another coordinator holds the key; nullopt: none does.
 struct Follow {
   std::optional<Holder> holder;
 };
-// It leads no more, and the core is over.
+// This coordinator no longer leads, and the core is over.
 struct StepDown {
   std::string reason;
 };
@@ -114,7 +115,7 @@ using ElectionActions = std::vector<ElectionAction>;
 
 struct ElectionOptions {
   BootInstant ttl =
-      std::chrono::seconds(5);  // asked for; the store may give more
+      std::chrono::seconds(5);  // requested; the store may grant more
 };
 
 class ElectionCore {
@@ -155,8 +156,7 @@ class ElectionCore {
   void TellFollow(const std::optional<Holder>& holder,
                   ElectionActions* actions);
   void End(std::string reason, ElectionActions* actions);
-  // Up to when to count on a lease that was granted or renewed by the call that
-  // is being answered.
+  // The end of the lease that the call being answered has granted or renewed.
   BootInstant Until(BootInstant ttl) const;
 
   BootInstant ttl_;

@@ -73,7 +73,7 @@ TEST_F(ElectionCoreTest, TheOnlyOneLeads) {
   Answer(seconds(3), Seen{Holder{"me", kLease, 5}});
   ASSERT_NE(Find<Lead>(), nullptr);
   EXPECT_EQ(Find<Lead>()->term, 5u);
-  // The lease was asked for at 1 s; a tenth of it is the margin.
+  // The lease was requested at 1 s; a tenth of it is the margin.
   EXPECT_EQ(Find<Lead>()->until, seconds(10));
 }
 
@@ -195,7 +195,7 @@ TEST_F(ElectionCoreTest, AStandbyFollowsAndLeadsWhenTheKeyIsGone) {
   ASSERT_EQ(Called(), Kind::kLook);
   Answer(seconds(1), Seen{Holder{"a:1 x", 3, 4}});
   EXPECT_EQ(Find<Follow>(), nullptr);  // nothing new
-  // It looks without being told, too.
+  // It also looks without a notice.
   Pass(*core_.Deadline());
   ASSERT_EQ(Called(), Kind::kLook);
   Answer(seconds(5), Seen{});
@@ -245,9 +245,9 @@ TEST_F(ElectionCoreTest, ResigningReturnsTheLease) {
 
 // --- Any order of events -----------------------------------------------------
 
-// A store and three coordinators in simulated time. As the seed says, requests
-// and answers take any time, are lost, or take effect after the caller has
-// given up; and coordinators are paused, and handle nothing meanwhile.
+// A store and three coordinators in simulated time. Depending on the seed,
+// requests and answers take any time, are lost, or take effect after the caller
+// has given up; coordinators are paused, and handle nothing meanwhile.
 class World {
  public:
   explicit World(uint32_t seed) : random_(seed) {
@@ -275,8 +275,8 @@ class World {
  private:
   struct Node {
     ElectionCore core{{.ttl = kTtl}, BootInstant(0)};
-    std::optional<StoreCall> call;      // on its way to the store
-    std::optional<StoreAnswer> answer;  // on its way back
+    std::optional<StoreCall> call;      // in flight to the store
+    std::optional<StoreAnswer> answer;  // in flight back
     BootInstant paused_until{};
     BootInstant until{};  // it leads until then
   };
@@ -403,7 +403,7 @@ TEST(ElectionWorld, AtMostOneLeadsInAnyOrderOfEvents) {
     ASSERT_FALSE(HasFailure());
     leaders += world.leaders();
   }
-  // The test is worth something only if leaders come and go.
+  // The test is meaningful only if leaders come and go.
   EXPECT_GT(leaders, 1000);
 }
 

@@ -74,7 +74,7 @@ void Elections::Run() {
   }
 }
 
-// A call may be the last of the actions; its answer has actions, too.
+// A call may be the last of the actions; its answer causes further actions.
 void Elections::Do(ElectionActions* actions) {
   while (!actions->empty()) {
     ElectionActions more;

@@ -1,8 +1,9 @@
-// Elections: lets this coordinator take part in the election of the leader, as
-// long as the object lives.
+// Elections: this coordinator takes part in the election of the leader while
+// the object lives.
 //
 // Purpose: the shell around ElectionCore: it makes the core's calls to the
-// store, and carries out the other actions on a Leadership and by log lines.
+// store, and turns its other actions into log lines and changes of a
+// Leadership.
 //
 //   Leadership leadership;
 //   Elections elections({.address = "head1:4001", .ttl = 5s,
@@ -10,11 +11,11 @@
 //                       std::move(store), &leadership);
 //
 // A coordinator whose leadership is lost must end its process: `on_lost` is
-// called once, when Leads() is false already.
+// called once, after Leads() has become false.
 //
 // Thread contract: one thread makes the calls and runs the hooks, another one
 // watches the key. The destructor ends the leadership, waits for both threads,
-// and then revokes the lease, so that others need not wait for its end.
+// and then revokes the lease, so that others need not wait until it expires.
 #ifndef MAYPOLE_COORDINATOR_ELECTION_ELECTIONS_H_
 #define MAYPOLE_COORDINATOR_ELECTION_ELECTIONS_H_
 
@@ -34,8 +35,8 @@ namespace maypole::coordinator {
 struct ElectionsOptions {
   std::string address;  // of this coordinator, HOST:PORT
   BootInstant ttl = std::chrono::seconds(5);
-  // It has become the leader, or its lease was renewed: it leads until then,
-  // unless this is called again.
+  // Called when this coordinator becomes the leader or its lease is renewed: it
+  // leads until `until`, or longer if this is called again.
   std::function<void(BootInstant until)> on_lead_until;
   std::function<void(const std::string& reason)> on_lost;
 };
@@ -60,7 +61,7 @@ class Elections {
   const ElectionsOptions options_;
   const std::unique_ptr<ElectionStore> store_;
   Leadership* const leadership_;
-  ElectionCore core_;  // of runner_, and of the destructor after it has ended
+  ElectionCore core_;  // used by runner_, then by the destructor
 
   std::mutex mutex_;
   std::condition_variable woken_;

@@ -26,7 +26,7 @@ struct Shared {
   std::optional<Holder> holder;
   LeaseId last_lease = 0;
   uint64_t revision = 0;
-  uint64_t changes = 0;  // so many times has the holder gone
+  uint64_t changes = 0;  // how often the holder has gone
   bool down = false;
 
   // `mutex` is held.
@@ -69,7 +69,7 @@ class FakeStore : public ElectionStore {
 
   void Watch(const std::function<void()>& changed) override {
     std::unique_lock lock(shared_->mutex);
-    // As etcd's, from the first revision on: no change is missed that was
+    // Like etcd's watch from the first revision on: it misses no change from
     // before the call.
     uint64_t seen = 0;
     while (!stopped_) {

@@ -128,8 +128,8 @@ StoreAnswer EtcdStore::Grant(const Endpoint& to, grpc::ClientContext* context) {
   return LeaseGranted{response.id(), std::chrono::seconds(response.ttl())};
 }
 
-// Both branches end with a look. So the answer is the same if the claim is made
-// again because its first answer was lost.
+// Both branches end with a read, so a claim that is repeated because its first
+// answer was lost gets the same answer.
 StoreAnswer EtcdStore::Claim(const Endpoint& to, LeaseId lease,
                              grpc::ClientContext* context) {
   pb::TxnRequest request;

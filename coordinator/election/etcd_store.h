@@ -1,9 +1,9 @@
 // EtcdStore: an ElectionStore that is a cluster of etcd, over gRPC.
 //
 // Purpose: the key <prefix>/leader is created in a transaction if it does not
-// exist, attached to a lease. The term is the revision of etcd that created it.
-// A call goes to one endpoint; after a failure the next call goes to the next
-// endpoint.
+// exist, attached to a lease. The term is the etcd revision that created the
+// key. A call goes to one endpoint; after a failure the next call goes to the
+// next endpoint.
 //
 //   EtcdStore store({.endpoints = {"h1:2379", "h2:2379", "h3:2379"},
 //                    .prefix = "/maypole/default",

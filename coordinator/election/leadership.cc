@@ -37,7 +37,7 @@ void Leadership::Begin(uint64_t term, BootInstant until) {
   std::lock_guard lock(mutex_);
   if (over()) return;
   leader_ = {own_address_, term};
-  term_ = term;  // before until_: who leads has a term
+  term_ = term;  // before until_: a leader always has a term
   until_ = until.count();
 }
 

@@ -1,10 +1,9 @@
-// Leadership: whether this coordinator may issue anything at this moment, and
-// who leads otherwise.
+// Leadership: whether this coordinator may issue anything now, and who leads if
+// it may not.
 //
 // Purpose: of several coordinators only the leader may send messages to
-// executors, and only until its lease may have ended. Elections
-// (elections.h) moves a Leadership; the coordinator's streams ask it before
-// every write.
+// executors, and only until its lease may have ended. Elections (elections.h)
+// updates a Leadership; the coordinator's streams ask it before every write.
 //
 //   if (!leadership.Leads()) ...write nothing...
 //
@@ -34,14 +33,14 @@ class Leadership {
   Leadership& operator=(const Leadership&) = delete;
 
   bool Leads() const { return clock_().count() < until_.load(); }
-  // The number of this coordinator's leadership, which no other one has; a
-  // later leader has a higher one. 0: it has never led.
+  // The number of this coordinator's leadership: unique, and higher for later
+  // leaders. 0: it has never led.
   uint64_t term() const { return term_.load(); }
   // True after End().
   bool over() const { return over_.load(); }
 
   struct Leader {
-    std::string address;  // HOST:PORT; empty: nobody leads, or it is unknown
+    std::string address;  // HOST:PORT; empty: no leader, or unknown
     uint64_t term = 0;
   };
   // Who led when this coordinator last asked the store.

@@ -20,7 +20,7 @@ size_t alarm_line_size = 0;
 int alarm_status = 1;
 
 extern "C" void EndProcess(int) {
-  // If nobody reads stderr, a write could block.
+  // If stderr is not read, a write could block.
   pollfd out{STDERR_FILENO, POLLOUT, 0};
   if (poll(&out, 1, 0) == 1) {
     [[maybe_unused]] const ssize_t n =

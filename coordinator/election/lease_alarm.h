@@ -1,12 +1,12 @@
 // LeaseAlarm: ends this process when its lease ends, whatever its threads do.
 //
 // Purpose: a leader whose threads hang, or that was stopped (SIGSTOP) or
-// suspended beyond its lease, must not go on. A timer of the kernel sends
-// SIGALRM at the given moment; the handler writes one line to stderr and ends
-// the process. A process that was stopped handles the signal when it is
-// continued, before its threads run again (except that on another processor a
-// thread may run until the process is gone, some microseconds later; it still
-// finds that Leadership::Leads() is false).
+// suspended beyond its lease, must not continue. A kernel timer sends SIGALRM
+// at the given time; the handler writes one line to stderr and ends the
+// process. A process that was stopped handles the signal when it is continued,
+// before its threads run again (except that a thread on another processor may
+// run for some microseconds until the process is gone; Leadership::Leads() is
+// already false for it).
 //
 //   auto alarm = LeaseAlarm::Make("level=error ... \n", 75);
 //   (*alarm)->Set(until);
@@ -37,7 +37,7 @@ class LeaseAlarm {
 
   static constexpr size_t kMaxLine = 1024;
 
-  // Replaces the moment that was set before.
+  // Replaces the time that was set before.
   void Set(BootInstant at);
   void Clear();
 

@@ -21,17 +21,16 @@ class ElectionStore {
  public:
   virtual ~ElectionStore() = default;
 
-  // A call must have its whole effect or none, and be answered by what is true
-  // for all callers (linearizable). The answer is of the call's kind (see
-  // StoreCall), or CallFailed.
+  // A call must be atomic and linearizable. The answer is of the call's kind
+  // (see StoreCall), or CallFailed.
   virtual StoreAnswer Call(const StoreCall& call) = 0;
 
-  // Calls `changed` after each change of the key until Stop(). It may call it
-  // too often, and too late: the core looks at the key from time to time.
+  // Calls `changed` after each change of the key until Stop(). Extra or late
+  // calls are harmless: the core also reads the key from time to time.
   virtual void Watch(const std::function<void()>& changed) = 0;
 
-  // Ends the call and the watch that are under way; later ones fail at once,
-  // except kRevoke.
+  // Ends the call and the watch in progress; later ones fail at once, except
+  // kRevoke.
   virtual void Stop() = 0;
 };
 

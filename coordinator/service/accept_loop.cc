@@ -199,8 +199,9 @@ void AcceptLoop::Read(Callers::Iterator it) {
     callers_.Erase(it);
     return;
   }
-  // A refused one reads why; if we closed the socket with data unread, our
-  // kernel would reset the connection, and its kernel drop what we have said.
+  // A refused caller still reads why. If we closed the socket with unread data,
+  // our kernel would reset the connection, and the caller's kernel would drop
+  // what we sent.
   if (caller.refused) return;
   const FirstRequest::State state =
       caller.first.Read({part, static_cast<size_t>(n)});
@@ -231,9 +232,9 @@ void AcceptLoop::Decide(Callers::Iterator it) {
   options_.refusals->Report(caller.peer, status.error_message());
   caller.refused = true;
   caller.deadline = In(kRefusalTime);
-  // The caller closes the connection, as the refusal's GOAWAY asks it to. The end
-  // of ours, if it came with the refusal, would replace its status in gRPC by
-  // "Socket closed".
+  // The caller closes the connection, as the refusal's GOAWAY asks it to. If
+  // our end came with the refusal, gRPC would replace its status by "Socket
+  // closed".
   if (!SendAll(caller.fd.fd(), caller.first.Refusal(status))) {
     callers_.Erase(it);
   }

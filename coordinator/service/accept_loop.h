@@ -1,8 +1,8 @@
 // AcceptLoop: accepts the coordinator's TCP connections and passes them to
 // gRPC.
 //
-// Purpose: gRPC gives everybody who can reach the port memory for as many
-// streams, headers and connections as he likes, and once its own listener has
+// Purpose: gRPC gives any caller that can reach the port memory for as many
+// streams, headers and connections as it likes, and once its own listener has
 // run out of descriptors, it never accepts again. So the AcceptLoop bounds what
 // strangers get:
 //
@@ -17,12 +17,13 @@
 //                  certificate before it      show a certificate; it is one of
 //                  reads a frame              kMaxTlsStrangers
 //
-// More connections, or more than half of the descriptors, displace those of
-// whoever has the most (strangers.h); with TLS not within kTlsPlace, in which a
-// crowd's new connections are closed at once: gRPC frees a handshake only when
-// it has time. And some descriptors are reserved: when only these are left, new
-// connections are closed at once, and accepted again when descriptors are free.
-// Connected executors are not affected by any of this.
+// Beyond that number, or half of the descriptors, a new connection displaces
+// the oldest one of the network that has the most (strangers.h). With TLS, that
+// network's connections are safe from its own new ones for kTlsPlace; these are
+// closed at once, because gRPC frees a handshake only when it has time. Some
+// descriptors are reserved: when only these are left, new connections are
+// closed at once until descriptors are free again. Connected executors are not
+// affected by any of this.
 //
 //   auto loop = AcceptLoop::Listen({"0.0.0.0", 4001}, options);
 //   (*loop)->Open(builder.experimental().AddExternalConnectionAcceptor(...));
@@ -51,12 +52,12 @@
 
 namespace maypole::coordinator {
 
-// How many descriptors connections cannot use (they are for metrics, files and
+// Descriptors that connections cannot use (they are for metrics, files and
 // libraries); a quarter of all descriptors if that is less.
 inline constexpr int kReservedDescriptors = 32;
 
-// A connection is closed if its handshake (TLS, HTTP/2) takes longer, and if it
-// has no call for kFirstCallTime.
+// A connection is closed if its handshake (TLS, HTTP/2) takes longer, or if it
+// has made no call for kFirstCallTime.
 inline constexpr std::chrono::seconds kHandshakeTime(5);
 inline constexpr std::chrono::seconds kFirstCallTime(30);
 // 4,096 first requests take 32 MB at most; a TLS handshake in gRPC takes 100 to
@@ -72,7 +73,7 @@ struct AcceptOptions {
   // this long.
   int user_timeout_ms = 0;
   Credentials credentials;
-  // Of the same secrets in Huffman's code (first_request.h).
+  // The same secrets in Huffman's code (first_request.h).
   Credentials huffman_credentials;
   bool tls = false;
   Refusals* refusals = nullptr;  // must outlive the AcceptLoop
@@ -92,7 +93,7 @@ class AcceptLoop {
   void Open(std::unique_ptr<Acceptor> acceptor);
   void Close();
 
-  // The peer (grpc::ServerContext::peer()) has made a call with every right.
+  // The peer (grpc::ServerContext::peer()) has made an authorized call.
   void Admitted(const std::string& peer);
 
  private:
@@ -118,7 +119,7 @@ class AcceptLoop {
   void Add(Fd fd);
   void Read(Callers::Iterator caller);
   void Decide(Callers::Iterator caller);
-  // Makes room for a new caller; false if it is the one that has to go.
+  // Makes room for a new caller; false if the new caller itself must go.
   bool DropSurplus(Callers::Iterator newcomer);
 
   const AcceptOptions options_;

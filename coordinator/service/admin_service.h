@@ -18,7 +18,8 @@ class AdminService final : public proto::Admin::Service {
   AdminService(Hub* hub, const Authenticator* authenticator)
       : hub_(hub), authenticator_(authenticator) {}
 
-  // Before the first call; null: there is none. It must outlive the service.
+  // Must be called before the first RPC. null: no dashboard. It must outlive
+  // the service.
   void SetDashboard(Dashboard* dashboard) { dashboard_ = dashboard; }
 
   grpc::Status GetStatus(grpc::ServerContext* context,

@@ -26,7 +26,7 @@ using ::testing::HasSubstr;
 bool IsStart(const proto::CoordinatorMessage& m) { return m.has_epoch_start(); }
 bool IsEnd(const proto::CoordinatorMessage& m) { return m.has_epoch_end(); }
 
-// Calls WatchEvents and reads when it is told to.
+// Calls WatchEvents, and reads only on request.
 class Watcher {
  public:
   Watcher(proto::Admin::Stub* stub, const proto::EventsRequest& request) {
@@ -68,7 +68,7 @@ class AdminServiceTest : public ::testing::Test {
     server_ = *std::move(server);
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-    // What is on its way to one that does not read stays 64 KiB.
+    // At most 64 KiB stay in flight to a follower that does not read.
     arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
     stub_ = proto::Admin::NewStub(grpc::CreateCustomChannel(
         server_->listen().Text(), grpc::InsecureChannelCredentials(),
@@ -232,7 +232,7 @@ TEST_F(AdminServiceTest, GoesOnAfterANumber) {
   EXPECT_EQ(rest.Next("epoch_start").number(), start.number());
 }
 
-// The follower reads nothing while there are more events than the ring and the
+// The follower reads nothing while more events come than the ring and the
 // connection can hold.
 TEST_F(AdminServiceTest, AFollowerThatDoesNotReadHoldsUpNobody) {
   proto::EventsRequest request;
@@ -244,7 +244,7 @@ TEST_F(AdminServiceTest, AFollowerThatDoesNotReadHoldsUpNobody) {
     ASSERT_TRUE(Drain(node, i % 2 == 1, &reply).ok());
   }
   auto a = Running("a", "n0");
-  // Finally it is told that it has missed some.
+  // Finally it is told that it has missed some events.
   EXPECT_THAT(stuck.Next("events_forgotten").text(), HasSubstr("count="));
   EXPECT_EQ(stuck.Next("epoch_start").job(), "a");
 }

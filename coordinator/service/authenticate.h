@@ -5,7 +5,7 @@
 //   const grpc::Status status = authenticator.Check(*context, Role::kAdmin);
 //
 // Thread contract: any thread may call Check() and CheckJob(). Call
-// OnAdmitted() before.
+// OnAdmitted() before them.
 #ifndef MAYPOLE_COORDINATOR_SERVICE_AUTHENTICATE_H_
 #define MAYPOLE_COORDINATOR_SERVICE_AUTHENTICATE_H_
 
@@ -34,7 +34,7 @@ class Authenticator {
   // *only_job: see Credentials::Check(); null if the role has no job.
   grpc::Status Check(const grpc::ServerContextBase& context, Role role,
                      std::string* only_job = nullptr) const;
-  // As the function of credentials.h, for a call that was allowed.
+  // Like CheckJob() of credentials.h, for a call that was allowed.
   absl::Status CheckJob(const std::string& peer, const std::string& only_job,
                         const std::string& job) const;
 

@@ -12,9 +12,9 @@
 //   the operator secret             no                 yes
 //   anything else, nothing          no                 no
 //
-// Where there is no cluster secret, executors' calls need none; where there is
-// neither, nor do operators' calls. With TLS the latter also need a certificate
-// whose common name is kAdminName (common/program/tls.h).
+// Without a cluster secret, executors' calls need none; without either secret,
+// operators' calls need none. With TLS, operators' calls also need a
+// certificate whose common name is kAdminName (common/program/tls.h).
 //
 //   const Credentials credentials(secret, operator_secret);
 //   std::string only_job;
@@ -52,7 +52,8 @@ class Credentials {
   // job for which an executor may call.
   grpc::Status Check(Role role, absl::string_view shown,
                      std::string* only_job) const;
-  // The same for who has not yet called: OK if this gives any right.
+  // The same for a caller that has not called yet: OK if `shown` gives any
+  // right.
   grpc::Status CheckStranger(absl::string_view shown) const;
 
  private:
@@ -63,11 +64,11 @@ class Credentials {
   std::string operators_;
 };
 
-// OK, or the reason why a caller who may only call for `only_job` (empty: every
-// job) may not do so for `job`.
+// OK, or the reason why a caller that may only call for `only_job` (empty:
+// every job) may not do so for `job`.
 absl::Status CheckJob(const std::string& only_job, const std::string& job);
 
-// OK, or the reason why a caller with this certificate has not the role.
+// OK, or the reason why a caller with this certificate does not have the role.
 // `authenticated`: the caller has presented a certificate of the CA, with this
 // common name.
 grpc::Status CheckRole(Role role, bool authenticated,

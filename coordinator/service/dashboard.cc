@@ -28,11 +28,11 @@ namespace maypole::coordinator {
 namespace {
 
 constexpr char kCookie[] = "maypole_dashboard";
-// A browser sends it to another server only if that has agreed, as we never do.
-// (https://fetch.spec.whatwg.org/#cors-preflight-fetch)
+// A browser sends it to another server only if that server agrees; ours never
+// does. (https://fetch.spec.whatwg.org/#cors-preflight-fetch)
 constexpr char kOwnHeader[] = "X-Maypole";
 constexpr timeval kLookEvery = {1, 0};
-// Events of before that a browser gets when it comes.
+// Earlier events that a browser gets when it connects.
 constexpr size_t kFirstEvents = 200;
 constexpr ev_ssize_t kMaxRequestBytes = 8192;
 
@@ -418,8 +418,8 @@ void Dashboard::BeginStream(evhttp_request* request) {
   Send("", Data(&watcher->after), watcher);
 }
 
-// The browser has gone. libevent has taken the request from the connection and
-// leaves it to us; to end its reply frees it.
+// The browser has gone. libevent has detached the request from the connection
+// and leaves it to us; ending its reply frees it.
 void Dashboard::EndStream(evhttp_connection* connection) {
   const auto watcher = std::find_if(
       watchers_.begin(), watchers_.end(),
@@ -429,7 +429,7 @@ void Dashboard::EndStream(evhttp_connection* connection) {
   watchers_.erase(watcher);
 }
 
-// Normally all have got the same events, so their data are made once.
+// Normally all have received the same events, so their data are made once.
 void Dashboard::Look() {
   std::map<uint64_t, std::pair<std::string, uint64_t>> made;  // by `after`
   for (auto w = watchers_.begin(); w != watchers_.end();) {

@@ -1,9 +1,9 @@
 // Dashboard: the coordinator's web page, for a browser.
 //
 // Purpose: shows jobs, nodes and ranks while they run (docs/dashboard.md), and
-// starts and stops timelines for operators. The page is a part of this program
-// and uses nothing of other servers; once a second it gets what is in
-// page_data.h, as server-sent events
+// starts and stops timelines for operators. The page is compiled into this
+// program and loads nothing from other servers; once a second it gets the data
+// of page_data.h, as server-sent events
 // (https://html.spec.whatwg.org/multipage/server-sent-events.html).
 //
 //   path            who may           what
@@ -11,19 +11,19 @@
 //   /login?token=   who has a token   begins a session (access.h)
 //   /stream         a session (1)     the data, until the browser goes away
 //   /timeline?job=  a session with    POST: starts a job's timeline, or with
-//                   Right::kControl   &stop=1 stops it. With a header that
-//                   pages
-//                                     of other servers cannot send (kOwnHeader)
+//                   Right::kControl   &stop=1 stops it. Needs a header that
+//                                     pages of other servers cannot send
+//                                     (kOwnHeader)
 //
 // (1) or, with TLS, a certificate with which a caller may use the Admin service
 //
-// libevent serves HTTP, on one thread; nothing of a browser can block it:
+// libevent serves HTTP on one thread, which no browser can block:
 //
 //   a connection                             is dropped
 //   that has not shown a right, whatever
 //   it sends                                 after kBrowserTimeout
-//   of those, the oldest of whoever has      when there would be more than
-//   the most (strangers.h)                   kMaxBrowserStrangers
+//   of those, the oldest of the network      when there would be more than
+//   with the most (strangers.h)              kMaxBrowserStrangers
 //   that does not send its next request, or
 //   does not read its page                   after kBrowserTimeout
 //   that does not read its stream            at kMaxBacklogBytes
@@ -88,12 +88,12 @@ class Dashboard {
   struct Watcher {
     evhttp_connection* connection = nullptr;
     evhttp_request* request = nullptr;  // of the connection: ends with it
-    uint64_t after = 0;                 // the last event that it has got
+    uint64_t after = 0;                 // the last event that it has received
   };
   using Watchers = std::list<Watcher>;
-  // A connection that has not shown a right. The reference keeps the object;
-  // libevent says nothing when it closes a connection, but then takes its
-  // callbacks away.
+  // A connection that has not shown a right. The reference keeps the object
+  // alive: libevent does not report that it closes a connection, but removes
+  // its callbacks.
   struct Stranger {
     bufferevent* connection = nullptr;
     Time deadline{};
@@ -114,13 +114,13 @@ class Dashboard {
   void EndStream(evhttp_connection* connection);
   void RecordTimeline(evhttp_request* request);
   Right RightOf(evhttp_request* request) const;
-  // Sends all watchers what is there now.
+  // Sends the current data to all watchers.
   void Look();
   // event: empty for the browser's default, "message".
   void Send(absl::string_view event, const std::string& data,
             Watchers::iterator watcher);
-  // What is there now, with the events after *after, which is then the last one
-  // of them.
+  // The current data, with the events after *after; sets *after to the last of
+  // them.
   std::string Data(uint64_t* after) const;
 
   Address address_;

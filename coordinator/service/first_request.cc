@@ -68,7 +68,7 @@ bool ReadLength(absl::string_view* in, size_t* out, bool* huffman) {
   return false;
 }
 
-// A header that is in no table, and that the peer shall not add to one.
+// A header that is in no table, and that the peer must not add to one.
 std::string Literal(absl::string_view name, absl::string_view value) {
   return absl::StrCat(absl::string_view("\0", 1), Length(name.size()), name,
                       Length(value.size()), value);
@@ -148,7 +148,7 @@ FirstRequest::State FirstRequest::Read(absl::string_view bytes) {
   }
   while (state_ == State::kFrames && ReadFrame()) {
   }
-  // What follows the headers has been read with them, and does not count.
+  // Bytes after the headers were read with them, and do not count.
   if (state_ <= State::kFrames && total_ >= kMaxFirstBytes) {
     state_ = State::kMalformed;
   }

@@ -1,12 +1,12 @@
 // FirstRequest: what a caller sends before it has shown that it knows the
 // cluster secret.
 //
-// Purpose: gRPC allocates for streams, headers and frames of everybody: a
-// stranger who resets streams as fast as he opens them, or whose headers never
+// Purpose: gRPC allocates for any caller's streams, headers and frames: a
+// stranger that resets streams as fast as it opens them, or whose headers never
 // end, takes gigabytes (CVE-2023-44487, VU#421644; gRPC 1.51 limits neither).
-// So gRPC gets a plaintext connection only when its first request carries a
-// credential, and this class has read up to there. It keeps no state but the
-// bytes, of which it accepts kMaxFirstBytes.
+// So gRPC gets a plaintext connection only after this class has read its first
+// request and found a credential there. It keeps no state but the bytes, of
+// which it accepts kMaxFirstBytes.
 //
 //   FirstRequest first;
 //   send(kServerPreface);
@@ -28,9 +28,9 @@
 //                             split headers only after 16 KiB)
 //   anything else             kMalformed
 //
-// The secret is a literal in the headers, because HPACK's tables (RFC 7541) are
-// empty or have other names at a connection's beginning. Name and value may be
-// in Huffman's code: gRPC for Go and for Java use it, gRPC's core does not.
+// The secret is a literal in the headers, because at a connection's beginning
+// HPACK's tables (RFC 7541) are empty or have other names. Name and value may
+// be in Huffman's code: gRPC for Go and for Java use it, gRPC's core does not.
 //
 // Thread contract: a value; not synchronized.
 #ifndef MAYPOLE_COORDINATOR_SERVICE_FIRST_REQUEST_H_
@@ -49,12 +49,12 @@ namespace maypole::coordinator {
 inline constexpr size_t kMaxFirstBytes = 4096;
 
 // An empty SETTINGS frame: clients of gRPC call only after it. It sets nothing,
-// so gRPC's own settings, which follow, find all as it expects.
+// so it does not affect gRPC's own settings, which follow.
 inline constexpr absl::string_view kServerPreface("\0\0\0\4\0\0\0\0\0", 9);
 
 // A value of a header, as it was sent.
 struct HeaderValue {
-  std::string bytes;  // empty, too, if there is no such header
+  std::string bytes;  // also empty if there is no such header
   bool huffman = false;
 };
 
@@ -62,13 +62,13 @@ class FirstRequest {
  public:
   enum class State { kPreface, kFrames, kComplete, kMalformed };
 
-  // Not after kComplete or kMalformed.
+  // Must not be called after kComplete or kMalformed.
   State Read(absl::string_view bytes);
   State state() const { return state_; }
 
-  // For gRPC: all that was read, without what was dropped.
+  // For gRPC: all that was read, except what was dropped.
   const std::string& bytes() const { return bytes_; }
-  // To be sent.
+  // The replies to send.
   std::string TakeReplies();
 
   // Of a complete request:

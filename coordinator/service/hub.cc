@@ -232,7 +232,7 @@ void Hub::RunTimer() {
     const std::optional<Time> deadline = core_.Deadline();
     timer_waits_for_ = deadline;
     if (!deadline || !CheckLeads().ok()) {
-      // A coordinator that has jobs and leads no more is about to end.
+      // A coordinator that has jobs but no longer leads is about to end.
       deadline_changed_.wait(lock);
     } else if (Now() < *deadline) {
       deadline_changed_.wait_until(lock, ToClock(*deadline));

@@ -5,9 +5,8 @@
 // their job, so that messages enter the streams' queues in the core's order;
 // events of other jobs run in parallel. The queues are written when the lock is
 // released: a message to a thousand nodes does not keep the job's next event
-// waiting. Log lines are added to the events under
-// that lock, but written to stderr after it is released: a slow stderr blocks
-// one thread, not the job.
+// waiting. Log lines are added to the events under that lock but written to
+// stderr after it is released: a slow stderr blocks one thread, not the job.
 //
 // Thread contract: any thread may call any method. No method waits for a peer.
 //
@@ -47,7 +46,8 @@ inline constexpr size_t kMaxStreams = 2 * kMaxSessions;
 class Hub {
  public:
   // `metrics` and `leadership` must outlive the hub. leadership: null if this
-  // coordinator is the only one; else events are handled only while it leads.
+  // coordinator is the only one; otherwise events are handled only while it
+  // leads.
   Hub(const Config& config, std::string incarnation, Metrics* metrics,
       const Leadership* leadership = nullptr);
   ~Hub();
@@ -60,7 +60,8 @@ class Hub {
   void Remove(StreamId stream, StreamEnd end);
 
   // Tells all executors that the coordinator ends, unless another one can lead;
-  // closes their streams and the events. New streams are refused from now on.
+  // ends their streams, and the calls that follow events. New streams are
+  // refused from now on.
   void Stop();
 
   Totals totals() const;

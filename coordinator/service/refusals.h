@@ -1,17 +1,16 @@
-// Refusals: log lines about callers that are refused, few however many they
-// are.
+// Refusals: logs refused callers, in few lines however many they are.
 //
-// Purpose: a stranger can be refused thousands of times a second, and the log
-// must not fill the disk, nor hide what else is in it. Of one address there is
-// a line at once, and then one per kRefusalPause with the count since.
+// Purpose: a stranger can be refused thousands of times a second, and its log
+// lines must neither fill the disk nor hide other lines. An address gets a line
+// at once, then one per kRefusalPause with the count since.
 //
 //   event=unauthenticated peer=ipv4:10.0.0.7:40112 reason="..."
 //   event=unauthenticated peer=ipv4:10.0.0.7:51934 reason="..." more=161438
 //
 // Thread contract: any thread may call any method.
 //
-// Invariant: at most kMaxRefusedPeers addresses are known, and one more entry
-// that stands for all others.
+// Invariant: at most kMaxRefusedPeers addresses are kept, and one more entry
+// for all others.
 #ifndef MAYPOLE_COORDINATOR_SERVICE_REFUSALS_H_
 #define MAYPOLE_COORDINATOR_SERVICE_REFUSALS_H_
 
@@ -34,11 +33,10 @@ class Refusals {
  public:
   // peer: as grpc::ServerContext::peer(). Writes the line, or counts it.
   void Report(const std::string& peer, const std::string& reason);
-  // Writes the lines of what was counted, where the pause is over. To be called
-  // again and again.
+  // Writes the lines of addresses whose pause is over. Call it regularly.
   void Flush();
 
-  // What the above write, for tests.
+  // What the methods above write, for tests.
   using Lines = std::vector<std::string>;
   Lines Report(Time now, const std::string& peer, const std::string& reason);
   Lines Flush(Time now);

@@ -51,13 +51,13 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  // The addresses with the actual ports.
+  // The addresses, with the actual ports.
   const Address& listen() const { return listen_; }
   const std::optional<Address>& metrics() const { return metrics_address_; }
-  // Null: there is none.
+  // Null if there is none.
   const Dashboard* dashboard() const { return dashboard_.get(); }
 
-  // This life of the coordinator.
+  // Identifies this life of the coordinator.
   const std::string& incarnation() const { return incarnation_; }
 
   // Tells the executors, ends their streams, and stops all threads. If another

@@ -45,7 +45,7 @@ class ServerTest : public ::testing::Test {
                                           secret);
   }
   std::string Scrape() { return HttpGet(*server_->metrics(), "/metrics"); }
-  // Asks the server until it says so.
+  // Polls the server until it returns this line.
   bool Eventually(const std::string& line) {
     for (int i = 0; i < 500; ++i) {
       if (Scrape().find(line) != std::string::npos) return true;
@@ -62,7 +62,7 @@ class ServerTest : public ::testing::Test {
   std::unique_ptr<Server> server_;
 };
 
-// What is no message says nothing about versions that are equal.
+// An unreadable message says nothing about versions if these are equal.
 TEST_F(ServerTest, AMessageThatCannotBeReadBlamesVersionsOnlyIfTheyDiffer) {
   Start(ServerOptions());
   const auto channel = grpc::CreateChannel(server_->listen().Text(),

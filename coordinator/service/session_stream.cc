@@ -13,7 +13,7 @@
 namespace maypole::coordinator {
 namespace {
 
-// Shorter bodies are copied, which costs less than to share them.
+// Shorter bodies are copied, which costs less than sharing them.
 constexpr size_t kSharedBytes = 512;
 
 grpc::Slice Share(const Outgoing::Bytes& bytes) {
@@ -58,7 +58,8 @@ void SessionStream::Push(Outgoing message) {
   std::lock_guard lock(mutex_);
   if (closing_) return;
   if (message.IsBareAck() && !queue_.empty() && queue_.back().IsBareAck()) {
-    queue_.back() = std::move(message);  // acknowledges all that the other did
+    queue_.back() = std::move(message);  // acknowledges all that the other ack
+                                         // did
     return;
   }
   queue_.push_back(std::move(message));
@@ -152,8 +153,10 @@ absl::Status SessionStream::UnreadableStatus(size_t bytes) const {
   const std::string ours = VersionsText(kProtocolVersions);
   if (versions_ == VersionRange()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(what, ", where a hello is expected; this coordinator "
-                     "speaks ", ours));
+        absl::StrCat(what,
+                     ", where a hello is expected; this coordinator "
+                     "speaks ",
+                     ours));
   }
   if (versions_ == kProtocolVersions) {
     return absl::InvalidArgumentError(
@@ -161,10 +164,10 @@ absl::Status SessionStream::UnreadableStatus(size_t bytes) const {
                      "; it was damaged on its way, or this is a fault of "
                      "Maypole"));
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      what, "; the executor speaks ", VersionsText(versions_),
-      ", this coordinator ", ours,
-      ": run the same version of Maypole on all nodes"));
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, "; the executor speaks ", VersionsText(versions_),
+                   ", this coordinator ", ours,
+                   ": run the same version of Maypole on all nodes"));
 }
 
 void SessionStream::OnWriteDone(bool ok) {
@@ -189,7 +192,7 @@ void SessionStream::OnDone() {
     self = std::move(self_);
   }
   alarm_.Cancel();
-  if (id_ == 0) return;  // the Hub has not taken it
+  if (id_ == 0) return;  // the Hub has not accepted it
   hub_->Remove(id_, cancelled_ ? StreamEnd::kBroken : StreamEnd::kFinished);
 }
 

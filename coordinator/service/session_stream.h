@@ -1,9 +1,9 @@
 // SessionStream: a gRPC stream of an executor, without a thread of its own.
 //
-// Purpose: reads the executor's messages and passes them to the Hub, and writes
-// those of the Hub, one after the other. gRPC's callback threads, a few for all
-// streams, do the work: with two threads per stream, a job of 1,024 nodes kept
-// 2,048 threads, and waking them cost more than all else.
+// Purpose: passes the executor's messages to the Hub, and writes the Hub's
+// messages one after the other. A few gRPC callback threads serve all streams:
+// with two threads per stream, a job of 1,024 nodes had 2,048 threads, and
+// waking them cost more than all else.
 //
 //   return SessionStream::Start(context, hub, may_join);    // in the service's
 //                                                           // method
@@ -12,8 +12,7 @@
 //   open       Start()                          Close(), or the executor has
 //                                               half-closed or has vanished
 //   closing    the above                        the queue is written; the
-//   stream
-//                                               gets its status
+//                                               stream gets its status
 //   finished   Finish() of gRPC                 OnDone(): the Hub forgets it
 //
 // The queue is bounded: the link limits the numbered messages, Push() merges
@@ -21,11 +20,11 @@
 //
 // Thread contract: as Stream's; gRPC calls the On*() methods.
 //
-// Invariants: one read and one write are outstanding at most. If the peer does
-// not read what is left within kCloseGrace after Close(), the call is
-// cancelled. With a Leadership, nothing is written unless Leads() has just said
-// yes; else the call is cancelled. The stream owns itself until OnDone(), and
-// the Hub keeps it until Remove().
+// Invariants: at most one read and one write are outstanding. If the peer has
+// not read the rest kCloseGrace after Close(), the call is cancelled. With a
+// Leadership, each write is preceded by a check of Leads(); if it is false, the
+// call is cancelled. The stream owns itself until OnDone(), and the Hub keeps
+// it until Remove().
 #ifndef MAYPOLE_COORDINATOR_SERVICE_SESSION_STREAM_H_
 #define MAYPOLE_COORDINATOR_SERVICE_SESSION_STREAM_H_
 
@@ -58,7 +57,7 @@ class SessionStream final
  public:
   using Reactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 
-  // Asked of each hello: OK, or why the caller may not join this job.
+  // Called for each hello: OK, or why the caller may not join this job.
   using MayJoin = std::function<absl::Status(const std::string& job)>;
 
   // `hub` must outlive the stream.
@@ -79,7 +78,7 @@ class SessionStream final
   void OnCancel() override;
   void OnDone() override;
 
-  // With the lock.
+  // The caller holds the lock.
   absl::Status UnreadableStatus(size_t bytes) const;
   bool MayWrite() const;
   void BeginToClose(absl::Status status);

@@ -2,7 +2,7 @@
 //
 // Purpose: the core must never wait for a peer's network, and what it decides
 // under a job's lock must not be written under that lock. So messages are
-// pushed into a queue, and written when the lock is released.
+// queued, and written after the lock is released.
 //
 //   stream->Push(message);    // under the job's lock; keeps the core's order
 //   ...
@@ -21,10 +21,10 @@ class Stream {
  public:
   virtual ~Stream() = default;
   virtual void Push(Outgoing message) = 0;
-  // Ends the stream with this status after writing all pushed messages. What is
-  // pushed later is dropped.
+  // Ends the stream with this status after writing all pushed messages.
+  // Messages pushed later are dropped.
   virtual void Close(absl::Status status) = 0;
-  // Begins to write what was pushed, and to end the stream if it was closed.
+  // Starts to write what was pushed, and to end the stream if it was closed.
   virtual void Flush() = 0;
 };
 

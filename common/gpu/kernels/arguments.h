@@ -2,8 +2,7 @@
 // them.
 //
 // Purpose: a launch copies one of these structs to the device, so they hold
-// numbers only. kernels.h makes them from what a caller knows; do not fill them
-// by hand.
+// numbers only. Let kernels.h fill them from what the caller knows.
 //
 // Thread contract: types and constants only.
 //

@@ -13,8 +13,8 @@ namespace maypole::cuda {
 // kernels, because it was built without CUDA's nvcc.
 std::span<const int> CodeArchitectures();
 
-// Those for which there is PTX, newest first. The driver compiles it for itself
-// and for all later ones. Empty if CodeArchitectures() is.
+// The architectures for which there is PTX, newest first. The driver compiles
+// it for itself and for all later ones. Empty if CodeArchitectures() is.
 std::span<const int> PtxArchitectures();
 
 inline bool KernelsAreBuilt() { return !CodeArchitectures().empty(); }

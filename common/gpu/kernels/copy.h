@@ -4,14 +4,13 @@
 // grid. Each piece is cut into tiles; the blocks take the tiles of all pieces
 // in turn, so that many small pieces are copied at the same time:
 //
-//   piece 0: | tile 0 | tile 1 |   piece 1: | tile 2 |   piece 2: | tile 3 |
-//   ...
-//              block 0  block 1               block 2               block 0
+//   piece 0: | tile 0 | tile 1 |  piece 1: | tile 2 |  piece 2: | tile 3 | ...
+//              block 0  block 1              block 2              block 0
 //
 // A tile is copied in words that are as large as both addresses allow.
 //
-// Thread contract: any number of threads, in any order or concurrently. Pieces
-// must not overlap what others write.
+// Thread contract: any number of threads, in any order or concurrently. A piece
+// must not overlap what another piece writes.
 #ifndef MAYPOLE_COMMON_GPU_KERNELS_COPY_H_
 #define MAYPOLE_COMMON_GPU_KERNELS_COPY_H_
 

@@ -1,9 +1,9 @@
 // Memory as kernels access it: single values and 16-byte vectors at addresses.
 //
 // Purpose: kernels are compiled by nvcc for the device, and by the host
-// compiler for tests (testing/cuda_shim.h, to be included before). All of their
-// accesses go through these functions, so that the test fails where a GPU would
-// stop the program: at an address that is not a multiple of the size.
+// compiler for tests (testing/cuda_shim.h, to be included before). All their
+// accesses go through these functions, so that a test fails where a GPU would
+// stop the program: at a misaligned address.
 //
 // Thread contract: called by the threads of a kernel; nothing is shared.
 #ifndef MAYPOLE_COMMON_GPU_KERNELS_DEVICE_H_
@@ -28,8 +28,8 @@ struct alignas(16) Vector {
 
 #ifdef __CUDACC__
 
-// All addresses are those of global memory; the compiler must know it, or a
-// load first finds out at run time where its address lies.
+// All addresses are in global memory. The compiler must know that; otherwise
+// each load finds out at run time where its address lies.
 template <typename T>
 MAYPOLE_DEVICE T* Global(uint64_t address) {
   return static_cast<T*>(__cvta_global_to_generic(address));
@@ -45,7 +45,7 @@ MAYPOLE_DEVICE void StoreAt(uint64_t address, T value) {
   *Global<T>(address) = value;
 }
 
-// Only the access of a built-in vector type is one instruction, and a store of
+// Only accesses of built-in vector types are one instruction; a store of
 // computed floats is not even then.
 template <>
 MAYPOLE_DEVICE Vector LoadAt<Vector>(uint64_t address) {
@@ -61,7 +61,8 @@ MAYPOLE_DEVICE void StoreAt<Vector>(uint64_t address, Vector v) {
                : "memory");
 }
 
-// Visible to the host and to other devices after all that came before.
+// The word becomes visible to the host and to other devices after all earlier
+// writes.
 MAYPOLE_DEVICE void PublishWord(uint64_t address, uint64_t word) {
   __threadfence_system();
   *static_cast<volatile uint64_t*>(Global<uint64_t>(address)) = word;

@@ -1,8 +1,8 @@
 // How kernels load, combine and store elements of a type, by the rules of
 // common/reduce/reduce.h.
 //
-// Purpose: an element type E says how an element in memory (Stored) becomes
-// what is computed with (Accumulator) and back; an operation O combines two
+// Purpose: an element type E converts an element in memory (Stored) to the type
+// for computing (Accumulator) and back; an operation O combines two
 // accumulators and says whether the result is divided at the end.
 //
 // Thread contract: pure functions.

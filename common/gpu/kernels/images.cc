@@ -1,4 +1,4 @@
-// The images that cuda_images (tools/build_defs/cuda.bzl) has put into the
+// The images that cuda_images (tools/build_defs/cuda.bzl) embeds in the
 // program. The names are those of the .cu files.
 #include "common/gpu/kernels/kernels.h"
 

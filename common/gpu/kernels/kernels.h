@@ -1,6 +1,6 @@
 // The GPU kernels: their names, arguments and compiled images.
 //
-// Purpose: what launches a kernel needs from here, without CUDA's headers.
+// Purpose: all that a caller needs to launch a kernel, without CUDA's headers.
 //
 //   ReduceArguments arguments = MakeReduceArguments(
 //       {.dtype = DType::kFloat32, .inputs = in, .outputs = out,
@@ -18,7 +18,7 @@
 //
 // Thread contract: constants and pure functions.
 //
-// Invariants: a build without CUDA's nvcc has images too, which load, but they
+// Invariants: a build without CUDA's nvcc also has images; they load, but
 // contain no kernel (cuModuleGetFunction: CUDA_ERROR_NOT_FOUND).
 #ifndef MAYPOLE_COMMON_GPU_KERNELS_KERNELS_H_
 #define MAYPOLE_COMMON_GPU_KERNELS_KERNELS_H_
@@ -46,14 +46,14 @@ inline constexpr int kKernelGroups = 4;
 using KernelImage = std::span<const std::byte>;
 
 // The images of a group, best first. If the driver refuses one, load the next:
-// the first is code for some architectures, which older drivers and other
-// architectures do not know; then comes PTX, which drivers from CUDA 12.0 on
-// compile, for every architecture from 8.0 on and for every one from 7.0 on.
+// the first is code for some architectures, unknown to older drivers and other
+// architectures; then comes PTX, which drivers from CUDA 12.0 on compile: first
+// for every architecture from 8.0 on, then for every one from 7.0 on.
 std::span<const KernelImage> KernelImages(KernelGroup group);
 
 inline constexpr char kCopyKernel[] = "maypole_copy_pieces";
-// For devices whose streams cannot write words themselves. What the stream did
-// before is visible to the host before the word is.
+// For devices whose streams cannot write words themselves. The stream's earlier
+// writes are visible to the host before the word is.
 inline constexpr char kWriteWordKernel[] = "maypole_write_word";
 
 // An Adasum adds, as in common/reduce. Kernels of types for which an operation
@@ -73,22 +73,22 @@ struct Reduction {
   std::span<const uint64_t> outputs;
   uint64_t elements = 0;
   double prescale = 1.0;
-  // Bit k: input k is multiplied by prescale. Clear it for a neutral input,
-  // which stands in for one.
+  // Bit k: input k is multiplied by prescale. Clear it for a neutral element
+  // that stands in for an input.
   uint64_t prescaled = ~uint64_t{0};
   int64_t divisor = 1;  // 1 to kMaxDivisor
   double postscale = 1.0;
 };
 
-// Fast if all addresses have the same remainder modulo kVectorBytes, and it is
-// a multiple of the element's size; any addresses are correct.
+// Fast if all addresses have the same remainder modulo kVectorBytes and it is a
+// multiple of the element's size; correct for any addresses.
 ReduceArguments MakeReduceArguments(const Reduction& reduction);
 
-// At most kMaxPieces, none of which overlaps what another writes. Fast if the
-// two addresses of a piece have the same remainder modulo kVectorBytes.
+// At most kMaxPieces pieces, none of which overlaps what another writes. Fast
+// if the two addresses of a piece have the same remainder modulo kVectorBytes.
 CopyArguments MakeCopyArguments(std::span<const CopiedPiece> pieces);
 
-// The blocks with which all memory is handled at once, at least 1 and at most
+// The number of blocks that handle all memory at once, at least 1 and at most
 // `most`. Any number of blocks is correct.
 unsigned BlocksFor(const ReduceArguments& arguments, unsigned most);
 unsigned BlocksFor(const CopyArguments& arguments, unsigned most);

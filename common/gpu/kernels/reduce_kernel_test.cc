@@ -98,7 +98,7 @@ bool IsNan(DType dtype, const std::byte* at) {
   }
 }
 
-// Any bits, ordinary numbers, and what floats have of special values.
+// Any bits, ordinary numbers, and the special values of floats.
 void Fill(DType dtype, size_t elements, std::mt19937_64& random,
           std::byte* at) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();

@@ -36,7 +36,7 @@ std::string PathOf(void* library) {
   return map->l_name;
 }
 
-// Fills the members of an Nccl. The name of the first that is missing stays.
+// Fills the members of an Nccl. Keeps the name of the first missing one.
 class Resolver {
  public:
   Resolver(void* library, Nccl* nccl) : library_(library), nccl_(nccl) {}
@@ -55,7 +55,7 @@ class Resolver {
   const char* missing_ = nullptr;
 };
 
-// First, so that an old version is called old.
+// Called first, so that an old version is reported as old.
 Status FindVersion(void* library, Nccl* nccl) {
   Resolver resolver(library, nccl);
   resolver.Find(&Nccl::ncclGetVersion, "ncclGetVersion");

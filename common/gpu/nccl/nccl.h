@@ -23,8 +23,8 @@
 
 namespace maypole::nccl {
 
-// 2.18 has the last form of what Maypole uses: ncclCommInitRankConfig() without
-// blocking, and all members of ncclConfig_t.
+// In 2.18 everything that Maypole uses has its final form:
+// ncclCommInitRankConfig() without blocking, and all members of ncclConfig_t.
 inline constexpr int kMinNcclVersion = 21800;
 
 struct Nccl {
@@ -64,9 +64,9 @@ struct Nccl {
 };
 
 // Opens the library `path`; if it is empty, libnccl.so.2 as the dynamic linker
-// finds it. A library is opened once per process (a failure is tried again by
-// the next call). Returns kUnavailable, with one line that says what was found
-// and where, if there is none, if it is not NCCL, or if it is too old.
+// finds it. A library is opened once per process (after a failure, the next
+// call tries again). Returns kUnavailable, with one line that says what was
+// found and where, if there is none, if it is not NCCL, or if it is too old.
 Status OpenNccl(const std::string& path, const Nccl** nccl);
 
 // An NCCL that this process has loaded already, such as the one that torch
@@ -77,8 +77,8 @@ struct LoadedNccl {
 };
 std::optional<LoadedNccl> FindLoadedNccl();
 
-// kOk for ncclSuccess and ncclInProgress; else the code that fits and "CALL:
-// TEXT", with what NCCL says about its last error, in one line.
+// kOk for ncclSuccess and ncclInProgress; otherwise the code that fits, and
+// "CALL: TEXT", with what NCCL says about its last error, in one line.
 Status NcclStatus(const Nccl& nccl, ncclResult_t result, std::string_view call);
 
 // A version as NCCL writes it: 22809 is "2.28.9".

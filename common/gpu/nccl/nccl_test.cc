@@ -1,4 +1,4 @@
-// OpenNccl() and FindLoadedNccl(), on the fake NCCL and on what is not NCCL.
+// OpenNccl() and FindLoadedNccl(), on the fake NCCL and on other libraries.
 #include "common/gpu/nccl/nccl.h"
 
 #include <dlfcn.h>
@@ -25,7 +25,7 @@ std::string Refusal(const std::string& path) {
   return s.message();
 }
 
-// The first test: later ones have loaded it.
+// Must be the first test: later ones load it.
 TEST(NcclTest, NothingIsLoadedYet) {
   EXPECT_FALSE(FindLoadedNccl().has_value());
   EXPECT_THAT(Refusal("/nowhere/libnccl.so.2"),
@@ -48,7 +48,7 @@ TEST(NcclTest, OpensAndFinds) {
   ASSERT_TRUE(loaded.has_value());
   EXPECT_EQ(loaded->path, nccl->path);
   EXPECT_EQ(loaded->version, 22809);
-  // The dynamic linker finds it by its name, too.
+  // The dynamic linker also finds it by its name.
   EXPECT_TRUE(OpenNccl("", &again).ok());
   EXPECT_EQ(again->ncclAllReduce, nccl->ncclAllReduce);
 }

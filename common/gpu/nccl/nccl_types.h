@@ -40,8 +40,8 @@ enum ncclResult_t : int {
 
 inline constexpr int NCCL_CONFIG_UNDEF_INT = INT_MIN;
 
-// As NCCL 2.18 has it. Newer versions have more members at the end, and take
-// their own defaults for them, as `size` and `version` say.
+// As NCCL 2.18 has it. Newer versions have more members at the end; from `size`
+// and `version` they see that these are missing, and use their own defaults.
 struct ncclConfig_t {
   size_t size = sizeof(ncclConfig_t);
   unsigned magic = 0xcafebeef;

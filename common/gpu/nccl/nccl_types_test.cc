@@ -1,5 +1,5 @@
 // Compares nccl_types.h and nccl.h with NCCL's own header, where that is
-// installed. The compiler does all of it: the test passes if it compiles.
+// installed. The compiler checks everything: the test passes if it compiles.
 #include "common/gpu/nccl/nccl_types.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ constexpr int kOurUndefined = ours::NCCL_CONFIG_UNDEF_INT;
 
 }  // namespace
 
-// It needs no more of CUDA's runtime than this type.
+// It needs only this type of CUDA's runtime.
 #define __CUDA_RUNTIME_H__
 #define __CUDA_FP16_H__
 using cudaStream_t = maypole::cuda::CUstream;
@@ -74,7 +74,8 @@ SAME_PLACE(maxCTAs);
 SAME_PLACE(netName);
 SAME_PLACE(splitShare);
 
-// Functions: as many parameters, of the same sizes, pointers where theirs are.
+// Functions: the same number of parameters, of the same sizes, pointers where
+// theirs are.
 template <typename A, typename B>
 constexpr bool kSameParameter =
     sizeof(A) == sizeof(B) && std::is_pointer_v<A> == std::is_pointer_v<B>;

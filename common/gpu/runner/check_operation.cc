@@ -17,7 +17,7 @@ bool IsOfAGpu(Kind kind) {
   return kind == Kind::kBroadcast || Reduces(kind) || Gathers(kind);
 }
 
-// Each tensor is that of one member.
+// True if each tensor belongs to exactly one member.
 bool MembersFit(const GpuOperation& o) {
   std::vector<bool> found(o.tensors.size());
   for (const GpuMember& member : o.members) {
@@ -28,7 +28,7 @@ bool MembersFit(const GpuOperation& o) {
   return std::find(found.begin(), found.end(), false) == found.end();
 }
 
-// The sum of counts; more than `most` if it is more than that.
+// The sum of the counts, or any number above `most` if the sum is above it.
 uint64_t TotalOf(const GpuOperation& o, uint64_t most) {
   uint64_t total = 0;
   for (const uint64_t count : o.counts) {

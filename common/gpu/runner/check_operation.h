@@ -1,4 +1,4 @@
-// CheckOperation: are an operation's numbers such that a GPU can execute it?
+// CheckOperation: checks an operation's numbers before a GPU executes it.
 //
 // Thread contract: a pure function.
 //

@@ -1,4 +1,4 @@
-// What a GpuRunner refuses, and what it does when calls of the driver fail.
+// What a GpuRunner refuses, and what it does when driver calls fail.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -129,7 +129,7 @@ TEST_F(GpuErrorsTest, ReductionsThatDoNotFit) {
   bad.tensors[0].gpu = 1;
   EXPECT_EQ(refusal(bad), "no memory of the operation's GPU is open");
   bad = good;
-  bad.tensors[0].memory = {};  // an address of this process, says a rank
+  bad.tensors[0].memory = {};  // a rank claims an address of this process
   EXPECT_THAT(refusal(bad), HasSubstr("it is not open"));
   bad = good;
   bad.elements = ~uint64_t{0};  // see check_operation_test.cc

@@ -1,17 +1,17 @@
 // GpuKernels: the kernels (common/gpu/kernels) on one GPU.
 //
-// Purpose: loads an image when the first of its kernels is asked for, and
-// remembers it.
+// Purpose: loads an image when one of its kernels is first requested, and keeps
+// it.
 //
 //   GpuKernels& kernels = GpuKernels::Of(gpu);
-//   StatusOr<cuda::CUfunction> f = kernels.Reduce(DType::kInt32,
-//                                                       Op::kSum);
+//   StatusOr<cuda::CUfunction> f =
+//       kernels.Reduce(DType::kInt32, Op::kSum);
 //
 // Thread contract: all functions may be called by any thread. The GPU must be
 // the thread's current one (CurrentGpu).
 //
 // Invariants: one object per device and process, which lives until the process
-// ends, and so do the images: unloading them could wait for ever.
+// ends, and so do the images: unloading them could block forever.
 #ifndef MAYPOLE_COMMON_GPU_RUNNER_GPU_KERNELS_H_
 #define MAYPOLE_COMMON_GPU_RUNNER_GPU_KERNELS_H_
 
@@ -43,7 +43,7 @@ class GpuKernels {
 
  private:
   explicit GpuKernels(const cuda::Gpu& gpu) : gpu_(gpu) {}
-  // `known`: null, or what was found before.
+  // `known`: null, or the function found before.
   StatusOr<cuda::CUfunction> Find(cuda::CUfunction& known,
                                   cuda::KernelGroup group, const char* name);
 

@@ -133,7 +133,7 @@ StatusOr<uint64_t> GpuMemories::AddressOf(const GpuTensor& tensor,
 
 void GpuMemories::NoteUse(const GpuTensor& tensor) {
   const auto it = open_.find(tensor.memory);
-  if (it == open_.end()) return;  // this process's own, or no bytes of it
+  if (it == open_.end()) return;  // this process's own memory, or no bytes
   it->second.last_use = queues_[it->second.gpu].launched();
 }
 

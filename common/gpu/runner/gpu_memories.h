@@ -1,7 +1,7 @@
 // GpuMemories: the memories that ranks share with their executor in an epoch.
 //
-// Purpose: opens them, finds the tensors in them, and gives them back when what
-// runs on them has ended.
+// Purpose: opens them, finds the tensors in them, and releases them when the
+// work on them has ended.
 //
 //   GpuMemories memories(&queues, on_opened);
 //   memories.Open(id, request, std::move(descriptor));
@@ -12,10 +12,10 @@
 //   memories.Release();            // what no work needs any more
 //
 // Thread contract: one thread uses it. No function waits for a GPU, except that
-// memory which the executor has allocated is freed when its GPU is idle.
+// memory allocated by the executor is freed when its GPU is idle.
 //
-// Invariants: memory is given back when all work on it has ended. All must be
-// given back when it is destroyed.
+// Invariants: memory is released when all work on it has ended. All must be
+// released before the object is destroyed.
 #ifndef MAYPOLE_COMMON_GPU_RUNNER_GPU_MEMORIES_H_
 #define MAYPOLE_COMMON_GPU_RUNNER_GPU_MEMORIES_H_
 
@@ -51,19 +51,20 @@ class GpuMemories {
   void CloseAll();
 
   // Memory of this process on the GPU may be used by its addresses, as memory
-  // with the number 0. The answer is about {0, 0}.
+  // with the number 0. on_opened() reports it as {0, 0}.
   void OpenOwn(const uint8_t (&uuid)[16]);
 
-  // The address of the `bytes` bytes from `offset` on of the tensor's memory,
-  // which is open, of the tensor's GPU and contains them; 0 for no bytes.
+  // The address of `bytes` bytes at `offset` in the tensor's memory; 0 for no
+  // bytes. An error unless the memory is open, is on the tensor's GPU and
+  // contains them.
   StatusOr<uint64_t> AddressOf(const GpuTensor& tensor, uint64_t offset,
                                uint64_t bytes) const;
-  // The last batch of the GPU's queue uses the tensor.
+  // Notes that the last batch of the GPU's queue uses the tensor.
   void NoteUse(const GpuTensor& tensor);
 
-  // Gives back what can be. False if there is nothing.
+  // Releases what no work needs. False if there was nothing to release.
   bool Release();
-  // No memory waits to be given back.
+  // No memory waits to be released.
   bool idle() const { return closing_.empty(); }
 
  private:

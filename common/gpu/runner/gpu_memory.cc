@@ -70,7 +70,7 @@ StatusOr<GpuMemory> GpuMemory::Import(const Gpu& gpu, Fd descriptor,
   if (s.ok()) s = CheckGranularity(gpu, bytes);
   if (s.ok()) s = memory.Map(descriptor.get());
   if (s.ok()) s = memory.CheckPlace();
-  // It may be any descriptor.
+  // The rank may have sent any descriptor.
   std::vector<Fd> unasked;
   unasked.push_back(std::move(descriptor));
   CloseUnasked(std::move(unasked));
@@ -108,7 +108,7 @@ Status GpuMemory::Map(int descriptor) {
                "cuMemSetAccess");
 }
 
-// Another GPU's memory could be mapped, too, but the rank has promised this
+// Another GPU's memory could also be mapped, but the rank has promised this
 // one's.
 Status GpuMemory::CheckPlace() const {
   int ordinal = -1;
@@ -159,7 +159,7 @@ GpuMemory& GpuMemory::operator=(GpuMemory&& other) noexcept {
   return *this;
 }
 
-// Errors tell nothing: after one of the device these calls fail, too.
+// Errors say nothing here: after an error of the device these calls also fail.
 void GpuMemory::Release() {
   const Gpu* const gpu = std::exchange(gpu_, nullptr);
   if (gpu == nullptr) return;

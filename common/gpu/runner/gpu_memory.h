@@ -1,6 +1,6 @@
 // GpuMemory: memory of a GPU that a rank and its executor share.
 //
-// Purpose: owns what the executor has of it, in one of two ways:
+// Purpose: owns the executor's side of it, in one of two ways:
 //
 //   Import()    the rank's memory (cuMemCreate), mapped here. The rank has sent
 //               its descriptor
@@ -14,12 +14,13 @@
 // Thread contract: values; not synchronized. The GPU need not be the thread's
 // current one.
 //
-// Invariants: the destructor gives the memory back, so nothing may run on it
-// then. If release_waits(), the driver may wait there for all work of this
-// process on the GPU.
+// Invariants: the destructor releases the memory, so no work may use it then.
+// If release_waits(), the driver may wait there for all work of this process on
+// the GPU.
 //
-// Hostility: number of bytes and descriptor come from a rank. Whatever they
-// are, the result is memory of `bytes` bytes on `gpu` or an error of one line.
+// Hostility: the number of bytes and the descriptor come from a rank. Whatever
+// they are, the result is memory of `bytes` bytes on `gpu` or an error of one
+// line.
 #ifndef MAYPOLE_COMMON_GPU_RUNNER_GPU_MEMORY_H_
 #define MAYPOLE_COMMON_GPU_RUNNER_GPU_MEMORY_H_
 

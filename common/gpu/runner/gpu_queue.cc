@@ -215,8 +215,8 @@ bool GpuQueue::Poll() {
   const CurrentGpu current(gpu_);
   bool changed = false;
   while (!in_flight_.empty() && PollBatch()) changed = true;
-  // After an error of the GPU the stream does nothing more, but the error may
-  // have been that of a call.
+  // After an error of the GPU the stream does nothing more; but the error may
+  // have been a call's.
   if (lost_ && batch_ == 0 && !launching_ &&
       gpu_.driver().cuStreamQuery(stream_) != CUDA_ERROR_NOT_READY) {
     lost_ = false;
@@ -228,7 +228,7 @@ bool GpuQueue::Poll() {
   return changed;
 }
 
-// The first in flight; false if it still runs.
+// Polls the first batch in flight; false if it still runs.
 bool GpuQueue::PollBatch() {
   if (failure_.ok()) {
     const cuda::CUresult result =

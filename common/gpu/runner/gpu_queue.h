@@ -7,15 +7,15 @@
 //   GpuQueue& queue = **made;
 //   Status s = queue.Reduce(reduction, op);    // and more of the batch
 //   s = queue.Record([](Status s) { ... });    // its end
-//   const uint64_t number = queue.launched();        // of this batch
-//   while (queue.Poll()) {}                          // calls the functions
-//   if (queue.ended() >= number) { ... }             // memory may be released
+//   const uint64_t number = queue.launched();  // of this batch
+//   while (queue.Poll()) {}                    // calls the functions
+//   if (queue.ended() >= number) { ... }       // memory may be released
 //
-// Collectives: one of a communicator that does not block is not on the stream
-// when NCCL's call returns: a thread of NCCL's puts it there later, and what is
-// enqueued meanwhile may run before it. So nobody but the queue has the stream;
-// Collective() lends it to the caller for NCCL's calls, and from then on the
-// queue is launching() and enqueues nothing, until EndLaunch() says that the
+// Collectives: with a nonblocking communicator, a collective is not yet on the
+// stream when NCCL's call returns: an NCCL thread puts it there later, and work
+// enqueued meanwhile may run before it. So only the queue has the stream.
+// Collective() lends it to the caller for NCCL's calls; from then on the queue
+// is launching() and enqueues nothing until EndLaunch() says that the
 // communicator is ready again.
 //
 // Thread contract: one thread uses it.
@@ -23,8 +23,8 @@
 // Invariants: batches have the numbers 1, 2, ...; they run and end in this
 // order. No batch is begun while kMostInFlight kernels are on the stream, so
 // that a launch never waits for the GPU. After an error of the GPU, all work
-// that had not ended and all that follows fails with that error; ended() goes
-// on only when the stream is empty.
+// that had not ended and all later work fails with that error; ended() advances
+// only when the stream is empty.
 #ifndef MAYPOLE_COMMON_GPU_RUNNER_GPU_QUEUE_H_
 #define MAYPOLE_COMMON_GPU_RUNNER_GPU_QUEUE_H_
 
@@ -49,13 +49,13 @@ namespace maypole {
 class GpuQueue {
  public:
   using Done = std::function<void(Status)>;
-  // A driver takes about 1,000 launches before it waits for the GPU: fewer than
-  // these, and those of the run begun last. That has kMaxRunOperations, each
-  // with one launch (a reducescatter that is not in place: two); or
-  // kMaxGpuRunOperations with a communicator, each with a kernel before NCCL,
-  // NCCL's, and a kernel and a copy after it; or a single one that gathers.
-  // Every call of NCCL counts, but where an operation has one for each member,
-  // NCCL makes few kernels of a group's many calls.
+  // A driver takes about 1,000 launches before it waits for the GPU. In flight
+  // are fewer than kMostInFlight, plus those of the run begun last:
+  // kMaxRunOperations with one launch each (a reducescatter that is not in
+  // place: two); or, with a communicator, kMaxGpuRunOperations, each with a
+  // kernel before NCCL, NCCL's, and a kernel and a copy after it; or a single
+  // operation that gathers. Every call of NCCL counts, but where an operation
+  // has one for each member, NCCL makes few kernels of a group's many calls.
   static constexpr size_t kMostInFlight = 128;
 
   static StatusOr<std::unique_ptr<GpuQueue>> Make(const cuda::Gpu& gpu);
@@ -65,32 +65,32 @@ class GpuQueue {
   GpuQueue& operator=(const GpuQueue&) = delete;
 
   const cuda::Gpu& gpu() const { return gpu_; }
-  // An error if this build has no kernels for the GPU. Without them everything
-  // fails but Collective() and a Copy() of one piece.
+  // An error if this build has no kernels for the GPU. Then all work fails
+  // except Collective() and a Copy() of one piece.
   Status CheckKernels() const;
 
-  // All enqueue work into the batch, which begins with it if there is none, or
-  // return an error and have enqueued nothing. None may be called while the
-  // queue is launching() (kFailedPrecondition).
+  // Each of these enqueues work into the batch, and begins one if there is
+  // none; or it returns an error and has enqueued nothing. While the queue is
+  // launching() they return kFailedPrecondition.
   Status WriteWord(cuda::CUdeviceptr address, uint64_t value);
   Status Reduce(const cuda::Reduction& reduction, Op op);
-  // The stream waits for an event that has been recorded; records one, after
-  // the batch so far. Neither begins a batch.
+  // WaitFor() makes the stream wait for an event that has been recorded; the
+  // other records one after the batch so far. Neither begins a batch.
   Status WaitFor(cuda::CUevent event);
   Status RecordInto(cuda::CUevent event);
   // 1 to kMaxPieces, none of which overlaps what another writes.
   Status Copy(std::span<const cuda::CopiedPiece> pieces);
-  // Calls `begin` with the stream, for `count` (at least 1) collectives of
-  // NCCL's in one group, and returns what it returns. The queue is launching()
-  // even after an error of `begin`, because NCCL may have begun.
+  // Calls `begin` with the stream, for `count` (at least 1) NCCL collectives in
+  // one group, and returns its result. The queue is launching() even after an
+  // error of `begin`, because NCCL may have begun.
   Status Collective(size_t count,
                     const std::function<Status(cuda::CUstream)>& begin);
-  // The communicator is ready again, or has been aborted: NCCL puts nothing on
-  // the stream any more.
+  // The communicator is ready again, or has been aborted: NCCL puts nothing
+  // more on the stream.
   void EndLaunch() { launching_ = false; }
-  // Ends the batch, which is empty if none has begun: calls `done` when it has
-  // ended. After an error `done` is
-  // dropped, and the queue enqueues nothing any more.
+  // Closes the batch (an empty one if none has begun); `done` is called when it
+  // has ended. After an error, `done` is dropped and the queue enqueues nothing
+  // more.
   Status Record(Done done);
 
   // Calls `done` of the work that has ended, in order. False if nothing has
@@ -102,7 +102,7 @@ class GpuQueue {
   bool launching() const { return launching_; }
   // The batch has begun: Record() must follow.
   bool in_batch() const { return batch_ != 0; }
-  // Nothing is on the stream, and nothing comes there.
+  // Nothing is on the stream, and nothing is about to be.
   bool idle() const {
     return in_flight_.empty() && batch_ == 0 && !lost_ && !launching_;
   }

@@ -1,6 +1,6 @@
 // GpuQueues: the queues of an epoch's GPUs, numbered as the driver numbers GPUs
 // in this process. (So ranks that take GPUs in the order of their local ranks
-// are in NCCL's order, too, and an allgather is one call; see make_steps.cc.)
+// are also in NCCL's order, and an allgather is one call; see make_steps.cc.)
 //
 //   GpuQueues queues;
 //   StatusOr<uint32_t> gpu = queues.Find(request.uuid);

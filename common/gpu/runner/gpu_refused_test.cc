@@ -1,5 +1,5 @@
-// What a GPU or a driver cannot do: the environment's configuration of the fake
-// driver makes it so, and says with which text memory must be refused.
+// GPUs or drivers that lack something: the environment configures the fake
+// driver so, and has the text with which memory must be refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>

@@ -1,7 +1,7 @@
 // GpuRun: operations that the GPUs of this node execute for its ranks, alone or
 // with those of other nodes.
 //
-// Purpose: the executor's core, or a rank at the executor's command, makes it;
+// Purpose: the executor's core makes it, or a rank that the executor orders to;
 // EpochGpus (epoch_gpus.h) executes it.
 //
 //   ranks of one GPU        one kernel reduces their tensors; no communicator
@@ -9,7 +9,7 @@
 //                           each GPU, then a kernel that writes the result to
 //                           each rank's tensor
 //
-// A communicator (NCCL's word) is a group of GPUs, numbered from 0 through all
+// A communicator (NCCL's word) is a group of GPUs, numbered from 0 across all
 // its nodes ("NCCL rank"). The epoch numbers its communicators.
 //
 // Thread contract: values.
@@ -43,15 +43,15 @@ struct OpenedGpuMemory {
 inline constexpr uint64_t kInPlace = UINT64_MAX;
 
 struct GpuTensor {
-  // Number 0: memory of this process, of which `offset` and `result` are the
-  // addresses (ranks that call NCCL themselves).
+  // Number 0: memory of this process, and `offset` and `result` are addresses
+  // (ranks that call NCCL themselves).
   GpuMemoryId memory;
   uint64_t offset = 0;  // bytes; offset and size lie within the memory
-  uint32_t gpu = 0;     // that the memory is on
+  uint32_t gpu = 0;     // the GPU with the memory
   // Where the result is written, in the same memory; it does not overlap the
-  // tensor, which stays as it is (but a reducescatter reduces and scales there
-  // what must be before NCCL or for several ranks of a GPU). Allgather and
-  // alltoall never work in place.
+  // tensor, which is not changed (except that a reducescatter uses it to reduce
+  // and scale what it must before NCCL, or for several ranks of a GPU).
+  // Allgather and alltoall never work in place.
   uint64_t result = kInPlace;
   // Number 0: events of this process (CUevent) or null. The operation waits for
   // the first, which was recorded before the run began, and the second is
@@ -104,26 +104,29 @@ struct GpuOperation {
   Kind kind = Kind::kAllreduce;
   DType dtype = DType::kFloat32;
   Op op = Op::kSum;
-  // Of each tensor; more than 0. Allgather and alltoall: see `counts`.
+  // Elements of each tensor; more than 0. Allgather and alltoall: see `counts`.
   uint64_t elements = 0;
   double prescale = 1.0;
   int64_t divisor = 1;
   double postscale = 1.0;
   // The position of the broadcast's root in `members`.
   uint32_t root = 0;
-  // Of the process set, by rank; not needed for an allreduce.
+  // The members of the process set, by rank; not needed for an allreduce.
   std::vector<GpuMember> members;
   std::vector<uint64_t> counts;  // reducescatter, allgather, alltoall
-  // Of the local members, in the order of local ranks: 1 to kMaxLocalRanks.
+  // The tensors of the local members, in the order of local ranks: 1 to
+  // kMaxLocalRanks.
   std::vector<GpuTensor> tensors;
 };
 
 // Communicators of an epoch: the coordinator's, with GPUs of several nodes,
-// have the numbers 1 to kMaxCommunicators; those of this node alone the others.
+// have the numbers 1 to kMaxCommunicators; those of this node alone have the
+// others.
 inline constexpr uint32_t kMaxGpuCommunicators =
     kMaxCommunicators + kMaxLocalCommunicators;
 
-// When a run did what, in nanoseconds of CLOCK_MONOTONIC; 0: it did not.
+// When a run reached each stage, in nanoseconds of CLOCK_MONOTONIC; 0: it has
+// not.
 struct GpuRunTimes {
   int64_t ordered = 0;   // EpochGpus::Run()
   int64_t begun = 0;     // its work is put on the streams

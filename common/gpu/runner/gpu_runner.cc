@@ -21,12 +21,12 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 
-// How long the thread spins after something has happened. Then it naps: the
-// longer nothing happens, the longer.
+// How long the thread spins after something has happened. Then it naps, longer
+// and longer while nothing happens.
 constexpr microseconds kSpin{300};
 constexpr microseconds kShortestNap{20};
 constexpr microseconds kLongestNap{200};
-// When nobody waits for the GPU any more.
+// The nap when nothing waits for the GPU any more.
 constexpr std::chrono::milliseconds kIdleNap{10};
 
 std::string StuckText(std::chrono::milliseconds time) {
@@ -43,12 +43,12 @@ Overloaded(F...) -> Overloaded<F...>;
 
 }  // namespace
 
-// The callbacks, until the owner wants no more.
+// The callbacks, until the owner shuts them.
 class GpuRunner::Gate {
  public:
   explicit Gate(Callbacks callbacks) : callbacks_(std::move(callbacks)) {}
 
-  // All but on_abort_stuck. Waits for a callback that has begun.
+  // Stops all callbacks but on_abort_stuck. Waits for one that has begun.
   void Shut() {
     std::lock_guard lock(mutex_);
     shut_ = true;
@@ -91,7 +91,7 @@ class GpuRunner::Gate {
     if (shut_ || !callbacks_.on_communicator_id) return;
     callbacks_.on_communicator_id(number, std::move(id));
   }
-  // The first time only.
+  // Has an effect only the first time.
   void TellStuck(std::string text) {
     std::lock_guard lock(mutex_);
     if (std::exchange(stuck_, true) || !callbacks_.on_abort_stuck) return;
@@ -118,8 +118,8 @@ class GpuRunner::Thread {
   // True if the thread has ended, or ends within the time.
   bool Stop(std::chrono::milliseconds most);
   void Main();
-  // Says so if the communicators are not gone some time after Abort(), even if
-  // the thread hangs in a call of the driver.
+  // Reports if the communicators are not gone some time after Abort(), even if
+  // the thread hangs in a driver call.
   void WatchAbort();
 
   bool has_communicators() const { return has_communicators_; }
@@ -128,7 +128,7 @@ class GpuRunner::Thread {
   void Run(GpuWork& work);
   void WindDown(GpuWork& work);
   bool Poll(GpuWork& work);
-  // False if the thread shall stop.
+  // False if the thread must stop.
   bool TakeCommands(bool wait);
   void ExecuteUrgent(GpuWork& work);
   void Execute(GpuWork& work);
@@ -151,7 +151,7 @@ class GpuRunner::Thread {
   std::deque<Command> commands_;
   std::deque<UrgentCommand> urgent_;
   bool stop_ = false;
-  bool patient_ = false;  // nobody waits for the end
+  bool patient_ = false;  // nothing waits for the end
   bool ended_ = false;
   bool abort_done_ = false;
 };
@@ -370,7 +370,7 @@ void GpuRunner::Abort() {
   if (!thread_.joinable() || std::exchange(aborted_, true)) return;
   Post<UrgentCommand>(AbortCommand{});
   std::thread watch;
-  // Without it only a hanging thread is not noticed.
+  // Without it, only a hanging thread goes unnoticed.
   if (StartThread([state = state_] { state->WatchAbort(); }, &watch).ok()) {
     watch.detach();
   }

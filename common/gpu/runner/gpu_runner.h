@@ -15,8 +15,8 @@
 //   Close()     the memory is unmapped when the work on it has ended
 //   Abort()     NCCL's communicators are aborted; runs end within a time limit
 //
-// A GPU is asked by queries, never waited for: the thread spins for a moment,
-// then naps between the queries; it sleeps while nothing runs.
+// The thread never waits for a GPU but queries it: it spins briefly, then naps
+// between queries; it sleeps while nothing runs.
 //
 // Thread contract: one thread calls the methods, none of which waits for the
 // GPU or the driver. The callbacks come from the runner's thread (or from
@@ -26,9 +26,9 @@
 // Invariants: callbacks of one GPU's runs come in the order of Run(), except
 // that one that cannot be launched is reported at once. No callback begins
 // after the destructor has begun, except on_abort_stuck, which may come until
-// it returns. The destructor waits at most kMostWait for the GPUs; what they
-// have not ended then, the thread waits for alone, so memory that a GPU may
-// still use stays mapped, even after the object is gone.
+// it returns. The destructor waits at most kMostWait for the GPUs. If work
+// remains then, the thread alone waits for it, even after the object is gone,
+// so memory that a GPU may still use stays mapped.
 #ifndef MAYPOLE_COMMON_GPU_RUNNER_GPU_RUNNER_H_
 #define MAYPOLE_COMMON_GPU_RUNNER_GPU_RUNNER_H_
 
@@ -70,7 +70,7 @@ class GpuRunner : public EpochGpus {
   void Abort() override;
 
  private:
-  // Wait while a GPU is full.
+  // These wait while a GPU is full.
   struct OpenCommand {
     GpuMemoryId id;
     session::GpuMemoryRequest request;
@@ -84,7 +84,8 @@ class GpuRunner : public EpochGpus {
   };
   using Command =
       std::variant<OpenCommand, OpenOwnCommand, CloseCommand, GpuRun>;
-  // Never wait: another node may need them before the GPUs here go on.
+  // These never wait: another node may need them before the GPUs here can
+  // continue.
   struct MakeIdCommand {
     uint32_t number;
   };
@@ -103,7 +104,7 @@ class GpuRunner : public EpochGpus {
   void Post(C command);
 
   const std::shared_ptr<Gate> gate_;
-  const std::shared_ptr<Thread> state_;  // the thread has it, too
+  const std::shared_ptr<Thread> state_;  // shared with the thread
   std::thread thread_;
   bool aborted_ = false;
 };

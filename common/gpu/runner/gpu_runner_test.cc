@@ -207,7 +207,7 @@ TEST_F(GpuRunnerTest, FreesItsOwnMemoryWhenTheGpuIsIdle) {
   hooks().Hold();
   runner().Run(SumOf({{0, 1}}, 100, 0));
   runner().Close(1);
-  // The thread goes on.
+  // The thread continues.
   runner().Run(SumOf({{1, 1}}, 100, 1));
   EXPECT_FALSE(Ended(1).ok());
   EXPECT_EQ(hooks().allocated, 1);

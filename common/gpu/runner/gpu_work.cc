@@ -129,7 +129,7 @@ bool GpuWork::Poll() {
   changed |= collectives_.Poll();
   if (!collectives_.error().ok()) AbortWith(collectives_.error());
   changed |= PollAbort();
-  // Who knows what NCCL still does, if it does not return.
+  // If NCCL does not return, it may still use the memory.
   const bool may_release = abort_.ok() || communicators_gone_;
   return (may_release && memories_.Release()) || changed;
 }

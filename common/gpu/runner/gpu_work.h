@@ -1,5 +1,5 @@
 // GpuWork: what an epoch does on the GPUs of its node: the memories that ranks
-// share, the runs there, and who hears of their end.
+// share, the runs there, and the callbacks at their end.
 //
 // Purpose: GpuRunner without its thread. It joins the parts:
 //
@@ -17,11 +17,11 @@
 //   work.CloseAll();                         // and Poll() until idle()
 //
 // Thread contract: one thread uses it. No function waits for a GPU, except that
-// memory which the executor has allocated is freed when its GPU is idle.
+// memory allocated by the executor is freed when its GPU is idle.
 //
-// Invariants: memory is given back when all work on it has ended. After Abort()
-// nothing is enqueued any more, and all runs end within the time limit. It must
-// be idle() when it is destroyed.
+// Invariants: memory is released when all work on it has ended. After Abort()
+// nothing more is enqueued, and all runs end within the time limit. It must be
+// idle() when it is destroyed.
 #ifndef MAYPOLE_COMMON_GPU_RUNNER_GPU_WORK_H_
 #define MAYPOLE_COMMON_GPU_RUNNER_GPU_WORK_H_
 
@@ -61,15 +61,15 @@ class GpuWork {
   void Run(GpuRun run);
   void Abort();
 
-  // Makes the callbacks for what has ended, and gives memory back. False if
+  // Makes the callbacks for what has ended, and releases memory. False if
   // nothing has changed.
   bool Poll();
 
-  // A GPU has as much work as it may have, or NCCL enqueues something: neither
-  // Open() nor Run() may be called.
+  // True if a GPU has as much work as it may have, or NCCL is enqueuing
+  // something: then neither Open() nor Run() may be called.
   bool full() const;
-  // No GPU has work, and nothing waits: no run, no memory to be given back, and
-  // no communicator that was aborted.
+  // True if no GPU has work, and nothing waits: no run, no memory to be
+  // released, and no aborted communicator.
   bool idle() const;
   // NCCL has communicators.
   bool has_communicators() const { return !communicators_.gone(); }

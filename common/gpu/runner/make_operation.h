@@ -20,8 +20,8 @@ namespace maypole {
 
 // ranks: those of the process set, ascending. rows: of an allgather or
 // alltoall, as for ResultsHaveRoom() (common/gather_room.h). The caller sets
-// slot, generation and tensors, and for other kinds than allreduce where the
-// members are: they all have GPU 0 and no tensor.
+// slot, generation and tensors, and for kinds other than allreduce the members'
+// GPUs and tensors: MakeOperation() gives them all GPU 0 and no tensor.
 GpuOperation MakeOperation(const Signature& signature,
                            const std::vector<int>& ranks,
                            const std::vector<int64_t>& rows);

@@ -1,7 +1,7 @@
 // RunEnds: the runs that have begun, and how each ends.
 //
 // Purpose: a run ends when its parts have ended, one for each of its GPUs; or
-// before that, when nobody may wait for the GPUs any more.
+// earlier, when the GPUs may no longer be waited for.
 //
 //   RunEnds ends(on_ended);
 //   const uint64_t id = ends.Begin(run, /*parts=*/2);
@@ -44,7 +44,7 @@ class RunEnds {
     begun_.emplace(++last_, Begun{std::move(run), parts, {}});
     return last_;
   }
-  // A run that has not begun ends.
+  // Ends a run that has not begun.
   void Refuse(const GpuRun& run, const Status& why) { on_ended_(run, why); }
   // All parts are on the GPUs' streams.
   void Enqueued(uint64_t id) {
@@ -62,11 +62,12 @@ class RunEnds {
     ended.run.times.ended = GpuRunNow();
     on_ended_(ended.run, ended.error);
   }
-  // The runs that have begun end with this error, unless they have another.
+  // All runs that have begun will end with this error, unless they have
+  // another.
   void FailAll(const Status& why) {
     for (auto& [id, begun] : begun_) begun.error.Update(why);
   }
-  // All end now.
+  // Ends all runs now.
   void EndAll() {
     const std::map<uint64_t, Begun> all = std::exchange(begun_, {});
     for (const auto& [id, begun] : all) on_ended_(begun.run, begun.error);

@@ -24,7 +24,7 @@
 
 namespace maypole {
 
-// How a test reads and writes an element. Value is what it computes with.
+// How a test reads and writes an element. It computes with Value.
 template <typename T>
 struct Number {
   using Stored = T;
@@ -70,7 +70,7 @@ void ForAllTypes(const Visit& visit) {
   visit(DType::kBfloat16, BrainNumber());
 }
 
-// Any bits, or small numbers and what floats have of special values.
+// Any bits, or small numbers and the special values of floats.
 template <typename N>
 typename N::Stored Any(std::mt19937_64& random) {
   typename N::Stored v;

@@ -1,10 +1,10 @@
-// Prints a checksum of what every reduction gives, for inputs that are the same
-// on each machine, in lines such as
+// Prints a checksum of each reduction's result, for inputs that are the same on
+// every machine, in lines such as
 //
 //   reduce float32 sum 1a2b3c4d
 //
-// Processors of all kinds have to print the same: a job may have nodes with
-// different ones. What a NaN's bits are is not promised (reduce.h).
+// All kinds of processors must print the same, because a job's nodes may have
+// different ones. The bits of a NaN are unspecified (reduce.h).
 #include <cmath>
 #include <cstddef>
 #include <cstdint>

@@ -9,8 +9,8 @@
 //     container whose filter is older than the kernel;
 //   clone() with CLONE_PIDFD, with EINVAL: as qemu-user (4.18 ignores the
 //   flag); the one that is named by --without, with ENOSYS.
-// clone3() always fails with ENOSYS, because glibc makes threads without it for
-// no other error.
+// clone3() always fails with ENOSYS, because only for that error does glibc
+// make threads without it.
 //
 // The program's environment has MAYPOLE_ON_OLD_KERNEL, and MAYPOLE_WITHOUT with
 // the last name.

@@ -1,4 +1,4 @@
-// What an operator asks for: status, abort, drain.
+// An operator's requests: status, abort, drain.
 #include <string>
 
 #include "coordinator/core/coordinator_core.h"
@@ -319,7 +319,7 @@ TEST(AdminElasticTest, AbortEndsTheEpochAndThoseWhoWaitAndIsFinal) {
   EXPECT_EQ(bed.Status().jobs(0).nodes(0).rank_status(1).pid(), 1002);
   bed.Pass(seconds(2));
   ASSERT_NE(a.LastStart(), nullptr);
-  b.waiting = {{4}};  // a fourth one, for whom there is no place
+  b.waiting = {{4}};  // a fourth one, for which there is no room
   bed.From(*b.executor, b.Ready(1, 3));
   EXPECT_EQ(bed.Status().jobs(0).nodes(1).rank_status(1).state(), "waiting");
   auto reply = bed.Abort("j", "too slow");
@@ -329,7 +329,7 @@ TEST(AdminElasticTest, AbortEndsTheEpochAndThoseWhoWaitAndIsFinal) {
   EXPECT_EQ(b.Refused()[0].message(), kAborted);
   EXPECT_EQ(a.executor->ends.back().epoch(), 1u);
   EXPECT_EQ(a.executor->ends.back().message(), kAborted);
-  // They would begin the next epoch.
+  // These would begin the next epoch.
   a.waiting = {{1, 1, 0}, {2, 1, 1}};
   bed.From(*a.executor, a.Ready(1, 3));
   ASSERT_EQ(a.Refused().size(), 1u);
@@ -358,7 +358,7 @@ TEST_F(AdminTest, ADrainedNodeKeepsItsJobsAndIsRefusedToOthers) {
             "--undo");
   EXPECT_EQ(bed_.Status().jobs_size(), 1);
   EXPECT_FALSE(bed_.Connect("k", "n0").refused);
-  // The job goes on, and so does its next epoch.
+  // The job continues, and so does its next epoch.
   bed_.From(a_, Present(1, {Allreduce("x", {0, 1}, {3})}));
   bed_.From(b_, Present(1, {Allreduce("x", {2, 3}, {3})}));
   EXPECT_EQ(b_.runs.size(), 1u);

@@ -73,7 +73,7 @@ EventRing::Page EventRing::Read(const std::string& job, uint64_t after,
   Page page;
   const uint64_t gone = last_ - events_.size();  // up to this number
   if (after < gone) page.forgotten = gone - after;
-  // `after` may be a number of an earlier coordinator, and too great.
+  // `after` may be an earlier coordinator's number, and too great.
   page.after = std::clamp(after, gone, last_);
   const size_t first = page.after - gone;
   const size_t end = std::min(events_.size(), first + most);

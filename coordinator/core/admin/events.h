@@ -43,7 +43,7 @@ class EventRing {
 
   void Add(double unix_seconds, Level level, absl::string_view line);
 
-  // Looks at the first `most` events after number `after`, and returns those of
+  // Reads the first `most` events after number `after`, and returns those of
   // the job (empty: all jobs).
   Page Read(const std::string& job, uint64_t after, size_t most) const;
   // The number of the newest event; 0 if there was none.

@@ -14,7 +14,7 @@ double Seconds(const proto::NodeStats& before, const proto::NodeStats& last) {
   return static_cast<double>(last.time_ms() - before.time_ms()) / 1000;
 }
 
-// What the counter has grown by in a second.
+// The counter's growth per second.
 double Rate(uint64_t before, uint64_t last, double seconds) {
   return last <= before ? 0 : static_cast<double>(last - before) / seconds;
 }

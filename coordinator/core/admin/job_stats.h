@@ -1,8 +1,8 @@
-// JobStats: what the nodes of an epoch do now, while somebody looks.
+// JobStats: what the nodes of an epoch do now, while an operator polls it.
 //
-// Purpose: a job in the frozen tier sends the coordinator nothing, and one on a
-// single node tells it of no operation; so the executors count, and send their
-// counters once a second as long as an operator asks for them.
+// Purpose: a job in the frozen tier sends the coordinator nothing, and a job on
+// a single node reports no operation to it. So the executors count, and send
+// their counters once a second while an operator polls them.
 //
 //   if (stats.Watch(now)) ...send kWatch to all nodes...
 //   stats.Take(now, node, message);
@@ -10,8 +10,8 @@
 //
 // Thread contract: not synchronized; pure.
 //
-// Invariants: figures are of the last two messages of a node, if they are not
-// older than kStatsAge; else it has none.
+// Invariants: a node's figures come from its last two messages; they are
+// dropped when the last one is older than kStatsAge.
 #ifndef MAYPOLE_COORDINATOR_CORE_ADMIN_JOB_STATS_H_
 #define MAYPOLE_COORDINATOR_CORE_ADMIN_JOB_STATS_H_
 
@@ -25,10 +25,10 @@
 
 namespace maypole::coordinator {
 
-// How often a node sends its counters, and for how long after it was told.
+// How often a node sends its counters, and for how long after each Watch.
 inline constexpr std::chrono::milliseconds kStatsInterval(1000);
 inline constexpr std::chrono::milliseconds kWatchTime(15000);
-// Nodes are told again after this time, if somebody still looks.
+// Watch is sent again after this time if an operator still polls.
 inline constexpr std::chrono::milliseconds kWatchAgain(5000);
 // Older figures are not shown.
 inline constexpr std::chrono::milliseconds kStatsAge(5000);
@@ -37,14 +37,14 @@ class JobStats {
  public:
   explicit JobStats(size_t nodes) : nodes_(nodes) {}
 
-  // Somebody looks. True if the nodes must be told (again).
+  // An operator polls. True if the nodes must be sent Watch (again).
   bool Watch(Time now);
-  // INVALID_ARGUMENT: not the counters of so many ranks.
+  // INVALID_ARGUMENT: the counters are not of `ranks` ranks.
   absl::Status Take(Time now, size_t node, size_t ranks,
                     const proto::NodeStats& message);
   // The node's figures; waiting and late are by local rank, as in rank_status.
   void Fill(Time now, size_t node, proto::NodeStatus* status) const;
-  // Those of the job; sets the ranks' lateness in `nodes` of the status.
+  // The job's figures; also sets `late` of the ranks in the status's `nodes`.
   void Fill(Time now, proto::JobStatus* status) const;
 
  private:

@@ -160,7 +160,7 @@ TEST(JobStatsTest, TheRanksMustBeThoseOfTheNode) {
   EXPECT_EQ(s.message(), "statistics of 1 ranks; the node has 2");
 }
 
-// Two nodes; the operator asks.
+// Two nodes; the operator polls.
 TEST(WatchTest, TheNodesAreAskedAndTheStatusHasTheirFigures) {
   TestBed bed;
   Executor& a = bed.Connect("j", "n0");

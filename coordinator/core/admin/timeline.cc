@@ -48,7 +48,7 @@ absl::Status TimelineRelay::Handle(Time now, size_t node,
 
 void TimelineRelay::Restore(
     const std::vector<const proto::NodeState*>& states) {
-  // It is first on, then closing, then neither.
+  // A timeline is first on, then closing, then neither.
   const auto phase = [](const proto::Timeline& t) {
     return t.on() ? 0 : t.closing() ? 1 : 2;
   };
@@ -125,8 +125,8 @@ absl::Status TimelineRelay::Record(bool stop) {
   return absl::OkStatus();
 }
 
-// The process id, and the numbers of epoch and timeline, make the name one that
-// the rank's directory does not have yet.
+// The process id and the numbers of epoch and timeline make a name that the
+// rank's directory does not have yet.
 absl::Status TimelineRelay::Start() {
   std::optional<uint32_t> first;
   size_t node = 0;
@@ -169,7 +169,7 @@ void TimelineRelay::FillStatus(proto::JobStatus* status) const {
   t->set_error(ToUtf8(timeline_.error()));
 }
 
-// Records of a timeline that is over are not taken by anybody.
+// Records of a timeline that is over are dropped.
 absl::Status TimelineRelay::OnRecords(size_t node,
                                       const proto::TimelineRecords& records) {
   if (records.number() > timeline_.number()) {

@@ -1,9 +1,9 @@
 // TimelineRelay: the coordinator's part in a job's timeline.
 //
-// Purpose: of the requests to start a timeline the first one counts, so that
-// there is one file; TimelineRelay informs all nodes. It passes records on to
-// the node that writes the file, and answers questions for the time, from which
-// executors learn how their clocks differ.
+// Purpose: the first request to start a timeline counts, so that there is one
+// file; TimelineRelay informs all nodes. It forwards records to the node that
+// writes the file, and answers time requests, from which executors learn how
+// their clocks differ.
 //
 //   off --start--> on --stop (by a rank, or the file fails)--> closing
 //   closing --the file is complete--> off
@@ -13,8 +13,8 @@
 //
 // Thread contract: not synchronized; pure.
 //
-// Invariants: messages on their way are bounded: a node sends the next records
-// when its last ones were taken. They are not counted (EpochNodes::sent()).
+// Invariants: messages in flight are bounded: a node sends its next records
+// after its last ones were taken. They are not counted (EpochNodes::sent()).
 #ifndef MAYPOLE_COORDINATOR_CORE_ADMIN_TIMELINE_H_
 #define MAYPOLE_COORDINATOR_CORE_ADMIN_TIMELINE_H_
 
@@ -32,7 +32,7 @@ namespace maypole::coordinator {
 
 class TimelineRelay {
  public:
-  // Of the records in one message.
+  // The bytes of the records in one message.
   static constexpr size_t kMaxRecordBytes = 512 << 10;
 
   // Both must outlive this object.
@@ -43,13 +43,13 @@ class TimelineRelay {
   // An error means that the executor violates the protocol.
   absl::Status Handle(Time now, size_t node,
                       const proto::ExecutorMessage& message);
-  // Takes over the timeline that another coordinator's nodes have.
+  // Takes over a predecessor's timeline from the nodes' states.
   void Restore(const std::vector<const proto::NodeState*>& states);
   void SendState();  // to all nodes, if there was a timeline
 
-  // The operator starts the timeline, which is then in the file of the first
-  // rank, or stops it. FAILED_PRECONDITION: it is on already or not on, the
-  // last one is being closed, all ranks have left, or executors are too old.
+  // The operator starts the timeline (the first rank's node then writes it) or
+  // stops it. FAILED_PRECONDITION: it is already on (or not on), the last one
+  // is being closed, all ranks have left, or executors are too old.
   absl::Status Record(bool stop);
   // If there was a timeline.
   void FillStatus(proto::JobStatus* status) const;
@@ -57,7 +57,7 @@ class TimelineRelay {
  private:
   absl::Status OnRequest(size_t node, const proto::TimelineRequest& request);
   absl::Status Start();
-  // The next one, which is on.
+  // Begins the next timeline.
   void Begin(size_t node, uint32_t rank, absl::string_view path);
   void Close();
   absl::Status OnRecords(size_t node, const proto::TimelineRecords& records);

@@ -8,7 +8,7 @@ namespace {
 
 using Messages = EpochBed::Messages;
 
-// A relay of epoch 5 with four nodes, of which the last is not connected; node
+// A relay of epoch 5 with four nodes, the last of which is not connected; node
 // i has ranks 2 i and 2 i + 1.
 struct Relay {
   Relay() { bed.nodes.Disconnect(3); }
@@ -127,7 +127,7 @@ TEST(TimelineRelay, RecordsGoToTheNodeThatWrites) {
   EXPECT_EQ(back[0].first, 2u);
   taken.mutable_timeline_taken()->set_node(4);
   r.Handle(1, taken, /*ok=*/false);
-  // Also while it closes, not later.
+  // Also while it is closing, but not later.
   r.Stop(0, 1);
   EXPECT_EQ(r.Records(2, 1).size(), 1u);
   r.Closed(1, 1);
@@ -200,7 +200,7 @@ TEST(TimelineRelay, WhyThereIsNoFileIsKeptUntilTheNext) {
   EXPECT_EQ(r.Status().error(), "");
 }
 
-// Another coordinator learns it from any node that has learnt it.
+// Another coordinator learns it from any node that knows it.
 TEST(TimelineRelay, WhyThereIsNoFileIsTakenOver) {
   Relay r;
   r.Start(1, 3);

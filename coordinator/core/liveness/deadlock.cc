@@ -199,7 +199,7 @@ std::optional<Deadlock::Wait> Deadlock::OperationWait(
            op->nodes[i].generation == rank.generation();
   };
   // All ranks of the node have submitted it, but it is not pending here: its
-  // answer is on its way.
+  // answer is in flight.
   if (wait.missing.empty() && !present(node)) return std::nullopt;
   for (const size_t i : set->nodes) {
     if (i != node && !present(i)) AddMissing(i, *set, rank, &wait);

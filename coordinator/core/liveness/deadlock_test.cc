@@ -33,7 +33,7 @@ proto::BlockedRank Waits(uint32_t rank, const std::string& name,
   return r;
 }
 
-// Messages of epoch 1 that the executor has been sent (all bear its number).
+// Messages of epoch 1 that were sent to the executor (all carry its number).
 uint64_t Handled(const Executor& e) { return e.inbox.size(); }
 
 uint64_t Round(const Executor& e) {
@@ -274,7 +274,7 @@ class DelaySimulation {
  public:
   explicit DelaySimulation(uint64_t seed) : random_(seed) {}
 
-  // True: it was a deadlock.
+  // True if it was a deadlock.
   bool Run() {
     Start();
     for (int step = 0; step < 200000; ++step) {

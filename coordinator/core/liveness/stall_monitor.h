@@ -1,9 +1,9 @@
-// StallMonitor: what the coordinator does about ranks for which others wait.
+// StallMonitor: what the coordinator does about stragglers.
 //
 // Purpose: logs what Stragglers finds, and notifies a node whose rank waits (it
 // prints the notice at once). Asks the nodes that Deadlock wants to confirm.
 // Gives the reason to end the epoch: the stall shutdown time has passed, or no
-// rank can go on.
+// rank can continue.
 //
 //   StallMonitor stalls(&nodes, &departures, &sets, &table, &joins, config);
 //   stalls.OnEvent(now);                     // after each message of the epoch

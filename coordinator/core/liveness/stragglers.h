@@ -2,8 +2,8 @@
 // for how long.
 //
 // Purpose: a live rank that is late is reported, not failed. Executors report
-// operations that for longer than the check time only some of their ranks have
-// submitted (LateOperations). The table knows the operations that are present
+// operations that only some of their ranks have submitted for longer than the
+// check time (LateOperations). The table knows the operations that are present
 // on some nodes only, and the process sets know the incomplete requests. From
 // all of these, this class finds the late ranks and the operations that they
 // hold up, and describes them in one message.
@@ -11,7 +11,7 @@
 //   Stragglers late(&members, &sets, &table, &joins, check, shutdown);
 //   late.Take(now, node, message);     // an error: the message is bad
 //   late.Watch(now);                   // after any event
-//   if (stragglers.Deadline() <= now) Stragglers::Report r = stragglers.Check(now, left);
+//   if (late.Deadline() <= now) ...late.Check(now, left)...
 //
 //   report    made
 //   first     kSettle after an operation has become late
@@ -50,7 +50,7 @@ class Stragglers {
  public:
   // Messages that different nodes send within this time make one report.
   static constexpr Time kSettle = std::chrono::milliseconds(200);
-  // How often to check whether a reported lateness is over.
+  // How often to check whether reported ranks are still late.
   static constexpr Time kLookAgain = std::chrono::seconds(1);
 
   struct Report {

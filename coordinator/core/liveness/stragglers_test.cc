@@ -1,4 +1,4 @@
-// Stragglers: which ranks are reported, when, and which node is told.
+// Stragglers: which ranks are reported, when, and to which node.
 #include "coordinator/core/liveness/stragglers.h"
 
 #include <functional>
@@ -307,7 +307,7 @@ TEST_F(LateTest, SetsConcernTheirRanksOnly) {
 TEST_F(LateTest, BadMessages) {
   std::vector<std::vector<Op>> bad = {
       {{"x", 1, 5000, {0}, {2}}},         // not its rank
-      {{"x", 1, -1, {0}, {1}}},           // a time to come
+      {{"x", 1, -1, {0}, {1}}},           // a time in the future
       {{"x", 1, 5000, {0}, {1}, {}, 7}},  // no such set
       std::vector<Op>(kMaxLateOperations + 1, {"x", 1, 5000, {0}, {1}}),
   };
@@ -322,11 +322,11 @@ TEST_F(LateTest, BadMessages) {
   }
 }
 
-// The job's times are those of the smallest rank that says any.
+// The job's times are those of the smallest rank that sets any.
 class LateTimesTest : public LateTest {
  protected:
   void SetUp() override {}
-  // As n0 and n1 say.
+  // With the times that n0 and n1 set.
   void StartWith(int64_t check_a, int64_t check_b, int64_t shutdown = -1) {
     bed_.stall_check_ms = check_b;
     bed_.stall_shutdown_ms = shutdown;

@@ -1,8 +1,9 @@
-// Departures: the ranks that have left an epoch, and who has been told of it.
+// Departures: the ranks that have left an epoch, and which of them have been
+// announced.
 //
 // Purpose: the first kLeavesToldAtOnce ranks that leave are announced to all
-// nodes at once, each in a message of its own; of those that leave later, all
-// of kLeavePause together. The last one to leave ends the pause.
+// nodes at once, each in a message of its own; later ones are announced
+// together, once per kLeavePause. The last one to leave ends the pause.
 //
 //   Departures departures(&nodes, size);
 //   departures.OnLeft(3);
@@ -30,9 +31,9 @@ class Departures {
       : nodes_(*nodes), has_left_(size, false) {}
 
   void OnLeft(uint32_t rank);
-  // Takes over those of another coordinator, and announces none of them.
+  // Takes over another coordinator's departures, and announces none of them.
   void Restore(const std::set<uint32_t>& ranks);
-  // Announces all that have left to a node that may not know them.
+  // Announces all departures to a node that may not know them.
   void Announce(size_t node) { nodes_.Send(node, MessageOf(ranks_)); }
   void OnTime(Time now);
   std::optional<Time> Deadline() const;

@@ -1,4 +1,4 @@
-// What is told of ranks that leave, one after the other.
+// What is announced of ranks that leave, one after the other.
 #include "coordinator/core/membership/departures.h"
 
 #include <algorithm>
@@ -64,7 +64,7 @@ TEST_F(LeavingTest, ManyRanksAreToldOfTogether) {
   EXPECT_EQ(all.rank(), kLeavesToldAtOnce);
   EXPECT_EQ(all.others_size(), static_cast<int>(kEach - kLeavesToldAtOnce - 1));
   EXPECT_EQ(*all.others().rbegin(), kEach - 1);
-  // The next ones wait for a pause since then.
+  // From then on, the next ones wait for a pause.
   Leave(kEach, kEach + 2);
   EXPECT_EQ(Told().size(), kLeavesToldAtOnce + 1);
   bed_.Pass(kLeavePause);

@@ -150,8 +150,8 @@ std::optional<uint32_t> Elastic::FindSeat(const NodeMember& node,
       seats_[it->second].process.pid == process.pid) {
     found = it->second;
   }
-  // By its pid: of an epoch of another coordinator it is not known what its
-  // processes were before.
+  // By its pid: it is unknown which epoch and rank the processes of another
+  // coordinator's epoch had before it.
   for (uint32_t i = 0; i < seats_.size() && !found; ++i) {
     const Seat& seat = seats_[i];
     const bool same_connection =
@@ -197,7 +197,7 @@ void Elastic::SetPresence(Seat* seat, Presence presence) {
 
 bool Elastic::OnLeft(SessionId session, uint64_t epoch,
                      const proto::RankGone& gone) {
-  // Its node says it again to a coordinator that has replaced another one.
+  // Its node repeats this to a coordinator that has replaced another one.
   if (gone.finished() && epoch < epoch_ && finished_.empty()) {
     finished_ = absl::StrCat("rank ", gone.rank(), " of epoch ", epoch);
     changed_ = true;
@@ -287,16 +287,16 @@ bool Elastic::AnyBack() const {
   });
 }
 
-// A rank of the last epoch may be new: if the start has failed, say. It has not
-// got the job's state, and would begin from the start.
+// A rank of the last epoch may be new, for example if the start has failed. It
+// does not have the job's state, and would begin from the start.
 bool Elastic::GoesOn(const Process& p) { return p.seat && p.said_epoch > 0; }
 
 std::optional<Time> Elastic::StartsAt() const {
   if (expected_ > 0 || waiting_ == 0 || waiting_ < min_size_ || Over()) {
     return std::nullopt;
   }
-  // Survivors do not wait for processes that may be about to come: those enter
-  // when the survivors leave the epoch the next time.
+  // Survivors do not wait for processes that may be about to come: these enter
+  // the next time the survivors leave the epoch.
   const bool at_once = waiting_ >= max_size_ || AnyBack();
   return at_once ? changed_at_ : changed_at_ + settle_;
 }
@@ -331,8 +331,8 @@ Elastic::Verdict Elastic::OnTime(Time now, bool running,
     without_missing = true;
     verdict.waited = std::max(verdict.waited, TimeoutOf(node));
   }
-  // It is better to start without the ranks that do not come back than not to
-  // start.
+  // Starting without the ranks that do not come back is better than not
+  // starting.
   if (without_missing) verdict.left_behind = GiveUpMissing();
   if (!running && Over()) {
     verdict.refused = RefuseAfterEnd();

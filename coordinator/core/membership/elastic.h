@@ -14,36 +14,36 @@
 //                            executor was lost               nevertheless
 //
 // The next epoch may start when no rank is expected back any more, at least
-// min_size processes wait, and either a rank of the last epoch is back that has
-// the job's state, or max_size wait, or nothing has changed for the settle
-// time. (So survivors of a death continue at once; a first start waits until
-// its processes have come. New processes whose start has failed wait that long,
-// too: those with the state may be about to come back.)
+// min_size processes wait, and either a rank of the last epoch that has the
+// job's state is back, or max_size wait, or nothing has changed for the settle
+// time. (So survivors of a death continue at once, and a first start waits
+// until its processes have come. New processes whose start has failed also wait
+// for the settle time: those with the state may be about to come back.)
 //
 // Order of the new ranks: by the last epoch in which the process got the job's
-// state, which it reports: first those of the last epoch, in their order; then
+// state, as it reports: first those of the last epoch, in their order; then
 // those of earlier ones, the latest first; then those of an earlier life of the
 // job; then new processes, in order of arrival. The ranks of a node are
 // consecutive; nodes are ordered by their first rank. So rank 0 has the latest
-// state that any process has. (A coordinator that has taken the job over may
-// have heard of an old epoch only, from a node that was cut off since, while
-// the executors that knew the last one have died. Until it has begun an epoch,
-// those of later ones come first.)
+// state that any process has. (A coordinator that has taken over the job may
+// know only an old epoch, from a node that was cut off afterwards, because the
+// executors that knew the last one have died. Until it has begun an epoch,
+// processes of later epochs come first.)
 //
 // Identity of a process: the (last epoch, rank) that it reports, together with
 // its node or host and its pid, because an earlier life of the job may have had
-// an epoch of the same number. (maypolerun starts an agent that has died again
-// as another node of its host.) Processes of an epoch that never heard of its
-// start, or did not get the state in it, still report the one before: they are
-// recognized by both.
+// an epoch of the same number. (maypolerun restarts a dead agent as another
+// node of its host.) Processes of an epoch that never heard of its start, or
+// did not get the state in it, still report the one before: they are recognized
+// by both.
 //
-// The end. When a rank that has finished its training leaves for good, nobody
-// begins the training again, as long as the job is known: whoever comes later
-// is refused. Ranks of the last epoch that have not finished may still go on
-// (the epoch may end before all ranks have heard of the last step), and while
-// one of them waits, new processes may enter with it. If one of them is lost,
-// nobody makes up for what it had to do after the training: then those that
-// come later are refused with an error that names it.
+// The end. Once a rank that has finished its training leaves permanently, the
+// training cannot begin again while the job is known: later processes are
+// refused. Ranks of the last epoch that have not finished may continue (the
+// epoch may end before all ranks have heard of the last step), and while one of
+// them waits, new processes may enter with it. If one of them is lost, nothing
+// makes up for what it had to do after the training: later processes are
+// refused with an error that names it.
 //
 // Thread contract: not synchronized; pure. Only OnTime() learns the time. After
 // a change Deadline() returns the earliest possible time, that is "now".
@@ -74,9 +74,9 @@ class Elastic {
   // `timeout`: how long ranks wait for a start if they do not set it.
   Elastic(Time settle, Time timeout) : settle_(settle), timeout_(timeout) {}
 
-  // Sets the ranks of a node that wait; replaces what the node reported before.
-  // `node` must have session, node and host. An error says why the job cannot
-  // take them; then no rank of the node waits.
+  // Sets the node's waiting ranks, replacing what it reported before. `node`
+  // must have session, node and host. An error says why the job cannot take
+  // them; then no rank of the node waits.
   absl::Status SetWaiting(Time now, NodeMember node,
                           const proto::RanksReady& ready);
   // A rank has left the epoch, or its process has ended. False if it was not a
@@ -106,8 +106,8 @@ class Elastic {
   };
   struct Verdict {
     bool start = false;  // Begin() now
-    // Ranks that were expected back, but are not waited for any longer: "rank 2
-    // (node n1, ...)".
+    // Ranks that were expected back but are no longer waited for: "rank 2 (node
+    // n1, ...)".
     std::vector<std::string> left_behind;
     Time waited{};  // how long they were waited for
     // Processes that have waited too long for a start, or have come after the
@@ -125,7 +125,7 @@ class Elastic {
   // later than LastEpochSaid().
   std::vector<NodeMember> Begin(uint64_t epoch);
   // Takes over the last epoch of another coordinator, before any process waits
-  // here. `members`: with session 0 of those that have not come back.
+  // here. `members`: those that have not come back have session 0.
   void Restore(const proto::EpochStart& start,
                const std::vector<NodeMember>& members);
   // Removes all waiting processes; the caller tells them why.
@@ -155,7 +155,7 @@ class Elastic {
     std::string host;
     Process process;
     std::string text;   // "rank 2 (node n1, host h, pid 77)"
-    bool lost = false;  // kGone, but has not left in good order
+    bool lost = false;  // kGone, but has not left cleanly
   };
 
   // OK if the node's executor can speak with those of all nodes that wait.
@@ -174,22 +174,22 @@ class Elastic {
   }
   // How long the node's ranks wait: the shortest of their timeouts.
   Time TimeoutOf(const Node& node) const;
-  // Since when a process has waited for a start. For a process of the last
-  // epoch, not before that epoch's end.
+  // Since when a process has waited for a start; for a process of the last
+  // epoch, since that epoch's end at the earliest.
   Time WaitsSince(const Process& process) const;
   // When the start timeout of the node's first waiting rank ends; nullopt if
   // no rank of the node waits.
   std::optional<Time> LateAt(const Node& node) const;
   // Removes the processes that have waited too long.
   std::vector<Refused> RefuseLate(Time now, const std::string& what_is);
-  // Whether the training is over and no rank of the last epoch goes on.
+  // Whether the training is over and no rank of the last epoch continues.
   bool Over() const;
   // Removes all waiting processes, because the training is over.
   std::vector<Refused> RefuseAfterEnd();
   // When the next epoch may start if nothing changes; nullopt if something must
   // change first.
   std::optional<Time> StartsAt() const;
-  // Whether a rank of the last epoch waits that has the job's state.
+  // Whether a rank of the last epoch that has the job's state waits.
   bool AnyBack() const;
   static bool GoesOn(const Process& process);
   std::vector<std::string> GiveUpMissing();
@@ -214,7 +214,7 @@ class Elastic {
   std::map<std::pair<uint64_t, uint32_t>, uint32_t> names_;  // of seats_
   uint64_t epoch_ = 0;                                       // of seats_
   bool restored_ = false;  // another coordinator has begun this epoch
-  size_t expected_ = 0;                                      // of seats_
+  size_t expected_ = 0;    // of seats_
   uint64_t arrivals_ = 0;
   std::string finished_;  // the first rank that has finished; empty: none
   bool changed_ = false;

@@ -31,7 +31,7 @@ class ElasticTest : public ::testing::Test {
     bed_.From(*node.executor, node.Ready(min_size, max_size));
     bed_.Pass(Time{});
   }
-  // Clients by rank, as all nodes have been told of the last epoch.
+  // The last epoch's clients by rank, as announced to all nodes.
   std::vector<uint64_t> Ranks() {
     std::vector<uint64_t> out;
     for (ElasticNode* n : {&a_, &b_, &c_}) {
@@ -114,7 +114,7 @@ TEST_F(ElasticTest, StartsAtOnceWithAsManyAsTheJobMayHaveTheOthersWait) {
   Wait(a_, {{11}, {12}, {13}});
   Wait(b_, {{21}, {22}});
   EXPECT_THAT(Ranks(), ElementsAre(11, 12, 13, 21));
-  // 22 waits for the next epoch; n1 has been told a start since.
+  // 22 waits for the next epoch; since then a start was sent to n1.
   b_.waiting = {{22}};
   Say(b_);
   EXPECT_EQ(a_.Wanted(), (std::pair<uint32_t, uint32_t>(0, 0)));  // no room
@@ -128,7 +128,8 @@ TEST_F(ElasticTest, SurvivorsKeepTheirOrderAndNodesTheirRanksTogether) {
   bed_.From(*a_.executor, Gone(1, 0, false, "it died"));
   ASSERT_EQ(b_.executor->ends.size(), 1u);
   EXPECT_THAT(b_.executor->ends[0].message(), HasSubstr("rank 0 (node n0"));
-  // A node of new ones comes first; a new one on n0 before rank 1 is back.
+  // A node of new processes comes first, and a new one on n0 comes before rank
+  // 1 is back.
   Wait(c_, {{31}});
   Wait(a_, {{13}});
   Wait(b_, {{22, 1, 2}});
@@ -175,8 +176,8 @@ TEST_F(ElasticTest, WhoGotTheStateLaterComesFirst) {
   Wait(c_, {{32, 2, 1}});
   ASSERT_EQ(epoch(), 3u);
   ASSERT_THAT(Ranks(), ElementsAre(24, 32, 13, 14));
-  // Rank 1 gets the state in epoch 3; the others do not, and say what they were
-  // before: they are waited for nevertheless.
+  // Rank 1 gets the state in epoch 3; the others do not, and report what they
+  // were before: they are waited for nevertheless.
   bed_.From(*b_.executor, Gone(3, 0, false, "it died"));
   Leave(c_, 1, true);
   Leave(a_, 2, true);
@@ -221,7 +222,7 @@ TEST_F(ElasticTest, WhoAbandonsAnEpochOfAnotherCoordinatorIsWaitedForByItsPid) {
     after.From(*node.executor, node.Ready(2, 4));
     after.Pass(Time{});
   };
-  // Without the state of epoch 2, both say what they were in epoch 1.
+  // Without the state of epoch 2, both report what they were in epoch 1.
   returns(nodes[0], 1, {15, 1, 1, 1012});
   EXPECT_EQ(nodes[0].LastStart(), nullptr) << "rank 2 is expected";
   returns(nodes[1], 2, {23, 1, 2, 1021});
@@ -406,7 +407,7 @@ TEST_F(ElasticTest, ANodesRanksWaitAsLongAsTheySay) {
   StartThree();
   c_.start_timeout_ms = 5000;
   Wait(c_, {{31}});
-  Wait(b_, {{29}});  // does not say: 120 s
+  Wait(b_, {{29}});  // sets none: 120 s
   bed_.Pass(seconds(4));
   EXPECT_EQ(c_.Refused().size(), 0u);
   bed_.Pass(seconds(1));
@@ -455,7 +456,7 @@ TEST_F(ElasticTest, WhoWaitsTooLongForARunningEpochIsToldAloneAndWhy) {
 
 TEST_F(ElasticTest, WhatCrossedWithAStartCountsNotUntilSaidAgain) {
   Wait(a_, {{11}, {12}});
-  // n0's news of client 13 crosses with the start.
+  // n0's report of client 13 crosses with the start.
   ElasticNode before = a_;
   bed_.Pass(seconds(1));
   ASSERT_EQ(epoch(), 1u);
@@ -480,8 +481,8 @@ TEST_F(ElasticTest, AStartThatFailsOnANodeKeepsEverybodysPlace) {
   Wait(b_, {{22, 1, 2}});
   bed_.Pass(seconds(1));
   ASSERT_EQ(epoch(), 2u);
-  // Rank 0 dies while n0 starts: n0's 14 waits on, as rank 1 of epoch 1; n1
-  // has started, but without rank 0 its rank does not get the state.
+  // Rank 0 dies while n0 starts: n0's 14 keeps waiting, as rank 1 of epoch 1;
+  // n1 has started, but without rank 0 its rank does not get the state.
   bed_.From(*a_.executor, Gone(2, 0, false, "it died"));
   Wait(a_, {{14, 1, 1}});
   Wait(b_, {{23, 1, 2}});
@@ -541,7 +542,7 @@ TEST_F(ElasticTest, AnotherProcessIsNotTakenForOneOfTheEpoch) {
   EXPECT_THAT(Ranks(), ElementsAre(15, 14, 13, 22));
 }
 
-// An agent that has died is started again as another node of its host.
+// A dead agent is restarted as another node of its host.
 TEST_F(ElasticTest, WhoComesThroughAnotherAgentOfItsHostIsKnown) {
   StartThree();
   for (const uint32_t rank : {0, 1}) Leave(a_, rank, true);
@@ -565,7 +566,7 @@ TEST_F(ElasticTest, WhoComesThroughAnotherAgentOfItsHostIsKnown) {
   const proto::EpochStart* const start = again.LastStart();
   ASSERT_NE(start, nullptr) << "no time has passed";
   EXPECT_THAT(start->nodes(start->node_index()).ranks(), ElementsAre(0, 1));
-  // They may go on when another one has finished.
+  // They may continue when another one has finished.
   Finish(b_, 2);
   for (const uint32_t rank : {0, 1}) Leave(again, rank, true);
   hello.set_node("n0.2");
@@ -591,7 +592,7 @@ TEST_F(ElasticTest, NewOnesWhoseStartHasFailedSettleForThoseWithTheState) {
   const proto::EpochStart* const start = again.LastStart();
   ASSERT_NE(start, nullptr);
   EXPECT_THAT(start->nodes(start->node_index()).ranks(), ElementsAre(0, 1));
-  // Without them they begin, later.
+  // Without those with the state, the new ones begin, later.
   bed_.Break(*again.executor);
   bed_.Connect("j", "n2");
   Wait(a_, {{11}, {12}});
@@ -630,7 +631,7 @@ TEST_F(ElasticTest, TheOperatorsStopIsToldToAllWhoWait) {
 
 TEST_F(ElasticTest, NobodyBeginsAgainWhatRanksHaveFinished) {
   StartThree();
-  Wait(c_, {{31}});  // takes the place of one that has died before
+  Wait(c_, {{31}});  // replaces one that has died before
   Finish(a_, 0);
   Finish(a_, 1);
   EXPECT_THAT(c_.Refused(), IsEmpty());  // rank 2 may still need it
@@ -662,7 +663,7 @@ TEST_F(ElasticTest, RanksOfTheLastEpochMayStillFinish) {
   bed_.Pass(seconds(1));
   ASSERT_EQ(epoch(), 2u);
   EXPECT_THAT(Ranks(), ElementsAre(12, 31));
-  // Of this epoch, too, the survivors may go on.
+  // The survivors of this epoch may also continue.
   bed_.From(*a_.executor, Gone(2, 0, false, "it died"));
   Wait(c_, {{31, 2, 1}, {32}});
   bed_.Pass(seconds(1));
@@ -675,7 +676,7 @@ TEST_F(ElasticTest, RanksOfTheLastEpochMayStillFinish) {
 }
 
 // A coordinator that has replaced another one learns it from the nodes, which
-// say it again, also of an epoch before the last one.
+// report it again, even of an epoch before the last one.
 TEST_F(ElasticTest, WhatRanksOfAnEarlierEpochHaveFinishedIsOver) {
   StartThree();
   Leave(a_, 0, true);
@@ -734,8 +735,9 @@ TEST_F(ElasticTest, ALossAtTheEndIsAnErrorOfThoseThatComeLater) {
                     HasSubstr("but rank 1 (node n0"), HasSubstr("was lost")));
 }
 
-// Any order of ends, with and without new processes: an epoch begins after the
-// first rank has finished only with one that has not and was there.
+// Any order of ends, with and without new processes: after the first rank has
+// finished, an epoch begins only with a rank that was in the last epoch and has
+// not finished.
 TEST_F(ElasticTest, SeedsOfEnds) {
   for (uint32_t seed = 1; seed <= 300; ++seed) {
     SCOPED_TRACE(seed);
@@ -841,7 +843,7 @@ TEST(ElasticRestoreTest, ThoseOfALaterEpochComeFirst) {
   const std::vector<NodeMember> members = elastic.Begin(5);
   ASSERT_EQ(members.size(), 2u);
   EXPECT_EQ(members[0].node, "b") << "it has the latest state";
-  // From now on a later number is that of an earlier life of the job.
+  // From now on, a later number belongs to an earlier life of the job.
   member.set_client(13);
   member.set_epoch(9);
   waits(2, "b", member);

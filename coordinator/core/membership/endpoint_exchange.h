@@ -5,9 +5,8 @@
 // When all have come, each node gets the addresses that the others have for it.
 //
 //   EndpointExchange endpoints(&nodes);
-//   absl::Status s = endpoints.OnEndpoint(node, message);  // bad message:
-//   error if (endpoints.nccl_version() != 0) ...GPUs of all nodes can
-//   connect...
+//   absl::Status s = endpoints.OnEndpoint(node, message);  // bad: an error
+//   if (endpoints.nccl_version() != 0) ...GPUs of all nodes can connect...
 //
 // Thread contract: not synchronized; pure.
 #ifndef MAYPOLE_COORDINATOR_CORE_MEMBERSHIP_ENDPOINT_EXCHANGE_H_
@@ -29,8 +28,8 @@ class EndpointExchange {
       : nodes_(*nodes), endpoints_(nodes->size()) {}
 
   absl::Status OnEndpoint(size_t node, const proto::Endpoint& message);
-  // That all nodes have; 0 if they have none in common, or until all endpoints
-  // have come.
+  // The NCCL version that all nodes have; 0 if they have none in common, or
+  // before all endpoints have come.
   uint32_t nccl_version() const { return nccl_version_; }
 
  private:

@@ -1,8 +1,8 @@
 // EpochNodes: the nodes of one epoch, and the way to send to them.
 //
 // Purpose: says which executors take part, which of them are still connected,
-// and what their versions know. Numbers the job's decisions, and counts what
-// was sent to each node.
+// and what their protocol versions support. Numbers the job's decisions, and
+// counts what was sent to each node.
 //
 //   EpochNodes nodes(3, "job", members, kProtocolVersion, &output);
 //   nodes.Send(0, message);                    // nothing if it is disconnected
@@ -41,7 +41,7 @@ class EpochNodes {
   size_t size() const { return members_.size(); }
   const std::vector<NodeMember>& members() const { return members_; }
   const NodeMember& operator[](size_t node) const { return members_[node]; }
-  // Nullopt if the session is not of a member, or was disconnected.
+  // Nullopt if the session is not a member's, or was disconnected.
   std::optional<size_t> IndexOf(SessionId session) const;
   bool IsConnected(size_t node) const { return connected_[node]; }
   bool AllConnected() const;
@@ -50,7 +50,7 @@ class EpochNodes {
 
   void Send(size_t node, Outgoing message);
   void SendAll(const Outgoing& message);
-  // As Send(), of a message that sent() does not count.
+  // Like Send(), for a message that sent() does not count.
   void SendUncounted(size_t node, Outgoing message);
   // Sends the reply to the node or, if it is null, as a decision to all nodes.
   // `field`: of the message, such as &proto::CoordinatorMessage::mutable_...

@@ -15,7 +15,7 @@ void FixedStart::SetReady(Time now, NodeMember member, uint32_t size) {
                               failure_->message);
   }
   failure_.reset();
-  // Ready again: a start that failed on the node crossed with its failure here.
+  // Ready again: the node's failed start and its failure here have crossed.
   gathering_.Remove(member.session);
   if (!since_) since_ = now;
   absl::Status status = gathering_.Add(std::move(member), size);
@@ -25,8 +25,8 @@ void FixedStart::SetReady(Time now, NodeMember member, uint32_t size) {
 void FixedStart::SetWaiting(Time now, NodeMember member, uint32_t size) {
   const SessionId session = member.session;
   gathering_.SetWaiting(std::move(member), size);
-  // Ranks that are late for a failed start are told of it when all ranks of the
-  // node are there.
+  // Ranks that are late for a failed start learn of its failure when all ranks
+  // of the node are there.
   if (failure_ && !failure_->told.contains(session)) return;
   failure_.reset();
   if (!since_) since_ = now;

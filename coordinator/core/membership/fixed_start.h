@@ -29,7 +29,7 @@ namespace maypole::coordinator {
 
 class FixedStart {
  public:
-  // `nodes` must outlive this object. `timeout`: of ranks that set none.
+  // `nodes` must outlive this object. `timeout`: for ranks that set none.
   FixedStart(JobNodes* nodes, Time timeout)
       : nodes_(*nodes), timeout_(timeout) {}
   FixedStart(const FixedStart&) = delete;
@@ -37,12 +37,12 @@ class FixedStart {
 
   const Gathering& gathering() const { return gathering_; }
 
-  // All ranks of the node are there; `size`: of the job, as they say. Fails the
-  // start if they do not fit the others.
+  // All ranks of the node are there. `size`: the job's, as they report it.
+  // Fails the start if they do not fit the others.
   void SetReady(Time now, NodeMember member, uint32_t size);
-  // Some of them are.
+  // Some ranks of the node are there.
   void SetWaiting(Time now, NodeMember member, uint32_t size);
-  // None waits any more.
+  // No rank of the node waits any more.
   void Remove(SessionId session);
   // The session has ended. `how` completes the text about its executor.
   void Lose(SessionId session, const std::string& who, const std::string& how);
@@ -52,12 +52,12 @@ class FixedStart {
   // could reach it.
   void Fail(const std::string& message, SessionId reporter,
             absl::StatusCode code = absl::StatusCode::kAborted);
-  // If anybody waits, also for local ranks, fails the start.
+  // Fails the start if a node waits, even if only for local ranks.
   void Stop(const std::string& message);
   // Nodes that become ready later are not told of the last failure.
   void ForgetFailure() { failure_.reset(); }
 
-  // When it has timed out.
+  // When the start times out.
   std::optional<Time> Deadline() const;
   // `running`: the text about an epoch that still runs; empty if none does.
   void TimeOut(const std::string& running);

@@ -83,7 +83,7 @@ TEST_F(FixedStartTest, WhoComesAfterAFailureIsToldOnce) {
   EXPECT_EQ(text_, "rank 1 died");
   EXPECT_EQ(nodes_[2].round, 1u);
   EXPECT_TRUE(start_.gathering().empty());
-  // Who was told begins a new start, into which the others come.
+  // A node that was told begins a new start, which the others join.
   Ready(2, {1});
   Ready(3, {2});
   EXPECT_THAT(Told(), IsEmpty());

@@ -77,8 +77,9 @@ class Gathering {
   // tell all nodes of a failed start.
   void TakeWaitingIn();
   void Remove(SessionId session);
-  // Removes it because its executor was lost; `how` completes a sentence about
-  // the executor. MissingText() names it if it was waiting for local ranks.
+  // Removes the member because its executor was lost; `how` completes a
+  // sentence about the executor. MissingText() names it if it was waiting for
+  // local ranks.
   void Lose(SessionId session, const std::string& how);
   // Removes all members.
   void Clear();

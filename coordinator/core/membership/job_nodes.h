@@ -1,5 +1,5 @@
 // JobNodes: the nodes whose executors have a session of one job, and the way to
-// tell them what concerns no epoch.
+// send them what concerns no epoch.
 //
 //   JobNodes nodes("job", kProtocolVersions, &output);
 //   nodes.Add(7, {.node = "n0", .host = "h"});
@@ -8,7 +8,7 @@
 //
 // Thread contract: not synchronized; pure.
 //
-// Invariants: the names of its nodes differ (the caller sees to it).
+// Invariants: the names of its nodes differ (the caller ensures it).
 #ifndef MAYPOLE_COORDINATOR_CORE_MEMBERSHIP_JOB_NODES_H_
 #define MAYPOLE_COORDINATOR_CORE_MEMBERSHIP_JOB_NODES_H_
 
@@ -57,16 +57,16 @@ class JobNodes {
 
   // An EpochStart was sent to it.
   void CountStart(SessionId session) { ++nodes_.at(session).round; }
-  // Ends a start: these clients of the node or, if there are none, all ranks
-  // that wait there are refused.
+  // Ends a start: refuses these clients of the node or, if there are none, all
+  // ranks that wait there.
   void SendRefusal(SessionId session, const std::vector<uint64_t>& clients,
                    absl::StatusCode code, const std::string& message);
   // The same, with a line in the log.
   void Refuse(SessionId session, const std::vector<uint64_t>& clients,
               absl::StatusCode code, const std::string& message);
-  // To a node that has told its state: this epoch of it does not go on.
+  // Tells a node that has sent its state that this epoch does not continue.
   void SendEpochOver(SessionId session, uint64_t epoch, const std::string& why);
-  // To such a node, after that: nothing runs.
+  // Then tells such a node that nothing runs.
   void SendRecovered(SessionId session);
 
   template <typename... Fields>

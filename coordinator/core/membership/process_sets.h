@@ -20,12 +20,12 @@
 //   create: kMaxProcessSets were created    RESOURCE_EXHAUSTED
 //   a rank has left                         ABORTED, names the rank
 //
-// After a rank has left, no request can be completed. Requests that wait are
-// answered at once, to all nodes; later requests only to the node that asks.
+// After a rank has left, no request can be completed. Waiting requests are
+// answered at once, to all nodes; later ones only to the node that asks.
 //
 // A set may also be requested by its members alone, in any order. When all of
-// them have asked, all nodes get the answer; if the set exists, who asks gets
-// its id. Only a member that has left makes such a request fail.
+// them have asked, all nodes get the answer; if the set exists, its id is the
+// answer to each request. Such a request fails only if a member has left.
 //
 // Thread contract: not synchronized; pure.
 //
@@ -121,7 +121,7 @@ class ProcessSets {
     std::vector<Group> groups;
   };
 
-  // Members that have asked for a set.
+  // Members that have requested a set.
   struct Members {
     Time since{};
     std::set<uint32_t> asked;

@@ -37,7 +37,7 @@ class ProcessSetsTest : public ::testing::Test {
     return sets_.OnRequest(
         Time(rank), rank % 2, m, [](uint32_t) { return false; }, &replies_);
   }
-  // All ranks ask for the same; the answer.
+  // All ranks make the same request; returns the answer.
   proto::SetReply All(const Ranks& ranks, uint32_t remove = 0) {
     ++number_;
     replies_.clear();
@@ -272,7 +272,7 @@ TEST_F(ProcessSetsTest, MembersAloneAskInAnyOrder) {
   EXPECT_EQ(reply.process_set(), 1u);
   EXPECT_THAT(reply.ranks(), ElementsAre(0, 2, 3));
   EXPECT_THAT(sets_.Find(1)->nodes, ElementsAre(0, 1));
-  // The requests of all ranks are counted apart.
+  // The requests of all ranks are counted separately.
   EXPECT_EQ(All({0, 1}).process_set(), 2u);
   replies_.clear();
   ASSERT_TRUE(AskAsMember(1, {1, 3}).ok());

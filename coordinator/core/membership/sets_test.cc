@@ -105,7 +105,7 @@ TEST_F(SetsTest, SetsAreNotFusedWithOneAnother) {
 TEST_F(SetsTest, PresenceThatDoesNotFitTheSetIsABadMessage) {
   const std::vector<proto::PresentOperation> bad = {
       In(2, Allreduce("x", {1}, {3})),     // no such set
-      In(1, Allreduce("x", {0, 1}, {3})),  // rank 0 is no member
+      In(1, Allreduce("x", {0, 1}, {3})),  // rank 0 is not a member
       In(1, Allreduce("x", {0}, {3})),
       In(1, Allreduce("x", {}, {3})),
   };
@@ -342,7 +342,7 @@ TEST_F(SetsTest, BarriersCompareCountsOfUnnamedOperations) {
   again.set_generation(2);
   bed_.From(c_, Present(1, {again}));
   EXPECT_EQ(a_.runs.size(), 1u);
-  // A barrier with elements is none.
+  // A barrier has no elements.
   auto bad = In(set, barrier({4}, 3));
   bad.mutable_signatures(0)->set_shape(0, 2);
   bed_.From(c_, Present(1, {bad}));

@@ -14,7 +14,7 @@ struct RankThreshold {
   int64_t bytes = 0;
 };
 
-// Of the ranks that set one, by rank.
+// The thresholds of the ranks that set one, by rank.
 std::vector<RankThreshold> FusionThresholds(
     const std::vector<NodeMember>& members) {
   std::vector<RankThreshold> said;

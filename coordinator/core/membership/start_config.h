@@ -1,5 +1,5 @@
-// The config of an epoch: the coordinator's, with what the ranks' environment
-// sets.
+// An epoch's config: the coordinator's, overridden by what the ranks'
+// environment sets.
 //
 // Thread contract: pure.
 #ifndef MAYPOLE_COORDINATOR_CORE_MEMBERSHIP_START_CONFIG_H_
@@ -14,7 +14,7 @@
 namespace maypole::coordinator {
 
 // The members' ranks may set checksums, the fusion threshold and the stall
-// times. `log` gets a warning where they do not fit one another.
+// times. `log` gets a warning where the ranks' values disagree.
 Config StartConfig(Config config, const std::vector<NodeMember>& members,
                    JobNodes* log);
 

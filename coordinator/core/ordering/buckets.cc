@@ -122,7 +122,7 @@ bool Buckets::Miss(BucketId id, Release* release) {
     Forget(id, release);
     return true;
   }
-  // Operations that are held came late, or belong to the new round.
+  // Held operations came late, or belong to the new round.
   for (Member& m : bucket.members) {
     if (m.state == State::kRan) m.state = State::kAwaited;
   }

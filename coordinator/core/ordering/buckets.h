@@ -9,7 +9,7 @@
 //   Buckets buckets(threshold, age);
 //   Release release;
 //   buckets.Add(now, ready, &release);       // present on all nodes
-//   buckets.MarkUrgent(id, &release);              // a rank waits for it
+//   buckets.MarkUrgent(id, &release);        // a rank waits for it
 //   buckets.OnTime(now, &release);           // at buckets.Deadline()
 //   ... run the operations in `release` ...
 //

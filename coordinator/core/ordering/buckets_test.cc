@@ -298,7 +298,7 @@ TEST(BucketsTest, ANameThatIsForgottenLeavesItsLessonAndItsBucket) {
   b.Retire({1});
   EXPECT_EQ(b.Parted(), (Parts{{3}}));
   EXPECT_EQ(b.Deadline(), std::nullopt);
-  // What takes the place of a forgotten one begins anew.
+  // A name that replaces a forgotten one starts afresh.
   b.AddAll({3, 1 + kMaxOperations});
   EXPECT_EQ(b.Parted(), (Parts{{3}, {1 + kMaxOperations}}));
 }
@@ -330,8 +330,8 @@ TEST(BucketsTest, ProcessSetsHaveBucketsOfTheirOwn) {
   EXPECT_EQ(b.Parted(), (Parts{{1, 2}}));
 }
 
-// In any order of arrival every operation is released exactly once, when its
-// age has passed at the latest, and at once if it is urgent.
+// In any order of arrival, every operation is released exactly once: at the
+// latest when its age has passed, and at once if it is urgent.
 TEST(BucketsTest, NothingIsHeldLongerThanItsAgeInAnyOrder) {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));

@@ -1,12 +1,11 @@
-// Communicators: which GPUs work together by NCCL, in one epoch.
+// Communicators: which GPUs work together through NCCL, in one epoch.
 //
-// Purpose: an operation whose tensors are on GPUs of all its nodes runs there,
-// if its results have room.
-// The GPUs' communicator is made when an operation first needs it; operations
-// of any process set that have their tensors on the same GPUs use the same one.
-// If ranks call NCCL themselves, it belongs to the process set, too: each
-// member is an NCCL rank. If only some of them do, the operation runs on the
-// host.
+// Purpose: an operation whose tensors are on GPUs on all its nodes runs there
+// if its results have room. The GPUs' communicator is made when an operation
+// first needs it; operations of any process set that have their tensors on the
+// same GPUs use the same one. If ranks call NCCL themselves, it also belongs to
+// the process set: each member is an NCCL rank. If only some of them do, the
+// operation runs on the host.
 //
 //   Communicators communicators(&nodes);
 //   communicators.Enable();             // all nodes have the same NCCL
@@ -43,7 +42,7 @@ struct Communicator {
   };
   uint32_t number = 0;  // from 1
   uint32_t size = 0;    // GPUs of all nodes
-  // By node; at least one. None: no node that is left has a part.
+  // By node; at least one, or none if no remaining node has a part.
   std::vector<Part> parts;
   const RankSet* ranks = nullptr;  // that call NCCL themselves; null: executors
   bool has_id = false;             // its first node has made NCCL's unique id
@@ -56,24 +55,24 @@ class Communicators {
 
   // Nothing runs on GPUs unless it is enabled.
   void Enable() { enabled_ = true; }
-  // Sets where the operation runs, which is present on all its nodes: its
-  // communicator and member_gpus, if that is on GPUs. It is not if two nodes
+  // Decides where an operation that is present on all its nodes runs; on GPUs,
+  // sets its communicator and member_gpus. It does not run on GPUs if two nodes
   // have their tensors on the same GPU, as executors of one machine may: NCCL
   // refuses to connect a GPU with itself, unless its processes are on different
   // hosts (proto::RankGpu::nccl_host). Sends a new communicator to its nodes.
   void Choose(const NegotiatedOperation& op, ReadyOperation* ready);
 
-  // Which GPU the executor of the node means by its number; GPUs that are a
-  // rank's own (GpuSharing::kOwn) have numbers of their own. An error of both
-  // means that the executor violates the protocol.
+  // Which GPU the node's executor means by a number; GPUs that are a rank's own
+  // (GpuSharing::kOwn) are numbered separately. An error of either method means
+  // that the executor violates the protocol.
   absl::Status OnRankGpu(size_t node, const proto::RankGpu& message);
   absl::Status OnId(size_t node, const proto::CommunicatorId& message);
 
-  // Takes over those that another coordinator has made. `states`: by node; may
-  // be null. `sets` must know their process sets.
+  // Takes over another coordinator's communicators. `states`: by node; may be
+  // null. `sets` must know their process sets.
   void Restore(const std::vector<const proto::NodeState*>& states,
                const ProcessSets& sets);
-  // Sends the node what it lacks of them, and their ids.
+  // Sends the node the communicators and ids that it lacks.
   void Resend(size_t node, const std::vector<const proto::NodeState*>& states);
   void FillStatus(proto::RankStatus* rank) const;
 
@@ -84,7 +83,7 @@ class Communicators {
   const Communicator* Of(const RankSet* ranks, const Gpus& gpus);
   bool AnyIsShared(bool own, const Gpus& gpus);
 
-  // What NCCL tells GPUs apart by.
+  // What NCCL distinguishes GPUs by.
   struct Gpu {
     std::string uuid;
     uint64_t nccl_host = 0;

@@ -180,7 +180,7 @@ TEST_F(CommunicatorsTest, MoreGroupsOfGpusThanAllowedRunOnTheHost) {
   EXPECT_EQ(a_.runs.at(kMaxCommunicators).communicator(), 0u);
 }
 
-// As executors of one machine do (--nodes).
+// Executors of one machine may share GPUs (--nodes).
 TEST_F(CommunicatorsTest, NodesThatShareAGpuUseTheHostThereAndItIsLoggedOnce) {
   Endpoints(22809, 22809);
   const std::string shared(kGpuUuidBytes, 'x');
@@ -207,7 +207,7 @@ TEST_F(CommunicatorsTest, NodesThatShareAGpuUseTheHostThereAndItIsLoggedOnce) {
                               ::testing::HasSubstr("node=n0 other=n1"))));
 }
 
-// As executors of one machine do whose ranks have set NCCL_HOSTID.
+// So may executors of one machine whose ranks have set NCCL_HOSTID.
 TEST_F(CommunicatorsTest, NodesThatShareAGpuConnectItIfNcclTakesThemForTwo) {
   Endpoints(22809, 22809);
   const std::string shared(kGpuUuidBytes, 'x');
@@ -215,7 +215,7 @@ TEST_F(CommunicatorsTest, NodesThatShareAGpuConnectItIfNcclTakesThemForTwo) {
   bed_.From(b_, Uses(2, 0, shared, 2));
   bed_.From(b_, Uses(3, 1, shared, 1));
   Both("x", {0}, {0});
-  Both("y", {0}, {1});  // a host that is the other node's, too
+  Both("y", {0}, {1});  // a host that is also the other node's
   ASSERT_EQ(a_.runs.size(), 2u);
   EXPECT_EQ(a_.runs[0].communicator(), 1u);
   EXPECT_EQ(a_.runs[1].communicator(), 0u);

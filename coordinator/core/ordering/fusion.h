@@ -11,9 +11,8 @@
 //                  root
 //   others         run alone
 //
-// What GPUs execute fuses with what the same communicator executes, if the
-// ranks have their tensors on the same GPUs; but reducescatters run alone
-// there.
+// Operations on GPUs fuse with others of the same communicator if the ranks
+// have their tensors on the same GPUs; but reducescatters run alone there.
 //
 // A run has at most `threshold` bytes (each operation rounded up to
 // kFusionAlignment) and kMaxRunOperations operations (kMaxGpuRunOperations if

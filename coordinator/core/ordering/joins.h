@@ -2,8 +2,8 @@
 //
 // Purpose: a rank that has no more inputs joins: it stands aside and submits,
 // without input, the operations that the others still need. When all ranks have
-// joined, and none has an operation of its own pending (all are settled), the
-// join ends for all ranks, and none stands aside any more.
+// joined and are settled (none has an operation of its own pending), the join
+// ends for all ranks, and none stands aside any more.
 //
 //   Joins joins(&nodes, size);
 //   joins.OnState(node, message);        // an error: the message is bad
@@ -42,7 +42,7 @@ class Joins {
   // `who`: "rank 2 (node n1)"
   void OnRankLeft(const std::string& who);
 
-  // Takes over from another coordinator, which has answered so many joins.
+  // Takes over from another coordinator, which has answered this many joins.
   void Restore(uint32_t answered) { number_ = answered + 1; }
 
   bool Aside(uint32_t rank) const { return ranks_[rank] != State::kAway; }

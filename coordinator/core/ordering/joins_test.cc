@@ -1,4 +1,4 @@
-// Joins: which nodes are asked to stand in, and when the join ends.
+// Joins: which nodes must stand in, and when the join ends.
 #include "coordinator/core/ordering/joins.h"
 
 #include <algorithm>
@@ -136,7 +136,7 @@ TEST_F(JoinsTest, ARankThatLeavesEndsItForAllWhoWait) {
   bed_.From(a_, Join(0, 1, true));
   EXPECT_FALSE(a_.refused);
   EXPECT_EQ(a_.join_replies.size(), 1u);
-  // Who comes later is told alone.
+  // A later rank is told alone.
   bed_.From(a_, Join(1, 1, false));
   EXPECT_EQ(a_.join_replies.size(), 2u);
   EXPECT_EQ(a_.join_replies[1].number(), 1u);
@@ -167,7 +167,7 @@ TEST_F(JoinsTest, OutOfTurnIsABadMessage) {
 }
 
 // Ranks with different numbers of inputs over overlapping sets, which join at
-// random times; the executors do what they are asked. Every submitted operation
+// random times; the executors do what is requested. Every submitted operation
 // runs, every needed node whose ranks all stand aside is asked exactly once,
 // and the join ends exactly when all ranks have settled.
 class JoinSimulation {

@@ -82,7 +82,7 @@ TEST_F(NamesTest, ANewNameTakesThePlaceOfTheLeastRecentlyUsed) {
   EXPECT_EQ(b_.runs[5].operations(0).identity().name(), "new");
 }
 
-// The report was on its way when the node was told.
+// The report was in flight when the node was told.
 TEST_F(NamesTest, WhatIsReportedByAForgottenIdComesAgain) {
   FillUp();
   OnA("new");
@@ -96,7 +96,7 @@ TEST_F(NamesTest, WhatIsReportedByAForgottenIdComesAgain) {
   EXPECT_EQ(a_.runs[4].operations(0).identity().name(), "t1");
   EXPECT_EQ(a_.runs[4].operations(0).generation(), 1u);
   EXPECT_EQ(a_.runs[4].operations(0).id(), 2 + kMaxOperations);
-  // A wait for it that crossed likewise is of no effect.
+  // A wait for it that also crossed has no effect.
   proto::ExecutorMessage urgent;
   urgent.set_epoch(1);
   urgent.mutable_presence()->add_urgent()->set_id(1);
@@ -151,7 +151,8 @@ TEST_F(NamesTest, UnknownIdsCannotBeForgotten) {
   EXPECT_THAT(a_.refused->message(), HasSubstr("unknown operation id 99"));
 }
 
-// A step counter in all names, for many times as long as there is room.
+// A step counter in all names, for many times as many steps as there is room
+// for.
 TEST_F(NamesTest, NamesOverAJobsLifeHaveNoLimit) {
   for (int step = 0; step < 100; ++step) {
     Both("t" + std::to_string(step));

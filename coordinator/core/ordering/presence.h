@@ -14,15 +14,14 @@
 //     table.Settle(*op);  // issued or failed: ready for the next generation
 //   }
 //
-// Errors of Resolve() and Note() mean that the message is bad, that is that the
-// executor is broken; except kResourceExhausted of Resolve(), which means that
-// the table is full of pending operations. An error of Validate() is a mismatch
-// between ranks.
+// An error of Resolve() or Note() means that the message is bad, so the
+// executor is broken; except kResourceExhausted of Resolve(): the table is full
+// of pending operations. An error of Validate() is a mismatch between ranks.
 //
-// When a new name finds no place, or a node asks for it, the names that have
+// When a new name finds no room, or a node requests it, the names that have
 // been unused for longest are forgotten. The owner tells all nodes of their
-// sets (TakeForgotten), which then count the name's generations from 1 again.
-// A report that meanwhile uses the old id is dropped; the node reports the
+// sets (TakeForgotten), which then count the name's generations from 1 again. A
+// report that meanwhile uses the old id is dropped; the node reports the
 // operation again by its identity.
 //
 // A process set that has been removed is still known here: the owner must fail
@@ -71,11 +70,11 @@ struct NegotiatedOperation {
   Urgency urgency = Urgency::kNone;
   size_t present = 0;               // number of nodes
   std::vector<NodePresence> nodes;  // empty while present on no node
-  // Of the nodes without NodePresence::details.
+  // The signature of nodes without NodePresence::details.
   std::optional<Signature> common;
   std::optional<Signature> last;  // of the last run
   uint32_t settled = 0;           // the last settled generation
-  bool scheduled = false;         // it is not forgotten while it is
+  bool scheduled = false;         // if true, it is not forgotten
   uint64_t used = 0;              // greater means used later
 
   // "allreduce 'layer1.weight'"
@@ -110,7 +109,7 @@ class OperationTable {
   // Forgets on which nodes the operation is present; they report it again, or
   // execute it without the coordinator.
   void Drop(NegotiatedOperation* op);
-  // Forgets these names, as the node asks, except those that are pending.
+  // Forgets these names at the node's request, except pending ones.
   absl::Status Retire(size_t node, const proto::RetireNames& message);
   // Names that have been forgotten since the last call of TakeForgotten().
   struct Forgotten {
@@ -141,7 +140,7 @@ class OperationTable {
   void Forget(NegotiatedOperation* op);
   void NoteStragglerTime(Time now, size_t node, const NegotiatedOperation& op);
   std::string DescribeDisagreement(const NegotiatedOperation& op) const;
-  // Adds what the ranks' inputs differ in (first dimensions, splits), by
+  // Adds what differs between the ranks' inputs (first dimensions, splits), by
   // position in the set.
   absl::StatusOr<ReadyOperation> Gathered(const NegotiatedOperation& op,
                                           ReadyOperation ready) const;

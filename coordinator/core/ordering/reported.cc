@@ -114,7 +114,7 @@ absl::Status ReadGpus(size_t locals, Kind kind,
       kMaxGpuMemoryBytes, " bytes");
 }
 
-// True if the message says nothing but one signature of all these ranks.
+// True if the message contains only one signature, of all these ranks.
 bool IsPlain(const std::vector<uint32_t>& expected, Kind kind,
              const proto::PresentOperation& m) {
   if (m.signatures_size() != 1 || Gathers(kind) || m.gpus_size() != 0 ||
@@ -127,7 +127,7 @@ bool IsPlain(const std::vector<uint32_t>& expected, Kind kind,
                                          expected.begin(), expected.end());
 }
 
-// More than what `as_before` says.
+// True if the message has more than `as_before` allows.
 bool SaysMore(const proto::PresentOperation& m) {
   return m.signatures_size() + m.first_dims_size() + m.splits_size() +
                  m.gpus_size() + m.gpu_rooms_size() >
@@ -202,7 +202,7 @@ absl::StatusOr<NodePresence> ReadPresence(
     return p;
   }
   const bool plain = IsPlain(expected, kind, message);
-  // The common signature was checked when it became that.
+  // The common signature was checked when it became the common one.
   if (plain && *common &&
       Same(**common,
            ReadSignature(message.signatures(0), identity.process_set()))) {

@@ -20,9 +20,9 @@
 
 namespace maypole::coordinator {
 
-// A node's report about an operation. Most say only that all ranks of the set
-// on the node have submitted what the other nodes' ranks have; with a thousand
-// nodes there are as many for each operation, so these take little memory.
+// A node's report about an operation. Most reports say only that all ranks of
+// the set on the node have submitted the same as the other nodes' ranks; at
+// 1,000 nodes each operation has 1,000 reports, so these take little memory.
 struct NodePresence {
   // Ranks with equal signatures; normally there is one group.
   struct Group {
@@ -35,7 +35,7 @@ struct NodePresence {
     std::vector<int64_t> first_dims;  // allgather, alltoall
     std::vector<int64_t> splits;      // alltoall: a row of the matrix per rank
     std::vector<uint32_t> gpus;       // that have the tensors; empty: the host
-    bool ranks_call_nccl = false;     // each on its own of `gpus`
+    bool ranks_call_nccl = false;     // each on its own GPU of `gpus`
     std::vector<uint64_t> gpu_rooms;  // with `gpus`; allgather, alltoall
   };
   bool present = false;

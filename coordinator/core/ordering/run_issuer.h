@@ -39,7 +39,7 @@ class RunIssuer {
   RunIssuer(EpochNodes* nodes, const ProcessSets* sets, OperationTable* table,
             Steps* steps, uint64_t fusion_threshold);
 
-  // Settles the operations, and tells Steps of the runs.
+  // Settles the operations, and reports the runs to Steps.
   void Issue(Time now, const Release& release);
   // Settles the operation.
   void Fail(NegotiatedOperation* op, const absl::Status& status);

@@ -81,7 +81,7 @@ void ScheduleControl::BeginIfRepeated() {
             absl::StrCat(" runs=", length_, " operations=", scheduled_.size()));
 }
 
-// In a tree, nobody learns which nodes are ready, only whether all are.
+// In a tree, nodes learn only whether all are ready, not which ones.
 bool ScheduleControl::FitsTree(const Runs& runs) const {
   const auto has_all_nodes = [this](const std::vector<ReadyOperation>& run) {
     return SetOf(run).nodes.size() == nodes_.size();
@@ -157,8 +157,8 @@ void ScheduleControl::LogIfRare(absl::string_view event,
   nodes_.Info(event, " schedule=", number_, fields);
 }
 
-// A node that has not got the schedule takes no part in it, and those that have
-// got it must learn that from the node itself.
+// A node that has not received the schedule takes no part in it, and the nodes
+// that have received it must learn that from the node itself.
 void ScheduleControl::Restore(
     const std::vector<const proto::NodeState*>& states) {
   for (const proto::NodeState* state : states) {

@@ -1,9 +1,9 @@
-// ScheduleControl: the frozen tier of an epoch (docs/schedule.md), that is
-// which nodes execute which schedule.
+// ScheduleControl: the frozen tier of an epoch (docs/schedule.md): which nodes
+// execute which schedule.
 //
 // Purpose: when a job repeats its steps, sends all nodes the schedule of a
-// step. While they execute it they report nothing; what they reported before
-// and was not issued is dropped. Nodes leave the schedule one after the other;
+// step. While they execute it, they report nothing; reports from before that
+// were not issued are dropped. Nodes leave the schedule one after the other;
 // when all have, the job is negotiated again.
 //
 //   state        reached by           consequence
@@ -44,11 +44,11 @@ class ScheduleControl {
   void BeginIfRepeated();
   // An error means that the executor violates the protocol.
   absl::Status OnEnded(size_t node, const proto::ScheduleEnded& message);
-  // Takes over the schedule of another coordinator. `states`: by node; null of
-  // those that are not connected.
+  // Takes over another coordinator's schedule. `states`: by node; null for
+  // nodes that are not connected.
   void Restore(const std::vector<const proto::NodeState*>& states);
-  // Tells the node to refuse the schedule, if it does not know it and others
-  // follow it.
+  // Tells the node to refuse the schedule if it does not know the schedule and
+  // others follow it.
   void RefuseIfUnknown(size_t node, const proto::NodeState& state);
 
   bool Follows(size_t node) const { return follows_[node]; }
@@ -58,7 +58,7 @@ class ScheduleControl {
  private:
   using Runs = std::vector<std::vector<ReadyOperation>>;
   bool MayBegin() const;
-  // All nodes have a part in all runs, and know schedules in a tree.
+  // All nodes take part in all runs, and support schedules in a tree.
   bool FitsTree(const Runs& runs) const;
   const RankSet& SetOf(const std::vector<ReadyOperation>& run) const {
     return *table_.Find(run.front().id)->set;
@@ -82,7 +82,8 @@ class ScheduleControl {
   size_t length_ = 0;                // runs of a round
   std::vector<uint32_t> scheduled_;  // ids
   std::vector<bool> follows_;        // by node: it has not left the schedule
-  // Of the last schedule: the first node's, with the most runs of all nodes'.
+  // For the last schedule: the first node's message, with the greatest number
+  // of runs of any node.
   proto::ScheduleEnded ended_;
   uint64_t runs_ = 0;  // of schedules that are over
   uint64_t operations_ = 0;

@@ -95,7 +95,7 @@ TEST_F(ScheduleEpochTest, WhatWasReportedBeforeIsDropped) {
   Both("y", 3);
   ASSERT_NE(ScheduleOf(a_), nullptr);
   EXPECT_EQ(bed_.Status().jobs(0).pending_operations(), 0u);
-  Report(b_, "x", 4);  // on its way
+  Report(b_, "x", 4);  // in flight
   EXPECT_EQ(b_.runs.size(), 6u);
   // Reports that follow the end count.
   End(a_, 1);
@@ -118,7 +118,7 @@ TEST_F(ScheduleEpochTest, GenerationsGoOnAfterASchedule) {
   EXPECT_EQ(bed_.Status().jobs(0).operations(), 206u);
   Both("x", 104);
   EXPECT_EQ(a_.runs.back().operations(0).generation(), 104u);
-  // It was worth it: three more steps, and there is another one.
+  // The schedule was worth it: after three more steps there is another one.
   Both("y", 104);
   for (uint32_t g = 105; g <= 106; ++g) {
     Both("x", g);

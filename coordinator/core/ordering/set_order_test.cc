@@ -123,7 +123,7 @@ class SetSimulation {
     bed_.Pass(Config().fusion_age);
   }
 
-  // The identity of an operation, as the node has been told it.
+  // The identity of an operation, as it was sent to the node.
   Key KeyOf(std::map<uint32_t, proto::Identity>* known,
             const proto::RunOperation& op) {
     if (op.has_identity()) (*known)[op.id()] = op.identity();

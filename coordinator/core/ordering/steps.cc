@@ -9,12 +9,12 @@
 namespace maypole::coordinator {
 namespace {
 
-// What a node can execute with what it knows itself.
+// True for operations that a node can execute with its own knowledge.
 bool CanBeScheduled(const ReadyOperation& operation) {
   return operation.communicator == 0 && !Gathers(operation.signature.kind);
 }
 
-// Groups of ids; each is in a group of its own at first.
+// Groups of ids; at first each id is in its own group.
 class Groups {
  public:
   uint32_t Find(uint32_t id) {
@@ -101,7 +101,7 @@ std::vector<std::vector<ReadyOperation>> Steps::Runs(
               });
     std::vector<ReadyOperation> all;
     for (const Member* m : group.members) all.push_back(m->operation);
-    // Parts of different steps together may be too much for a run.
+    // The parts of different steps together may exceed a run.
     for (const std::vector<size_t>& run : Fuse(all, threshold_)) {
       auto& operations = out.emplace_back();
       for (const size_t i : run) operations.push_back(all[i]);

@@ -1,4 +1,4 @@
-// Steps: finds out that a job issues the same runs again and again.
+// Steps: detects that a job issues the same runs again and again.
 //
 // Purpose: a training step submits the same operations as the one before. After
 // a number of equal steps (kEqualSteps at first) the nodes can execute them
@@ -10,18 +10,18 @@
 //   ...
 //   steps.OnScheduleOver(rounds);           // the nodes have left it
 //
-// A step is as long as the one before: it ends with the last operation of the
-// previous step, or when an operation comes again. Steps are equal if they have
-// the same operations with the same signatures; their order, and how they were
-// cut into runs, may differ, because these depend on timing. Operations are
-// scheduled in one run if they ran together in one of the equal steps, so that
-// a program that waits for one of them before it submits another one keeps its
-// runs; runs are scheduled in the order of their last operations in the last
-// step. Gathers, alltoalls and what GPUs execute are not scheduled: a step with
-// one of them equals no other.
+// A step ends when exactly the operations of the previous step have come, or
+// when an operation comes again. Steps are equal if they have the same
+// operations with the same signatures; their order, and how they were cut into
+// runs, may differ, because these depend on timing. Operations are scheduled in
+// one run if they ran together in one of the equal steps, so that a program
+// that waits for one of them before it submits another one keeps its runs; runs
+// are scheduled in the order of their last operations in the last step.
+// Gathers, alltoalls and what GPUs execute are not scheduled: a step with one
+// of them equals no other.
 //
-// A schedule that was left soon costs more than it saves: then twice as many
-// equal steps are needed for the next one, up to kMostEqualSteps.
+// A schedule that is soon left costs more than it saves: the next one then
+// needs twice as many equal steps, up to kMostEqualSteps.
 //
 // Thread contract: not synchronized; pure.
 #ifndef MAYPOLE_COORDINATOR_CORE_ORDERING_STEPS_H_
@@ -40,7 +40,7 @@ namespace maypole::coordinator {
 
 inline constexpr size_t kEqualSteps = 3;
 inline constexpr size_t kMostEqualSteps = 768;
-// A schedule that was executed so often was worth it.
+// A schedule that was executed for this many rounds was worth it.
 inline constexpr uint64_t kWorthwhileRounds = 16;
 
 class Steps {
@@ -70,7 +70,7 @@ class Steps {
   void Close();
 
   const uint64_t threshold_;
-  Step step_;            // that goes on
+  Step step_;            // the current one
   size_t run_ = 0;       // number of its last run
   size_t matching_ = 0;  // operations of it that are in previous_
   Step previous_;

@@ -41,7 +41,7 @@ class StepsTest : public ::testing::Test {
     }
     return out;
   }
-  // How many of these steps go by until they are scheduled; 0: they are not.
+  // How many of these steps pass until they are scheduled; 0: they are not.
   int StepsUntilRepeats(const Ids& step, int most = 2000) {
     for (int n = 1; n <= most; ++n) {
       for (const auto& run : step) Run(run);

@@ -1,12 +1,12 @@
 // StragglerTime: how long other nodes have waited for each node of an epoch.
 //
 // Purpose: a node is late while at least one operation is present on another
-// node of its process set and not on this one. However many operations that
+// node of its process set and not on this one. However many operations those
 // are, the node's straggler time grows by at most one second per second; if it
 // grows nearly that fast, the others do nothing but wait for the node.
 //
 //   straggler_time.Await(now, node);  // an operation is present elsewhere only
-//   straggler_time.Came(now, node);   // that operation is present here, too
+//   straggler_time.Came(now, node);   // that operation is also present here
 //   Time late = straggler_time.Take(now, node);  // since the last Take
 //
 // Thread contract: not synchronized; pure.
@@ -36,7 +36,7 @@ class StragglerTime {
     Drop(node);
   }
   // The operation no longer needs the node. Uses the time of the last call that
-  // had one.
+  // was given one.
   void Drop(size_t node) {
     Node& n = nodes_[node];
     if (n.awaited == 0 || --n.awaited > 0) return;
@@ -46,7 +46,7 @@ class StragglerTime {
     Pass(now);
     return TakeUntilNow(node);
   }
-  // As Take(), at the time of the last call that had one.
+  // Like Take(), at the time of the last call that was given one.
   Time TakeUntilNow(size_t node) {
     Node& n = nodes_[node];
     if (n.awaited > 0) n.late += now_ - std::exchange(n.since, now_);

@@ -136,7 +136,7 @@ absl::Status CheckDecision(const proto::Decision& d) {
   }
 }
 
-// The counters of the epoch, from which those of what follows go on.
+// The epoch's counters, from which later numbers continue.
 absl::Status CheckCounters(const proto::NodeState& state) {
   struct Counter {
     const char* what;
@@ -219,7 +219,7 @@ absl::Status CheckCommunicators(const proto::NodeState& state) {
   return absl::OkStatus();
 }
 
-// What states of the same epoch must agree about.
+// Compares what states of the same epoch must agree on.
 bool SameSchedule(const proto::NodeState& a, const proto::NodeState& b) {
   return a.schedule() != b.schedule() ||
          (a.schedule_length() == b.schedule_length() &&
@@ -391,7 +391,7 @@ std::optional<Recovery::Epoch> Recovery::LastEpoch(
   epoch.start = *start;
   epoch.left = LeftOf(*start);
   std::string missing;
-  // Nobody gets endpoints before all nodes have answered EpochStart.
+  // No node gets endpoints before all nodes have answered EpochStart.
   const bool all_have_heard =
       std::any_of(reports_.begin(), reports_.end(), [&](const auto& report) {
         const auto& state = report.second.state;
@@ -404,7 +404,7 @@ std::optional<Recovery::Epoch> Recovery::LastEpoch(
     const proto::NodeState* state = StateOf(member.session);
     const bool has_heard =
         state != nullptr && state->start().epoch() == start->epoch();
-    // One that has not heard, but must have, is another executor.
+    // A node that must have heard but has not is another executor.
     const bool is_new = state != nullptr && !has_heard && all_have_heard;
     if (state == nullptr || is_new) member.session = 0;
     if (!has_heard) state = nullptr;

@@ -1,12 +1,12 @@
-// Recovery: what the executors of a job tell a coordinator that has replaced
+// Recovery: what a job's executors report to a coordinator that has replaced
 // another one.
 //
 // Purpose: collects the NodeState of every executor of the job, and says when
-// enough is known to go on: all executors that have come back have said theirs,
-// they know of an epoch that has not ended, and all of its nodes whose ranks
-// have not left it are there (docs/recovery.md). Until then, or until the
-// deadline, the job decides nothing: if nobody who is back is in an epoch,
-// another node may have been told of a new one.
+// enough is known to continue: all executors that have come back have sent
+// theirs, they know of an epoch that has not ended, and all of its nodes whose
+// ranks have not left it are there (docs/recovery.md). Until then, or until the
+// deadline, the job decides nothing: even if no node that is back is in an
+// epoch, another node may have been told of a new one.
 //
 //   Recovery recovery(now + resume_timeout);
 //   recovery.Await(now, session, "n0");          // its NodeState follows
@@ -50,13 +50,13 @@ class Recovery {
   void Forget(SessionId session, const std::string& how);
 
   bool Complete() const;
-  // Later for a node that came back in time, but only just: its state is on its
-  // way.
+  // Extended for a node that came back just in time, because its state is still
+  // on its way.
   Time deadline() const;
   void Postpone(Time deadline) { deadline_ = deadline; }
   bool Has(SessionId session) const { return reports_.contains(session); }
   std::vector<SessionId> Sessions() const;
-  // Its state; null if it has not said it.
+  // Its state; null if it has not sent it.
   const proto::NodeState* StateOf(SessionId session) const;
 
   // The greatest number of a decision that any node has received.
@@ -68,7 +68,7 @@ class Recovery {
     // By member. Null: it has not come back, or has not heard of the epoch.
     std::vector<const proto::NodeState*> states;
     std::set<uint32_t> left;  // ranks
-    // Why the epoch is over, if it is; empty: it goes on.
+    // Why the epoch is over; empty: it continues.
     std::string over;
   };
   // The job's last epoch, as far as it is known; nullopt: there was none.

@@ -1,5 +1,5 @@
-// A coordinator that knows nothing takes over a job. What happens in any order
-// is tested by the simulation (--restarts).
+// A coordinator that knows nothing takes over a job. The simulation
+// (--restarts) tests other orders of events.
 #include "coordinator/core/recovery/recovery.h"
 
 #include <algorithm>
@@ -32,7 +32,8 @@ class RecoveryTest : public testing::Test {
     }
   }
 
-  // The node has received all that it was sent, but the last `lost` messages.
+  // The node has received all that was sent to it except the last `lost`
+  // messages.
   void Received(uint32_t i, size_t lost = 0) {
     proto::NodeState& state = state_[i];
     for (size_t m = 0; m + lost < e_[i]->inbox.size(); ++m) {
@@ -74,7 +75,7 @@ class RecoveryTest : public testing::Test {
     after_.From(e, m);
   }
 
-  // In pieces of so many bytes.
+  // In parts of this many bytes.
   void SayInParts(Executor& e, uint32_t i, size_t bytes) {
     const std::string state = state_[i].SerializeAsString();
     for (size_t at = 0; at < state.size(); at += bytes) {
@@ -113,7 +114,7 @@ TEST_F(RecoveryTest, ASetOfMembersThatOneNodeKnowsReachesTheOther) {
   EXPECT_TRUE(a.set_replies[0].by_members());
   EXPECT_EQ(a.set_replies[0].process_set(), 2u);
   EXPECT_TRUE(b.set_replies.empty());
-  // It is known, and ids go on.
+  // It is known, and ids continue.
   after_.From(a, ask(0, {0}));
   ASSERT_EQ(a.set_replies.size(), 2u);
   EXPECT_EQ(a.set_replies[1].process_set(), 2u);
@@ -141,8 +142,8 @@ TEST_F(RecoveryTest, WhatOneNodeHasGotReachesTheOther) {
             e_[1]->runs.at(0).SerializeAsString());
   EXPECT_TRUE(b.inbox[2].has_recovered());
 
-  // The next operation of the name begins at 1, as the ids are forgotten; runs
-  // and decisions go on.
+  // The next operation of the name begins at 1, because the ids are forgotten;
+  // runs and decisions continue.
   after_.From(a, Present(1, {Allreduce("x", {0}, {8})}));
   after_.From(b, Present(1, {Allreduce("x", {1}, {8})}));
   ASSERT_EQ(b.runs.size(), 2u);
@@ -283,12 +284,12 @@ TEST_F(RecoveryTest, AJobWithoutAnEpochIsRecoveredWhenTheTimeIsOver) {
   EXPECT_EQ(b.Last().epoch_start().epoch(), 1u);
 }
 
-// A machine that is suspended hears nobody.
+// A suspended machine receives nothing.
 TEST_F(RecoveryTest, AStoppedCoordinatorWaitsAgainForThoseThatAreAway) {
   Executor& a = TakeOver(0);
   after_.PassUnseen(seconds(60));
   EXPECT_TRUE(a.ends.empty()) << a.ends[0].message();
-  // Also after a stop of a part of the time.
+  // Also after a stop for part of the time.
   after_.Pass(seconds(1));
   after_.PassUnseen(milliseconds(2100));
   EXPECT_TRUE(a.ends.empty()) << a.ends[0].message();
@@ -300,7 +301,7 @@ TEST_F(RecoveryTest, AStoppedCoordinatorWaitsAgainForThoseThatAreAway) {
   EXPECT_TRUE(b.Last().has_recovered());
 }
 
-// The other node is there, so it is not said to be lost.
+// The other node is there, so it is not reported as lost.
 TEST_F(RecoveryTest, AStartThatIsHeardOfTooLateEndsByTheNameOfTheLateNode) {
   state_[1].Clear();
   Executor& b = TakeOver(1);
@@ -316,7 +317,7 @@ TEST_F(RecoveryTest, AStartThatIsHeardOfTooLateEndsByTheNameOfTheLateNode) {
   EXPECT_EQ(b.Last().epoch_start().epoch(), 2u);
 }
 
-// It had been given up, and the others had started anew without it.
+// It had been given up, and the others had started again without it.
 TEST_F(RecoveryTest, ANodeOfAnEarlierEpochIsToldWhyThatIsOver) {
   proto::EpochStart* start = state_[0].mutable_start();
   start->set_epoch(2);
@@ -371,7 +372,7 @@ TEST_F(RecoveryTest, AScheduleThatNotAllHaveIsRefusedByTheOthers) {
   EXPECT_EQ(b.runs.size(), 1u);
 }
 
-// It would be divided by.
+// The coordinator would divide by zero.
 TEST_F(RecoveryTest, AScheduleHasRuns) {
   state_[0].set_schedule(1);
   state_[0].set_follows(true);
@@ -430,16 +431,15 @@ TEST_F(RecoveryTest, PartsThatAreNoStateEndTheSessionOnly) {
   const std::string state = state_[1].SerializeAsString();
   const std::string half = state.substr(0, state.size() / 2);
   const std::vector<std::pair<std::vector<proto::ExecutorMessage>, std::string>>
-      wrong = {
-          {{Part(half, false), Part(std::string(9, '\xff'), true)},
-           "parts of a node's state that are no NodeState together"},
-          {{Part(half, false), Present(1, {})},
-           "another message between the parts of a node's state"},
-          {{Part(half, false), Part("", false)}, "a part of 0 bytes"},
-          {{Part(std::string(kMaxNodeStateBytes, 'x'), false),
-            Part("x", false)},
-           absl::StrCat("a part of 1 bytes of a node's state, after ",
-                        kMaxNodeStateBytes)}};
+      wrong = {{{Part(half, false), Part(std::string(9, '\xff'), true)},
+                "parts of a node's state that are no NodeState together"},
+               {{Part(half, false), Present(1, {})},
+                "another message between the parts of a node's state"},
+               {{Part(half, false), Part("", false)}, "a part of 0 bytes"},
+               {{Part(std::string(kMaxNodeStateBytes, 'x'), false),
+                 Part("x", false)},
+                absl::StrCat("a part of 1 bytes of a node's state, after ",
+                             kMaxNodeStateBytes)}};
   for (const auto& [messages, why] : wrong) {
     Executor& b = TakeOver(1, /*say_state=*/false);
     for (const proto::ExecutorMessage& m : messages) after_.From(b, m);
@@ -447,7 +447,7 @@ TEST_F(RecoveryTest, PartsThatAreNoStateEndTheSessionOnly) {
     EXPECT_NE(b.refused->message().find(why), std::string::npos)
         << b.refused->message();
   }
-  // The job goes on to recover.
+  // The job continues to recover.
   TakeOver(0);
   EXPECT_TRUE(TakeOver(1).Last().has_recovered());
 }
@@ -475,7 +475,7 @@ TEST_F(RecoveryTest, WhatWaitsForTheRecoveryIsBoundedByItsBytes) {
   ASSERT_TRUE(a.refused.has_value());
   EXPECT_NE(a.refused->message().find("too many messages while the job"),
             std::string::npos);
-  // What it had sent takes no room from the others.
+  // Its messages no longer take room from the others.
   Executor& b = TakeOver(1);
   for (size_t i = 0; i < fit; ++i) after_.From(b, m);
   EXPECT_FALSE(b.refused.has_value()) << b.refused->message();

@@ -4,7 +4,8 @@
 // Purpose: takes the nodes' Results messages. An operation of one node arrives
 // only if its copies differ; one of several nodes is compared when all nodes of
 // its process set have reported it. The ranks whose checksum differs from that
-// of the majority have a wrong copy; without a majority that is not known.
+// of the majority have a wrong copy; without a majority it is unknown which
+// ranks are wrong.
 //
 //   ResultComparison comparison(&members, &sets);
 //   comparison.Take(node, message, &found);   // appends what differs
@@ -38,7 +39,7 @@ struct ResultDifference {
   std::string tensor;
   std::string kind;
   uint32_t call = 0;            // which use of the name
-  std::vector<uint32_t> ranks;  // that have, or may have, a wrong copy
+  std::vector<uint32_t> ranks;  // whose copy is, or may be, wrong
   bool certain = false;         // the others are the majority
   std::string text;             // a sentence for users
 };
@@ -53,7 +54,7 @@ class ResultComparison {
   // An error means that no correct executor sends such a message.
   absl::Status Take(size_t node, const proto::Results& message,
                     std::vector<ResultDifference>* found);
-  // Decides what is undecided.
+  // Decides the undecided operations.
   void Finish(std::vector<ResultDifference>* found);
 
   // What has been decided since the last call.

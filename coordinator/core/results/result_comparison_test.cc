@@ -153,7 +153,7 @@ TEST_F(ResultComparisonTest, MessagesOfNoCorrectExecutorAreRefused) {
   EXPECT_TRUE(found_.empty());
 }
 
-// As a difference they would have no second group to be described.
+// A reported difference would have no second group to describe.
 TEST_F(ResultComparisonTest, EqualCopiesAreNotSaidToDiffer) {
   proto::NodeState state;
   state.add_sets()->set_process_set(1);

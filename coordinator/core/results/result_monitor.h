@@ -1,4 +1,4 @@
-// ResultMonitor: what becomes of an epoch whose ranks' results differ.
+// ResultMonitor: what happens when ranks' copies of a result differ.
 //
 // Purpose: passes the nodes' checksums to ResultComparison, logs what differs
 // (at most kMaxDifferencesTold times), and gives the reason to end the epoch if
@@ -31,7 +31,7 @@ class ResultMonitor {
 
   // An error means that the executor violates the protocol.
   absl::Status OnResults(size_t node, const proto::Results& message);
-  // Decides about the results that are known.
+  // Decides the comparisons that are still open.
   void Finish();
   // Why the epoch must end; empty if it need not.
   const std::string& verdict() const { return verdict_; }

@@ -1,4 +1,4 @@
-// What becomes of a job whose ranks' results differ.
+// What happens to a job whose ranks' results differ.
 #include "coordinator/core/results/result_monitor.h"
 
 #include <algorithm>

@@ -58,7 +58,7 @@ struct Executor {
   std::vector<proto::StandIn> stand_ins;
   std::vector<std::string> notices;
   std::vector<ReceivedEnd> ends;
-  std::vector<proto::Relayed> relayed;  // that it has not passed on
+  std::vector<proto::Relayed> relayed;  // that it has not relayed yet
   std::optional<proto::Refused> refused;
   std::optional<absl::Status> closed;
 
@@ -92,7 +92,7 @@ class TestBed {
 
   // Acknowledges all that it has received.
   void Acknowledge(Executor& e);
-  // The first node passes on what it was given; `nodes`: of the epoch.
+  // The first node relays what it was given; `nodes`: of the epoch.
   void PassOn(const std::vector<Executor*>& nodes);
 
   void Break(Executor& e);   // the network
@@ -103,7 +103,8 @@ class TestBed {
   void Pass(Time time);
   // The same while the process is stopped (SIGSTOP).
   void PassUnseen(Time time);
-  // So, and what the test does next comes before the core's timer.
+  // Like PassUnseen(), but what the test does next comes before the core's
+  // timer.
   void SleepUnseen(Time time) { now_ += time; }
 
   // An operator's calls. Status() returns an empty reply for an unknown job.

@@ -3,7 +3,7 @@
 //
 // Purpose: kernels are tested, also under sanitizers, where there is no GPU.
 // Include this before a .cu file. The kernels use no barriers, no shuffles and
-// no shared memory, so any order of their threads is a correct one.
+// no shared memory, so any order of their threads is correct.
 //
 // Thread contract: blockIdx and its like belong to the calling thread.
 #ifndef MAYPOLE_COMMON_GPU_KERNELS_TESTING_CUDA_SHIM_H_

@@ -13,7 +13,7 @@
 
 namespace maypole::cuda {
 
-// Added to a host's address, it is an address that only works on the "device".
+// Added to a host address, it makes an address that only works on the "device".
 inline constexpr uint64_t kDeviceBias = uint64_t{1} << 60;
 
 inline void* GuardedHostAddress(unsigned long long address, size_t /*bytes*/) {

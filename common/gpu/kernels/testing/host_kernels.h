@@ -21,9 +21,9 @@
 
 namespace maypole::cuda {
 
-// Where `bytes` bytes, at least one, at a device's address lie in this process.
-// It is called by run(), before the grid, once for each array that the kernel
-// uses. It must keep the address's remainder modulo kVectorBytes.
+// Where `bytes` bytes (at least one) at a device address lie in this process.
+// run() calls it before the grid, once for each array that the kernel uses. It
+// must keep the address's remainder modulo kVectorBytes.
 using HostAddress = void* (*)(unsigned long long device_address, size_t bytes);
 
 // For all kernels of the process. Null, as at first: addresses are those of the

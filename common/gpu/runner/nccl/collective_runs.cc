@@ -107,7 +107,8 @@ Status CollectiveRuns::EnqueueBefore(const Launching& l) {
 
 Status CollectiveRuns::Launch(const Launching& l) {
   const nccl::Nccl& nccl = l.part->nccl();
-  // Else NCCL, which restores what it found, would make a context on GPU 0.
+  // Otherwise NCCL, which restores the context that it found, would create one
+  // on GPU 0.
   const cuda::CurrentGpu current(l.part->at(0).gpu());
   if (Status s = current.status(); !s.ok()) return s;
   Status s = l.part->at(0).Check(nccl.ncclGroupStart(), "ncclGroupStart");
@@ -178,7 +179,7 @@ void CollectiveRuns::OnPartEnded(uint64_t id, const Status& status,
                                  const Status& of_gpu) {
   const auto it = running_.find(id);
   if (--it->second.gpus == 0) running_.erase(it);
-  // Other GPUs may wait for this one for ever.
+  // Other GPUs may wait for this one forever.
   error_.Update(of_gpu);
   Status s = status;
   s.Update(of_gpu);

@@ -9,8 +9,8 @@
 //               connecting begins (see communicators.h)
 //   launching   the kernels before NCCL are on the streams. NCCL's calls are
 //               made, in one group for all operations and GPUs. NCCL's thread
-//               puts them on the streams; nobody else puts anything there
-//   running     the kernels after NCCL are on the streams, too; the run ends
+//               puts them on the streams; nothing else is put there
+//   running the kernels after NCCL are also on the streams; the run ends
 //               when the events after them are done
 //
 //   CollectiveRuns runs(&queues, &memories, &communicators, &ends);
@@ -20,8 +20,8 @@
 //
 // Thread contract: one thread uses it. No function waits.
 //
-// Invariants: at most one run is launching: NCCL (before 2.27) has one group
-// that has not ended in a thread. No communicator connects while a collective
+// Invariants: at most one run is launching: a thread can have one unfinished
+// NCCL group (before NCCL 2.27). No communicator connects while a collective
 // runs on the GPUs of this node.
 #ifndef MAYPOLE_COMMON_GPU_RUNNER_NCCL_COLLECTIVE_RUNS_H_
 #define MAYPOLE_COMMON_GPU_RUNNER_NCCL_COLLECTIVE_RUNS_H_
@@ -61,9 +61,9 @@ class CollectiveRuns {
   // An error of NCCL or of a GPU: runs that have begun may never end, unless
   // the communicators are aborted.
   const Status& error() const { return error_; }
-  // Runs that wait end with this error, and nothing is asked of NCCL any more.
+  // Waiting runs end with this error, and NCCL gets no further calls.
   void Abort(const Status& why);
-  // NCCL has given the communicators back.
+  // NCCL has released the communicators.
   void NoteGone();
 
   bool idle() const { return waiting_.empty() && !launching_; }

@@ -6,7 +6,7 @@
 //               there are several or they are prescaled
 //   NCCL        calls, on one tensor or result of the GPU
 //   after       kernels divide and scale what was reduced, and write it to all
-//               results of the GPU; what is not computed any more is copied
+//               results of the GPU; what needs no more computing is copied
 //               there
 //
 // A run without a communicator has no calls of NCCL's; one kernel then does all
@@ -21,11 +21,11 @@
 // Thread contract: values and pure functions.
 //
 // Invariants: the rules are those of common/reduce/reduce.h, with these
-// differences: what NCCL does, it does in its own order, and rounds as it does;
-// whether the minimum of a NaN and a number is a NaN is NCCL's decision. An
-// average of floats over as many ranks as GPUs that is not scaled is NCCL's
-// own, which multiplies before it adds. The calls of all GPUs of a communicator
-// match, as each node makes them of the same members and counts.
+// differences: NCCL reduces in its own order and with its own rounding; NCCL
+// also decides whether the minimum of a NaN and a number is a NaN. An unscaled
+// average of floats over as many ranks as GPUs is NCCL's own, which multiplies
+// before it adds. The calls of all GPUs of a communicator match, because each
+// node derives them from the same members and counts.
 #ifndef MAYPOLE_COMMON_GPU_RUNNER_NCCL_COLLECTIVE_STEPS_H_
 #define MAYPOLE_COMMON_GPU_RUNNER_NCCL_COLLECTIVE_STEPS_H_
 
@@ -68,21 +68,22 @@ struct CollectiveSteps {
   Status EnqueueAfter(GpuQueue& queue) const;
 };
 
-// What kernels do of a reduction over `gpus` GPUs with one tensor each, because
-// NCCL does not do it as common/reduce/reduce.h says.
+// The part of a reduction over `gpus` GPUs, with one tensor each, that kernels
+// do because NCCL does not follow common/reduce/reduce.h there.
 struct KernelSteps {
   bool before = false;
   bool after = false;
-  // NCCL divides. It multiplies by 1/gpus, rounded to the type: of 16 bits that
-  // can be wrong by 0.2 %, so NCCL's average is taken where it is exact.
+  // NCCL divides. It multiplies by 1/gpus, rounded to the type: for 16-bit
+  // types that can be wrong by 0.2 %, so NCCL's average is used only where it
+  // is exact.
   bool nccl_averages = false;
 };
 KernelSteps KernelStepsOf(DType dtype, Op op, double prescale, int64_t divisor,
                           double postscale, uint32_t gpus);
 
-// Those of each GPU of the communicator, for an operation that has passed
-// CheckOperation(); or why it cannot be. The communicator with the number 0
-// stands for none: it has one GPU, and NCCL is not called.
+// The steps of each GPU of the communicator, for an operation that has passed
+// CheckOperation(); or why it cannot be executed. The communicator with the
+// number 0 stands for none: it has one GPU, and NCCL is not called.
 StatusOr<std::vector<CollectiveSteps>> MakeSteps(
     const GpuOperation& operation, const GpuCommunicator& communicator,
     const GpuMemories& memories);

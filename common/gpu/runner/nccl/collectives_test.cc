@@ -1,5 +1,5 @@
 // Runs over two GPUs of one node. The environment's seeds make the GPUs' work
-// late, and NCCL's calls.
+// and NCCL's calls late.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -113,7 +113,7 @@ TEST_F(CollectivesTest, BroadcastsWhatNcclDoesNotKnow) {
 
 // --- Order -------------------------------------------------------------------
 
-// Each run needs the results of those before it: with late launches, anything
+// Each run needs the results of those before it: with late launches, any work
 // that overtakes NCCL gives wrong numbers.
 TEST_F(CollectivesTest, NothingOvertakesACollective) {
   constexpr uint32_t kRounds = 20, kElements = 3000;
@@ -201,7 +201,7 @@ TEST_F(CollectivesTest, MoreRunsThanAGpuTakes) {
   for (uint32_t i = 0; i < kRuns; ++i) EXPECT_TRUE(Ended(i).ok()) << i;
 }
 
-// One operation on the stream, and as many in a collective as fill the GPU.
+// One operation on the stream, and enough in a collective to fill the GPU.
 TEST_F(CollectivesTest, AGpuTakesNoMoreWithManyOperationsInARun) {
   OpenRanks(/*per_gpu=*/1);
   Connect(1);
@@ -271,7 +271,7 @@ TEST_F(CollectivesTest, RunsThatDoNotFit) {
             "a run on several GPUs needs a communicator");
   EXPECT_EQ(Refusal(OperationOf({.elements = 10}, slot++, 0), 0),
             "a run on several GPUs needs a communicator");
-  // All the same, the next one runs.
+  // The next one runs nevertheless.
   runner().Run(RunOf(1, OperationOf({.elements = 10}, slot, 0)));
   EXPECT_TRUE(Ended(slot).ok()) << Ended(slot).message();
 }
@@ -325,7 +325,7 @@ TEST_F(CollectivesTest, CloseGivesBackWhenTheRunHasEnded) {
   const uint64_t collectives = NcclCalls("ncclAllReduce");
   runner().Run(RunOf(1, OperationOf({.elements = 10}, 2, 0)));
   runner().Close(1);
-  // When this is refused, it has been closed.
+  // When this run is refused, the memory has been closed.
   runner().Run(SumOf({{1, 1}}, 10, 3));
   EXPECT_THAT(std::string(Ended(3).message()), HasSubstr("it is not open"));
   EXPECT_EQ(NcclCalls("ncclAllReduce"), collectives + kGpus);

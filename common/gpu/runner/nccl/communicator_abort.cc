@@ -14,7 +14,7 @@ std::shared_ptr<CommunicatorAbort> CommunicatorAbort::Begin(Parts parts) {
   std::shared_ptr<CommunicatorAbort> abort(
       new CommunicatorAbort(std::move(parts)));
   std::thread thread;
-  // Without a thread it is never done, as if NCCL did not return.
+  // Without a thread the abort is never done, as if NCCL did not return.
   if (StartThread([abort] { abort->Main(); }, &thread).ok()) thread.detach();
   return abort;
 }
@@ -34,7 +34,7 @@ void CommunicatorAbort::Main() {
   if (any != nullptr) {
     const nccl::Nccl& nccl = any->nccl();
     const cuda::CurrentGpu current(any->at(0).gpu());
-    // Whatever they return, nobody uses the communicators any more.
+    // Whatever these calls return, nothing uses the communicators any more.
     nccl.ncclGroupStart();
     for (const nccl::ncclComm_t handle : handles) nccl.ncclCommAbort(handle);
     nccl.ncclGroupEnd();

@@ -2,15 +2,15 @@
 //
 // Purpose: all are aborted in one group (one after the other, freeing the first
 // could wait for a kernel of the next), on a thread of its own: ncclCommAbort()
-// waits for the GPUs' streams, and may do so for ever (NCCL's issues 564, 829).
+// waits for the GPUs' streams, possibly forever (NCCL's issues 564, 829).
 //
 //   auto abort = CommunicatorAbort::Begin(parts);
 //   if (abort->done()) ...                             // ask again and again
 //
 // Thread contract: any thread.
 //
-// Invariants: once it has begun, nobody else uses the communicators. What the
-// thread needs lives as long as the thread.
+// Invariants: once the abort has begun, nothing else uses the communicators.
+// What the thread needs lives as long as the thread.
 #ifndef MAYPOLE_COMMON_GPU_RUNNER_NCCL_COMMUNICATOR_ABORT_H_
 #define MAYPOLE_COMMON_GPU_RUNNER_NCCL_COMMUNICATOR_ABORT_H_
 
@@ -31,7 +31,7 @@ class CommunicatorAbort {
   CommunicatorAbort(const CommunicatorAbort&) = delete;
   CommunicatorAbort& operator=(const CommunicatorAbort&) = delete;
 
-  // NCCL has given all communicators back.
+  // NCCL has released all communicators.
   bool done() const { return done_.load(std::memory_order_acquire); }
 
  private:

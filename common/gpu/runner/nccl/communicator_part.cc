@@ -14,7 +14,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kPollInterval{1};
-// NCCL makes the handle in the call that begins, or soon after it.
+// NCCL makes the handle in the call that begins to connect, or soon afterwards.
 constexpr milliseconds kLatestHandle{200};
 
 Status Stopped() { return Status(Code::kCancelled, "the epoch is over"); }

@@ -13,7 +13,7 @@
 //
 // Why a thread: NCCL before 2.27 keeps the state of a group that has not ended
 // in the thread that began it. So a thread may have one such group, and must
-// live as long as the group: the runner's thread has those of collectives.
+// live as long as the group. The runner's thread has the groups of collectives.
 //
 //        Connect()            all connected         CommunicatorAbort
 //   kNew -----> kConnecting ----> kReady ------------------> aborted
@@ -21,9 +21,9 @@
 //     +--------------+----------> kFailed ----------------------+
 //                      an error, the time limit, StopConnecting()
 //
-// Thread contract: state() and error() may be called by any thread. Connect()
-// and at() by one thread at a time: the runner's, at() once the state is kReady
-// and until an abort has begun; then that of CommunicatorAbort.
+// Thread contract: state() and error() may be called by any thread. One thread
+// at a time may call Connect() and at(): the runner's (at() once the state is
+// kReady, until an abort has begun), then CommunicatorAbort's.
 #ifndef MAYPOLE_COMMON_GPU_RUNNER_NCCL_COMMUNICATOR_PART_H_
 #define MAYPOLE_COMMON_GPU_RUNNER_NCCL_COMMUNICATOR_PART_H_
 
@@ -57,8 +57,8 @@ class CommunicatorPart : public std::enable_shared_from_this<CommunicatorPart> {
   CommunicatorPart(const CommunicatorPart&) = delete;
   CommunicatorPart& operator=(const CommunicatorPart&) = delete;
 
-  // Begins to connect, and the time limit. Does nothing unless the state is
-  // kNew. NCCL allocates and maps memory of the GPUs meanwhile.
+  // Begins to connect, and starts the time limit. Does nothing unless the state
+  // is kNew. While connecting, NCCL allocates and maps memory of the GPUs.
   void Connect();
 
   const GpuCommunicator& communicator() const { return communicator_; }
@@ -68,15 +68,14 @@ class CommunicatorPart : public std::enable_shared_from_this<CommunicatorPart> {
   const nccl::Nccl& nccl() const { return *nccl_; }
   size_t size() const { return communicators_.size(); }
   NcclCommunicator& at(size_t i) const { return *communicators_[i]; }
-  // NcclCommunicator::Ready() of all.
+  // NcclCommunicator::Ready() over all GPUs.
   StatusOr<bool> Ready() const;
 
   // --- For CommunicatorAbort ---
   void StopConnecting();
-  // Waits until the thread does nothing with NCCL any more.
+  // Waits until the thread no longer uses NCCL.
   void WaitUntilQuiet();
-  // The handles that NCCL has made. One that is being made is waited for, for a
-  // moment.
+  // The handles that NCCL has made. Waits briefly for one that is being made.
   std::vector<nccl::ncclComm_t> Handles() const;
   void NoteAborted();
 
@@ -98,7 +97,7 @@ class CommunicatorPart : public std::enable_shared_from_this<CommunicatorPart> {
   // Written by the thread before it is quiet.
   const nccl::Nccl* nccl_ = nullptr;
   std::vector<std::unique_ptr<NcclCommunicator>> communicators_;
-  bool begun_ = false;  // NCCL connects some of them, or all
+  bool begun_ = false;  // NCCL connects some or all of them
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

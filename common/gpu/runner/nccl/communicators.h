@@ -1,4 +1,4 @@
-// Communicators: those of an epoch, by number.
+// Communicators: the communicators of an epoch, by number.
 //
 //   Communicators communicators(library, timeouts);
 //   StatusOr<std::string> id = communicators.MakeId();
@@ -10,11 +10,11 @@
 // Thread contract: one thread uses it; only MakeId() waits (for NCCL to be
 // loaded).
 //
-// Why connecting does not begin at once: NCCL allocates and maps memory of the
-// GPUs then. The driver may make such a call wait for a kernel on the GPU; a
-// kernel of NCCL's may wait for one of another GPU, which cannot be launched
-// before the call returns (NCCL's issues 613, 787). So CollectiveRuns begins it
-// when no collective runs on the GPUs of this node.
+// Why connecting does not begin at once: connecting, NCCL allocates and maps
+// memory of the GPUs. The driver may make such a call wait for a kernel on the
+// GPU; a kernel of NCCL's may wait for one of another GPU, which cannot be
+// launched before the call returns (NCCL's issues 613, 787). So CollectiveRuns
+// begins it when no collective runs on the GPUs of this node.
 //
 // Invariants: at most kMaxGpuCommunicators. They must be gone() when it is
 // destroyed.
@@ -44,7 +44,7 @@ inline constexpr std::chrono::milliseconds kAbortTimeout{1'000};
 struct NcclTimeouts {
   // From Begin() until a communicator is connected.
   std::chrono::milliseconds connect = kConnectTimeout;
-  // From Abort() until NCCL has given the communicators back, and the GPUs have
+  // From Abort() until NCCL has released the communicators and the GPUs have
   // ended their work.
   std::chrono::milliseconds abort = kAbortTimeout;
 };
@@ -57,7 +57,7 @@ class Communicators {
   // NCCL's unique id.
   StatusOr<std::string> MakeId() const;
   // Notes a communicator to be connected. `gpus` are those of the communicator,
-  // in its order. Why it cannot be connected, Find() says.
+  // in its order. If it cannot be connected, Find() says why.
   void Connect(GpuCommunicator communicator, std::vector<const cuda::Gpu*> gpus,
                const std::string& id);
 
@@ -69,9 +69,9 @@ class Communicators {
   // never will be.
   StatusOr<CommunicatorPart*> Find(uint32_t number) const;
 
-  // Begins to give all back; nothing may be connected or used after it.
+  // Begins to release all; nothing may be connected or used afterwards.
   void Abort();
-  // There is none, or all were given back.
+  // There is none, or all have been released.
   bool gone() const;
 
   const NcclTimeouts& timeouts() const { return timeouts_; }

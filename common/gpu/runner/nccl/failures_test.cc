@@ -1,5 +1,5 @@
-// What becomes of runs when NCCL fails, waits for ever, or is aborted. The
-// environment's configuration of the fake NCCL fits to the test's name.
+// What happens to runs when NCCL fails, blocks forever, or is aborted. The
+// environment's configuration of the fake NCCL matches the test's name.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -65,7 +65,7 @@ TEST_F(Plain, APeerThatDoesNotConnectIsWaitedForOnlySoLong) {
   EXPECT_GE(Clock::now() - begin, milliseconds(250));
   Run(1);
   EXPECT_EQ(Ended(1).message(), Ended(0).message());
-  // Others go on.
+  // Others continue.
   Connect(2);
   Run(2, 2);
   EXPECT_TRUE(Ended(2).ok()) << Ended(2).message();
@@ -87,7 +87,7 @@ TEST_F(Plain, AbortEndsWhatHasNotBegun) {
   EXPECT_EQ(Text(0), "the epoch is over");
   EXPECT_EQ(Text(1), "the epoch is over");
   EXPECT_LT(Clock::now() - begin, milliseconds(200));
-  // And all that comes later.
+  // And all later ones.
   Run(2);
   EXPECT_EQ(Text(2), "the epoch is over");
   EXPECT_THAT(std::string(OpenNow({0, 2}, memory(0)).status().message()),
@@ -261,7 +261,7 @@ TEST_F(Peers, AbortOfTwoBusyCommunicatorsWhosePeerNeverComes) {
   for (uint32_t i = 2; i < 6; ++i) EXPECT_EQ(Text(i), "the epoch is over");
   EXPECT_LT(Clock::now() - begin, milliseconds(250));
   EXPECT_THAT(stuck(), IsEmpty());
-  // The stream is empty again, and the memory can be given back.
+  // The stream is empty again, and the memory can be released.
   const int mapped = hooks().mapped;
   runner().Close(0);
   EXPECT_TRUE(Becomes([=] { return hooks().mapped == mapped - 1; }));
@@ -269,7 +269,7 @@ TEST_F(Peers, AbortOfTwoBusyCommunicatorsWhosePeerNeverComes) {
 
 TEST_F(Peers, AbortWhileNcclLaunches) {
   Meet(1);
-  // The peer connects, but this it cannot do.
+  // The peer connects, but cannot do this.
   GpuRun too_much = SumWith(1, 0);
   too_much.operations[0].elements = kBytes;
   peer_->Run(too_much);
@@ -329,7 +329,7 @@ TEST_F(Peers, AnErrorOfTheGpu) {
   EXPECT_EQ(Ended(3).message(), Ended(2).message());
   runner().Run(SumOf({{0, 1}}, 10, 4));
   EXPECT_EQ(Ended(4).message(), Ended(2).message());
-  // NCCL's kernels have ended, or the memory could not be given back.
+  // NCCL's kernels have ended; otherwise the memory could not be released.
   const int mapped = hooks().mapped;
   runner().Close(0);
   EXPECT_TRUE(Becomes([=] { return hooks().mapped == mapped - 1; }));
@@ -383,7 +383,7 @@ TEST_F(CallFails, WithNcclsText) {
   EXPECT_EQ(Ended(1).message(), Ended(0).message());
 }
 
-// The third is that of the second run's first GPU; both GPUs have its error.
+// The third call is for the second run's first GPU; both GPUs get its error.
 class FailsLater : public FailuresTest {};
 
 TEST_F(FailsLater, AndAllRunsWithIt) {

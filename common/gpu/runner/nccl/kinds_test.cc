@@ -1,5 +1,5 @@
 // Operations of all kinds on the two GPUs of a node, or on one of them. The
-// environment's seeds make the GPUs' work late, and NCCL's calls.
+// environment's seeds make the GPUs' work and NCCL's calls late.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -46,7 +46,7 @@ TEST_P(KindsTest, WithACommunicator) {
   RunAll(1, Ranks(ranks()));
 }
 
-// As a process set may have its ranks.
+// A process set may have its ranks in such an order.
 TEST_P(KindsTest, InAnotherOrderOfMembers) {
   OpenRanks(GetParam());
   Connect(1);
@@ -81,7 +81,7 @@ TEST_F(KindsTest, ManyRanksOnOneGpu) {
   ExpectResults(exchanged, 1);
 }
 
-// NCCL's own collectives where they fit, and no kernel that is not needed.
+// NCCL's own collectives where they fit, and no needless kernel.
 TEST_F(KindsTest, CallsOfNccl) {
   OpenRanks(/*per_gpu=*/1);
   Connect(1);
@@ -113,7 +113,7 @@ TEST_F(KindsTest, CallsOfNccl) {
   KindCase own = make(Kind::kAlltoall);
   own.counts = {7, 0, 0, 0};
   run(own);
-  // One member only has something.
+  // Only one member has data.
   KindCase one = make(Kind::kAllgather);
   one.counts = {0, 100};
   calls = NcclCalls("ncclBroadcast");

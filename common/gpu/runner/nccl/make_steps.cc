@@ -15,8 +15,8 @@ bool IsFloat(DType dtype) {
          dtype == DType::kFloat32 || dtype == DType::kFloat64;
 }
 
-// As NCCL's collectives that gather or scatter have it: GPU i is that of member
-// i alone, and all counts are the same.
+// True if NCCL's gathering and scattering collectives fit: GPU i belongs to
+// member i alone, and all counts are equal.
 bool IsRegular(const GpuOperation& o, const GpuCommunicator& c) {
   if (o.members.size() != c.size) return false;
   for (uint32_t i = 0; i < c.size; ++i) {
@@ -56,7 +56,7 @@ class StepsMaker {
   }
 
   Status PrepareReduction();
-  // The whole reduction, or what of it is done before NCCL and after it.
+  // The whole reduction, or its parts before and after NCCL.
   ReduceStep Whole(size_t gpu, std::vector<uint64_t> outputs) const;
   ReduceStep First(size_t gpu, uint64_t output) const;
   ReduceStep Last(uint64_t input, std::vector<uint64_t> outputs,
@@ -69,8 +69,8 @@ class StepsMaker {
   void Reducescatter(size_t gpu);
   void ReducescatterAlone();
   void ScatterByNccl(size_t gpu);
-  // Of a GPU with several ranks, the reduced parts lie in its first tensor,
-  // each at its place, until they are copied to where they belong.
+  // On a GPU with several ranks, the reduced parts lie in its first tensor,
+  // each at its offset, until they are copied to their destinations.
   bool IsShared(size_t gpu) const { return tensors_[gpu].size() > 1; }
   void FinishParts(size_t gpu);
   void CopyParts(size_t gpu);
@@ -92,10 +92,10 @@ class StepsMaker {
   // Addresses, by GPU.
   std::vector<std::vector<uint64_t>> tensors_;
   std::vector<std::vector<uint64_t>> results_;
-  // Of a reduction by NCCL.
+  // The type of a reduction by NCCL.
   nccl::ncclDataType_t type_ = nccl::ncclUint8;
   nccl::ncclRedOp_t op_ = nccl::ncclSum;
-  bool prepares_ = false;  // there is something to compute before NCCL
+  bool prepares_ = false;  // something must be computed before NCCL
   bool finishes_ = false;  // ... after it
 };
 
@@ -205,7 +205,7 @@ void StepsMaker::Allreduce(size_t gpu) {
   }
 }
 
-// In place, one kernel does all, and writes more than the parts.
+// In place, one kernel does everything, and writes more than the parts.
 void StepsMaker::ReducescatterAlone() {
   const bool in_place =
       std::all_of(o_.tensors.begin(), o_.tensors.end(),
@@ -253,8 +253,8 @@ void StepsMaker::ScatterByNccl(size_t gpu) {
   }
 }
 
-// One kernel, however many ranks the GPU has: from its first part to the end of
-// its last.
+// One kernel, however many ranks the GPU has: it covers the first part to the
+// end of the last.
 void StepsMaker::FinishParts(size_t gpu) {
   uint64_t at = 0, begin = UINT64_MAX, end = 0;
   for (size_t i = 0; i < o_.members.size(); ++i) {
@@ -337,9 +337,9 @@ void StepsMaker::Allgather(size_t gpu) {
   CopyToAll(gpu, result, to - result);
 }
 
-// Pairs that are not of this node are passed over, so this takes no longer with
-// a large matrix than it must. Two GPUs' calls match because both make theirs
-// in the order of senders, and for each in that of receivers.
+// Skips pairs that do not involve this node, so that a large matrix takes no
+// longer than it must. Two GPUs' calls match because both make theirs in the
+// order of senders and, for each sender, of receivers.
 void StepsMaker::Alltoall() {
   const size_t n = o_.members.size();
   std::vector<size_t> all(n), here;

@@ -1,5 +1,4 @@
-// NcclCall: a collective, a send or a receive of one GPU, before NCCL is
-// called.
+// NcclCall: the arguments of one GPU's collective, send or receive.
 //
 //   const NcclCall call = {.function = NcclCall::kBroadcast, .from = tensor,
 //                          .to = tensor, .count = bytes, .peer = root};

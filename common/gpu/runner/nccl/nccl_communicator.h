@@ -1,6 +1,6 @@
 // NcclCommunicator: one GPU's place in a communicator (ncclComm_t).
 //
-// Purpose: begins to connect without blocking, and says how it is.
+// Purpose: connects without blocking, and says whether it is ready.
 //
 //   NcclCommunicator c(nccl, gpu, rank);
 //   nccl->ncclGroupStart();
@@ -12,8 +12,8 @@
 // handle.
 //
 // Invariants: the object does not move, because NCCL keeps the handle's
-// address. The destructor gives nothing back: ncclCommAbort() does, which may
-// block for ever and so has a thread of its own (communicator_abort.h).
+// address. The destructor releases nothing: ncclCommAbort() does, which may
+// block forever and so has a thread of its own (communicator_abort.h).
 #ifndef MAYPOLE_COMMON_GPU_RUNNER_NCCL_NCCL_COMMUNICATOR_H_
 #define MAYPOLE_COMMON_GPU_RUNNER_NCCL_NCCL_COMMUNICATOR_H_
 
@@ -36,15 +36,16 @@ class NcclCommunicator {
   // Begins to connect; between ncclGroupStart() and ncclGroupEnd().
   Status Connect(const nccl::ncclUniqueId& id, int size);
 
-  // True if NCCL has done what it was asked for, false if it has not yet; or
-  // the error that it has met, which never goes away.
+  // True if NCCL has completed what was requested, false if not yet; or the
+  // error that it has met, which is permanent.
   StatusOr<bool> Ready() const;
 
   // Null until NCCL has made it.
   nccl::ncclComm_t handle() const;
   const cuda::Gpu& gpu() const { return gpu_; }
 
-  // The error of a call for this communicator: NCCL's text, and whose it is.
+  // The error of a call for this communicator: NCCL's text, and which GPU's it
+  // is.
   Status Check(nccl::ncclResult_t result, std::string_view call) const;
 
  private:

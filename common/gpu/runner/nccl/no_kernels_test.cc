@@ -1,5 +1,5 @@
-// A build without kernels: memory of this process, one rank on
-// each GPU. What needs no kernel runs.
+// A build without kernels: memory of this process, one rank on each GPU.
+// Operations that need no kernel run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -77,7 +77,7 @@ TEST_F(NoKernelsTest, MemoryIsNotShared) {
               testing::HasSubstr("this build has no GPU kernels"));
 }
 
-// Other ranks' numbers are no addresses.
+// Other ranks' numbers are not addresses.
 TEST_F(NoKernelsTest, OnlyNumber0) {
   const KindCase k = MakeKind(Kind::kAllreduce, {}, {0, 1}, 1);
   GpuOperation o = Own(OperationOf(k, 0, 0));

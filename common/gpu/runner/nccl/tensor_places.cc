@@ -9,8 +9,8 @@
 namespace maypole {
 namespace {
 
-// Bytes of a tensor and its result, and where in the tensor the result begins
-// that is written in place.
+// Bytes of a tensor and of its result, and where in the tensor an in-place
+// result begins.
 struct Extent {
   uint64_t tensor;
   uint64_t result;
@@ -79,7 +79,7 @@ StatusOr<uint64_t> ResultOf(const GpuOperation& o, const GpuTensor& t,
       "there is no room for the result of this " + std::string(Name(o.kind)));
 }
 
-// The members' GPUs are those of their tensors.
+// Checks that the members' GPUs are those of their tensors.
 Status CheckMembers(const GpuOperation& o, const GpuCommunicator& c,
                     const std::vector<TensorPlace>& places) {
   for (size_t i = 0; i < o.members.size(); ++i) {

@@ -27,9 +27,10 @@ struct TensorPlace {
   uint64_t result = 0;  // a reducescatter's: where the member's elements are
 };
 
-// Those of operation.tensors, if the operation, which has passed
-// CheckOperation(), fits the communicator: all of its GPUs here have tensors,
-// no others have, and the members are where it says.
+// The places of operation.tensors. The operation must have passed
+// CheckOperation(). An error if it does not fit the communicator: exactly the
+// communicator's GPUs here must have tensors, and the members must be where the
+// operation says.
 StatusOr<std::vector<TensorPlace>> FindPlaces(
     const GpuOperation& operation, const GpuCommunicator& communicator,
     const GpuMemories& memories);

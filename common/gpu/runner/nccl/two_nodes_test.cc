@@ -1,5 +1,5 @@
 // Two nodes with two GPUs each: this process and this program, started again
-// with another $NCCL_HOSTID, so that the fake NCCL takes their GPUs for
+// with another $NCCL_HOSTID, so that the fake NCCL treats their GPUs as
 // different ones.
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -47,8 +47,8 @@ class NodeTest : public CollectiveFixture {
     return OnCpu(c, inputs);
   }
 
-  // `ids`: of a communicator of all GPUs, and of one of the last GPU of the
-  // first node and the first GPU of the last.
+  // `ids`: for a communicator of all GPUs, and for one of the first node's last
+  // GPU and the last node's first GPU.
   void Join(uint32_t node, const std::string& ids) {
     node_ = node;
     OpenRanks(kPerGpu);
@@ -154,7 +154,7 @@ class OtherNode : public NodeTest {
     const char* const id = std::getenv(kIds);
     return absl::HexStringToBytes(id != nullptr ? id : "");
   }
-  // If it were gone before, NCCL might say so before the GPUs here are done.
+  // If it went earlier, NCCL might report that before the GPUs here are done.
   static void WaitForOtherNode() {
     const char* const end = std::getenv(kEnd);
     char byte = 0;
@@ -230,7 +230,7 @@ TEST_F(TwoNodesTest, RunAllKinds) {
   for (uint32_t seed = 1; seed <= kPrograms; ++seed) RunProgram(seed);
 }
 
-// NCCL finds out (peer_death=error).
+// NCCL notices it (peer_death=error).
 TEST_F(TwoNodesTest, APeerDies) {
   Start("Dies");
   runner().Run(SomeRun(0));

@@ -23,7 +23,7 @@ uint64_t CollectiveFixture::NcclCalls(const char* name) {
 }
 
 void CollectiveFixture::Settle() {
-  // The runner's thread first makes ids, then does what else it was asked for.
+  // The runner's thread makes ids first, then handles the other requests.
   for (int i = 0; i < 2; ++i) EXPECT_TRUE(NewId(0).ok());
 }
 

@@ -9,7 +9,7 @@
 //     EXPECT_TRUE(Ended(0).ok());
 //   }
 //
-// Thread contract: as GpuRunnerFixture.
+// Thread contract: see GpuRunnerFixture.
 #ifndef MAYPOLE_COMMON_GPU_RUNNER_TESTING_COLLECTIVE_FIXTURE_H_
 #define MAYPOLE_COMMON_GPU_RUNNER_TESTING_COLLECTIVE_FIXTURE_H_
 
@@ -36,7 +36,7 @@ class CollectiveFixture : public GpuRunnerFixture {
   // The executor's numbers of GPUs are the devices': local ranks from 0 on
   // device 0, the next on device 1.
   void OpenRanks(uint32_t per_gpu);
-  // Their memories only.
+  // Makes only their memories.
   void MakeRanks(uint32_t per_gpu);
   uint32_t ranks() const { return static_cast<uint32_t>(memories_.size()); }
   RankMemory& memory(uint32_t local) { return memories_[local]; }
@@ -48,11 +48,11 @@ class CollectiveFixture : public GpuRunnerFixture {
 
   // The operation on the tensors of all ranks, at `place` * kApart.
   GpuOperation OperationOf(const Case& c, uint32_t slot, uint32_t place) const;
-  // From this member, of this node alone.
+  // A broadcast from this member, of this node alone.
   GpuOperation BroadcastOf(uint64_t elements, uint32_t slot,
                            uint32_t root) const;
-  // Of the members on this node. The tensor is at `place` * kApart, its result
-  // kApart / 2 behind it.
+  // The operation of the members on this node. The tensor is at `place` *
+  // kApart, its result kApart / 2 behind it.
   GpuOperation OperationOf(const KindCase& k, uint32_t slot,
                            uint32_t place) const;
   void WriteInputs(const KindCase& k, uint32_t place) const;
@@ -71,14 +71,13 @@ class CollectiveFixture : public GpuRunnerFixture {
 
   // How often the process has called the function of the fake NCCL so far.
   static uint64_t NcclCalls(const char* name);
-  // Waits until runner() has done what it was asked for, unless it must wait
-  // with that.
+  // Waits until runner() has done what was requested, except what must wait.
   void Settle();
 
   // This node has the ranks of the job from node_ * ranks() on.
   uint32_t node_ = 0;
 
-  // Nothing is given back: the test ends with NCCL being stuck.
+  // Nothing is released: the test ends with NCCL stuck.
   bool leaks_ = false;
 
  private:

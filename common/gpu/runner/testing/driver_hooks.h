@@ -28,7 +28,7 @@ class DriverHooks {
 
   // From now on every kernel launched begins only after Release().
   void Hold();
-  // From now on no kernel is held, but those that are stay so.
+  // Holds no further kernels; those that are held stay held.
   void HoldNoMore() { flag_ = 0; }
   void Release();
 

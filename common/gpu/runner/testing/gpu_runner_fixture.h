@@ -13,7 +13,7 @@
 // are recorded under a mutex.
 //
 // Invariants: at the end of a test the runner is destroyed, and everything that
-// the driver was asked for must have been given back.
+// was requested from the driver must have been released.
 #ifndef MAYPOLE_COMMON_GPU_RUNNER_TESTING_GPU_RUNNER_FIXTURE_H_
 #define MAYPOLE_COMMON_GPU_RUNNER_TESTING_GPU_RUNNER_FIXTURE_H_
 
@@ -98,11 +98,11 @@ class GpuRunnerFixture : public cuda::fake::FakeTest {
   StatusOr<std::string> NewId(uint32_t number);
   std::vector<std::string> stuck();
 
-  // Of the next NewRunner().
+  // For the next NewRunner().
   std::string nccl_library_;
   NcclTimeouts timeouts_;
 
-  // False if it is not so within kLong.
+  // False if the condition does not become true within kLong.
   static bool Becomes(const std::function<bool()>& condition);
 
  private:

@@ -1,5 +1,5 @@
-// KindCase: an operation of any kind over ranks of several nodes, and what it
-// must give, computed on the host.
+// KindCase: an operation of any kind over ranks of several nodes, and its
+// expected result, computed on the host.
 //
 //   const KindCase k = MakeKind(Kind::kAllgather, {.ragged = true}, {0, 1, 2},
 //                               /*seed=*/7);
@@ -60,7 +60,7 @@ inline constexpr Kind kKindsOfGpus[] = {Kind::kAllreduce, Kind::kBroadcast,
                                         Kind::kReducescatter, Kind::kAllgather,
                                         Kind::kAlltoall};
 
-// One of many, as the seed says.
+// One of many, chosen by the seed.
 KindCase MakeKind(Kind kind, const Shape& shape,
                   const std::vector<uint32_t>& ranks, uint32_t seed);
 
