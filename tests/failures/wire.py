@@ -5,9 +5,9 @@ node to the other are lost: the neighbour's address maps to a network card that
 does not exist. So neither side gets an error, as with a cable that was
 pulled somewhere on the way.
 
-    with wire.WireScene() as s:
-        s.wire.cut(0)      # what node 0 sends is lost
-        s.wire.cut(1)      # and what node 1 sends
+        with wire.WireScene() as s:
+        s.wire.cut(0)      # packets from node 0 are lost
+        s.wire.cut(1)      # packets from node 1 as well
         s.wire.heal()
 
 There are two wires: ADDRESSES (for the coordinator, and for data unless
