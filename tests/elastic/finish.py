@@ -3,8 +3,8 @@
 Each process makes up.PID in MAYPOLE_TEST_DIR when it begins, and prints "trains from STEP" when its function begins, and
 "done STEP" at its end.
 
-        late N      rank 1 dies shortly before the end. Rank 0 leaves the job, and evaluates until the process that replaces
-                rank 1 has come and ended, or trains; then for N more seconds
+    late N      rank 1 dies shortly before the end. Rank 0 leaves the job, and evaluates until the process that
+                replaces rank 1 has come and ended, or trains; then for N more seconds
     replaced    as late 0, and when rank 0 has left, it kills the coordinator, which maypolerun starts again
     exits       as late, but rank 0 stays in the job until the process that replaces rank 1 has been there for a second,
                 and then calls os._exit(0)

@@ -5,7 +5,7 @@ node to the other are lost: the neighbour's address maps to a network card that
 does not exist. So neither side gets an error, as with a cable that was
 pulled somewhere on the way.
 
-        with wire.WireScene() as s:
+    with wire.WireScene() as s:
         s.wire.cut(0)      # packets from node 0 are lost
         s.wire.cut(1)      # packets from node 1 as well
         s.wire.heal()

@@ -8,7 +8,7 @@ when rank N has reached that point.
   submit   all ranks submit and wait as fast as they can
   wait     it waits with others in an operation that one rank has not submitted
            (the next one after the victim, which computes)
-    send     all ranks wait for the file "cut"; then the victim's node broadcasts a few
+  send     all ranks wait for the file "cut"; then the victim's node broadcasts a few
            bytes, without waiting for another node
 WAY is what the victim does at SIGUSR1: exception, exit0, exit3, shutdown.
 
