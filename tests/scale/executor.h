@@ -1,12 +1,12 @@
 // Executor: speaks for the executor of one node, without ranks, board or data.
 //
-// Purpose: a coordinator cannot tell it from a real one. It connects, says that
-// its ranks are ready, exchanges endpoints, and reports the tensors of each
-// step as worker/core/operations/presence.h does: at once if no report is
-// unacknowledged, else with all others that have become ready when the
-// acknowledgement comes; the message that empties the queue also says that the
-// ranks wait for the first tensor, if that is not in a run yet. It acknowledges
-// what it receives as worker/network/grpc_transport.cc does.
+// Purpose: a coordinator cannot tell it from a real executor. It connects,
+// reports its ranks as ready, exchanges endpoints, and reports the tensors of
+// each step as worker/core/operations/presence.h does: at once if no report is
+// unacknowledged, otherwise with all others that have become ready by the time
+// the acknowledgement comes. The message that empties the queue also says that
+// the ranks wait for the first tensor, if that is not in a run yet. It
+// acknowledges what it receives as worker/network/grpc_transport.cc does.
 //
 // The first executor gives messages that executors pass on (docs/relays.md)
 // directly to all; they count as received when the first one has them. So the
