@@ -50,7 +50,8 @@ absl::Status CheckVersions(const EpochInfo& info, VersionRange own);
 absl::StatusOr<EpochInfo> ReadEpochStart(const proto::EpochStart& start,
                                          const std::vector<int>& local_ranks);
 
-// The reason in an EpochEnd, for ranks: never OK, and never without a text.
+// Returns the reason in an EpochEnd, for ranks: never OK, and never without a
+// text.
 absl::Status ReasonOf(const proto::EpochEnd& end);
 
 }  // namespace maypole::worker

@@ -9,7 +9,7 @@
 //   ExecutorLogic logic(core_options, &system, &observer);
 //   while (!logic.done()) {
 //     const int64_t ms = logic.PrepareSleep();
-//     logic.Wake(events);   // those that have happened within ms
+//     logic.Wake(events);   // the events within `ms`
 //   }
 //
 // A turn is Wake() and PrepareSleep(). New clients are admitted last in a turn:

@@ -45,7 +45,7 @@ struct BoardSnapshot {
   std::vector<WaitingSlot> waiting;
   // By slot: the newest generation that a local rank has submitted; 0: none.
   std::vector<uint32_t> generations;
-  // A mask of the local ranks, among those asked about, whose process is
+  // A mask of the local ranks, among those that were checked, whose process is
   // stopped by a signal or a debugger.
   uint64_t stopped = 0;
 };

@@ -49,8 +49,8 @@ class RunQueue {
   absl::StatusOr<GpuRun> AddOnGpus(const proto::Run& run,
                                    const GpuCommunicator& communicator,
                                    SlotTable* slots);
-  // GPUs have executed the allgather or alltoall of this slot. Queues a run
-  // that tells the ranks its sizes.
+  // GPUs have executed the allgather or alltoall of this slot: queues a run
+  // that gives the ranks its sizes.
   absl::Status EndOnGpus(uint32_t slot);
   // As Add(), but the ranks execute it, with the run's communicator.
   absl::Status AddOnRanks(const proto::Run& run, SlotTable* slots);
