@@ -269,12 +269,11 @@ class Script {
     m.set_epoch(Epoch());
     if (!feed_.OnceIn(8)) ++schedule_;
     schedule->set_number(schedule_);
-    schedule->set_length(feed_.OnceIn(16)
-                             ? static_cast<uint32_t>(feed_.Number())
-                             : 1 + feed_.Below(3));
+    schedule->set_length(feed_.OnceIn(16) ? static_cast<uint32_t>(feed_.Number())
+                                          : 1 + feed_.Below(3));
     schedule->set_refuse(feed_.OnceIn(8));
-    schedule->set_fan_out(
-        feed_.OnceIn(8) ? static_cast<uint32_t>(feed_.Number()) : 0);
+    schedule->set_fan_out(feed_.OnceIn(8) ? static_cast<uint32_t>(feed_.Number())
+                                          : 0);
     for (uint32_t i = 0; i < 3 && !feed_.OnceIn(4); ++i) {
       proto::ScheduledRun* run = schedule->add_runs();
       run->set_index(feed_.OnceIn(16) ? static_cast<uint32_t>(feed_.Number())
@@ -283,8 +282,8 @@ class Script {
       proto::RunOperation known;
       const uint32_t slot = Identify(&known);
       op->set_id(known.id());
-      const Kind kind =
-          slot < rig_.allotted ? rig_.slots[slot].kind : Kind::kAllreduce;
+      const Kind kind = slot < rig_.allotted ? rig_.slots[slot].kind
+                                             : Kind::kAllreduce;
       SetSignature(kind, op->mutable_signature());
     }
     return m;

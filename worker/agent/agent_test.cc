@@ -516,9 +516,9 @@ TEST(AgentWithAStoppedExecutor, TheLogNamesIt) {
   const pid_t executor = OnlyChild(agent.pid());
   ASSERT_EQ(kill(executor, SIGSTOP), 0);
   Rank b(1);
-  const std::string said =
-      "event=executor_stuck job=job uid=" + std::to_string(geteuid()) +
-      " pid=" + std::to_string(executor);
+  const std::string said = "event=executor_stuck job=job uid=" +
+                           std::to_string(geteuid()) +
+                           " pid=" + std::to_string(executor);
   const auto logged = [&] {
     return ReadFile("agent.log").find(said) != std::string::npos;
   };

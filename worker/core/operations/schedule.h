@@ -27,7 +27,7 @@
 //   schedule.Add(slot, urgent, copied);       // present here
 //   schedule.OnPeer(node, message);
 //   for (const auto& m : schedule.TakeMessages()) ...   // to other nodes
-//   for (const auto* run : schedule.TakeRuns()) ...     // to execute, in order
+//   for (const auto& run : schedule.TakeRuns()) ...     // to execute, in order
 //   if (schedule.over()) schedule.End();
 //
 // Small runs need no data stage: if a node's ranks have copied their inputs,
