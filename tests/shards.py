@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The shards of tests/run.sh --all, see docs/testing.md.
 
-usage: tests/shards.py plan [N]            what each of N shards has, and how long it is expected to take
-       tests/shards.py run I/N             runs what has not passed yet, at this commit, of shard I of N
+usage: tests/shards.py plan [N]            prints the tests of each of N shards, and how long it is expected to take
+       tests/shards.py run I/N             runs the tests of shard I of N that have not passed yet at this commit
        tests/shards.py add [SUMMARY...]    adds summaries of shards (default: those of this machine) to
                                            docs/shards.jsonl, and what their tests took to tests/durations.txt
        tests/shards.py page                makes the table of docs/testing.md from docs/shards.jsonl

@@ -39,11 +39,10 @@
 namespace maypole::worker {
 namespace {
 
-// The supervisor writes Setup before it starts this process, so this bound is
-// generous.
+// Generous, because the supervisor writes Setup before it starts this process.
 constexpr int kSetupTimeoutMs = 10000;
 
-// From now on other processes of its user cannot read its memory.
+// From now on other processes of this user cannot read this one's memory.
 void Protect() {
   if (prctl(PR_SET_DUMPABLE, 0) == 0) return;
   spdlog::warn("event=not_protected reason={}", LogValue(strerror(errno)));
@@ -71,8 +70,8 @@ void Refuse(int client, uint32_t version, const absl::Status& why) {
   (void)SendMessage(client, &refused, sizeof(refused));
 }
 
-// Ends a process that cannot serve its job. Clients that were handed over get a
-// Refused with the reason.
+// Ends this process, which cannot serve its job. Clients that were handed over
+// get a Refused with the reason.
 [[noreturn]] void RefuseAllAndEnd(int control, const absl::Status& why) {
   // From now on the agent itself refuses new clients of this job.
   shutdown(control, SHUT_RD);
@@ -123,7 +122,7 @@ GrpcTransportOptions MakeTransportOptions(const WorkerFlags& f,
   return o;
 }
 
-// The greatest of what the agent's flag and the job's first rank say.
+// The stricter of the agent's flag and the variable of the job's first rank.
 absl::StatusOr<EncryptionMode> JobEncryption(const WorkerFlags& f, bool tls) {
   const char* const variable = std::getenv(kEncryptionVariable);
   EncryptionMode mode;
@@ -192,8 +191,8 @@ std::unique_ptr<Backend> MakeBackend(const WorkerFlags& f,
   return std::make_unique<TcpBackend>(std::move(o));
 }
 
-// The NCCL with which GPUs reduce together; null if there is none, or no
-// driver.
+// Returns the NCCL with which GPUs reduce together, or null if there is no NCCL
+// or no driver.
 const nccl::Nccl* FindNccl(const std::string& job) {
   void* const driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
   if (driver == nullptr) return nullptr;  // the usual case: no GPUs, no line
@@ -231,7 +230,7 @@ absl::Status ExecutorMain(const WorkerFlags& flags, Fd stop_signals) {
     return absl::InvalidArgumentError(
         "--executor is internal: only maypole-worker may pass it");
   }
-  Protect();  // it is about to read its credentials
+  Protect();  // before this process reads its credentials
   absl::StatusOr<control::Setup> setup = ReadSetup(control.get());
   if (!setup.ok()) return setup.status();
   if (setup->change_user) {

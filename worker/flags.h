@@ -29,7 +29,8 @@ struct WorkerFlags {
   std::string coordinator;
   std::string node;
   std::string host;
-  // Numeric addresses, or host names; empty: found when it is needed.
+  // Numeric addresses or host names. If empty, the backend finds the address
+  // of the route to the coordinator when it needs one.
   std::vector<std::string> networks;
   uint32_t network_connections = 1;
   uint32_t network_levels = kMaxLevels;
@@ -66,10 +67,10 @@ struct WorkerFlags {
 // name. The error names the wrong flag.
 absl::StatusOr<WorkerFlags> ReadFlags(const std::vector<std::string>& args);
 
-// Whether a job can be encrypted like this. Whoever requires encryption needs
-// it towards the coordinator, too: names of tensors and the secrets from which
-// keys are made go there. Of a coordinator on this machine nothing crosses the
-// network. UCX does not encrypt.
+// Checks that a job can be encrypted in this mode. UCX does not encrypt.
+// kRequire also needs TLS to the coordinator, which receives the names of
+// tensors and the secrets from which keys are made; a coordinator on this
+// machine needs none, because nothing crosses the network.
 absl::Status CheckEncryption(EncryptionMode mode, const WorkerFlags& flags,
                              bool tls);
 

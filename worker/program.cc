@@ -82,7 +82,7 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> ServeMetrics(
 }
 
 // Writes lines to --announce_fd. The executors do not inherit it, and a reader
-// that is gone or slow does not hold the agent up.
+// that is gone or slow does not block the agent.
 class Announcer {
  public:
   explicit Announcer(const WorkerFlags& flags)

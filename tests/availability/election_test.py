@@ -1,4 +1,4 @@
-"""Several coordinators, with three real members of etcd, and deaths of both."""
+"""Several coordinators with three real etcd members: coordinators and members die."""
 
 import os
 import signal

@@ -5,9 +5,9 @@
         etcd.kill(0)
         etcd.start_dead()
 
-The members' data is in a temporary directory, in memory where there is one.
-Their ports come from the kernel; a port may be taken between its choice and the
-member's start, which then fails and says so.
+The members' data is in a temporary directory, in memory where possible. The
+kernel chooses their ports; if another process takes a port before the member
+starts, the start fails with an error that says so.
 """
 
 import os

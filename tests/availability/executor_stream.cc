@@ -1,10 +1,10 @@
 // executor_stream ADDRESS JOB NODE: an executor's raw stream to a coordinator,
 // which a test controls.
 //
-// It says hello, and prints a line for each message that it receives ("welcome
+// Sends Hello, and prints a line for each message that it receives ("welcome
 // TERM", "epoch_start", "ack" and so on) and one when the stream has ended
-// ("end CODE TEXT"); then it ends. A line "ready SIZE RANK" on stdin sends
-// RanksReady. It ends the stream at the end of stdin.
+// ("end CODE TEXT"); then the program ends. A line "ready SIZE RANK" on stdin
+// sends RanksReady. The end of stdin ends the stream.
 #include <cstdint>
 #include <cstdio>
 #include <iostream>

@@ -6,9 +6,9 @@
   tests/bench/compare.py --quick         a functional check: small sizes, few rounds
   tests/bench/compare.py render          page and picture again, from the rounds
 
-All contestants are alive at the same time, and a conductor lets one after the
-other do a turn. The page, docs/benchmarks.md, describes what is compared and
-how. The nodes are network namespaces, so it needs root.
+All contestants are alive at the same time, and a conductor gives each a turn
+in sequence. The page, docs/benchmarks.md, describes what is compared and how.
+The nodes are network namespaces, so this needs root.
 """
 
 import argparse

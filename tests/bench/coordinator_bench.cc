@@ -1,10 +1,10 @@
-// coordinator_bench: the time that a coordinator takes to order an operation of
-// one job while it serves others.
+// coordinator_bench: measures how long a coordinator takes to order an
+// operation of one job while it serves others.
 //
 // Purpose: --jobs jobs of two nodes each run on one coordinator; all but the
 // first wait for an operation that only one of their nodes has reported. In the
 // first job both nodes report an operation and read the Execute, --rounds
-// times. Prints one line: the median of the rounds' times in microseconds.
+// times. Prints one line: the median time of a round, in microseconds.
 //
 //   coordinator_bench --address=127.0.0.1:4001 --jobs=256 --rounds=2000
 //

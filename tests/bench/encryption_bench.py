@@ -3,9 +3,9 @@
 
   tests/bench/encryption_bench.py --tree=bazel-bin --mib=64 --local-ranks=1 --rounds=15 [--rate=1gbit]
 
-Both jobs are alive at the same time, and take turns: each round is one turn of
-each. The nodes are network namespaces, so it needs root. Prints the median and
-the best turn of both, and the median of the rounds' ratios.
+Both jobs are alive at the same time and take turns: each round is one turn of
+each job. The nodes are network namespaces, so this needs root. Prints the median
+and the best turn of each job, and the median of the rounds' ratios.
 """
 
 import argparse

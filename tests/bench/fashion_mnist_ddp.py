@@ -2,7 +2,7 @@
 
 The peer of examples/pytorch_fashion_mnist.py in the comparison: its data, its
 model, its arguments, its steps, its output. Only the averaging of gradients
-differs. RANK, WORLD_SIZE and BENCH_STORE (an empty directory) give its place.
+differs. RANK, WORLD_SIZE and BENCH_STORE (an empty directory) say where it runs.
 """
 
 import os

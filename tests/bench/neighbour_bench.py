@@ -7,11 +7,11 @@
   tests/bench/neighbour_bench.py --build new=out --openmpi bazel-bin/tests/bench/neighbour_openmpi
                                                                     and Open MPI's C program
 
-A build is a directory with bin/ and lib/, as deploy/build.sh makes it in out/. The ranks are Python (maypole.torch). All jobs
-are alive all the time; asleep, but for the one whose turn it is. A round is one turn of each, so that what else runs on the
-machine meets all of them; before it the bench waits a while for the machine to be idle (--quiet). Prints for each case
-the median over the rounds of: the median, the 90th percentile and the mean of rank 0's allreduces in a turn (microseconds),
-and the cores that all ranks together used.
+A build is a directory with bin/ and lib/, as deploy/build.sh makes it in out/. The ranks are Python (maypole.torch).
+All jobs are alive all the time, and all but the one whose turn it is sleep. A round is one turn of each job, so that
+other load on the machine affects all of them; before a round the bench waits a while for the machine to be idle
+(--quiet). Prints for each case the median over the rounds of: the median, the 90th percentile and the mean of rank 0's
+allreduces in a turn (microseconds), and the cores that all ranks together used.
 """
 
 import argparse

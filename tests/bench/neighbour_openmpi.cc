@@ -1,6 +1,6 @@
 // Open MPI's part in neighbour_bench.py: allreduces of 4 B for the given number
-// of seconds. Rank 0 prints the cores that all ranks used, then the
-// microseconds of each of its allreduces, one a line.
+// of seconds. Rank 0 prints how many cores all ranks used, then the
+// microseconds of each of its allreduces, one per line.
 //
 //   mpirun -np 2 neighbour_openmpi 0.5
 #include <mpi.h>

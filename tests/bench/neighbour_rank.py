@@ -1,7 +1,7 @@
 """One rank of neighbour_bench.py: synchronous allreduces, one after the other.
 
-It does what the bench says over a unix socket: `run SECONDS GAP BYTES` is answered by the
-microseconds of each allreduce and the CPU seconds that they took, `quit` ends it.
+Commands come from the bench over a unix socket: the answer to `run SECONDS GAP BYTES` has the
+microseconds of each allreduce and the CPU seconds that they took; `quit` ends the rank.
 Before each allreduce a rank computes for GAP microseconds on average.
 """
 

@@ -4,16 +4,17 @@
     maypolerun -np 2 --min-np 2 -H localhost:1,OTHER:1 python3 tests/bench/state_bench.py
 
 Prints one JSON line: the medians of each kind, over rounds in which the kinds take turns, and the load of the machine.
-"wall" is elapsed time; "cpu" the CPU time of the ranks (of both for a broadcast; executors' is not in it), which says more
-on a machine that is not idle.
+"wall" is elapsed time; "cpu" is the CPU time of the ranks (of both for a broadcast; without that of executors), which
+says more on a machine that is not idle.
 
     memcpy      one thread copies between two memories that it has used before: the limit
-    commit      TorchState(keep=True).save() on rank 0: what it leaves with its executor
+    commit      TorchState(keep=True).save() on rank 0, which leaves the state with its executor
     private     the same without keep: a copy in the process
     restore     rank 1 gets the memory from its executor and copies it to its model, as a new process does
     broadcast   broadcast_parameters() from rank 0, until rank 1 has them
 
-On two nodes rank 1's executor has what rank 1 has committed itself. Settings: STATE_MB (256), STATE_ROUNDS (15).
+On two nodes rank 1's executor has the state that rank 1 has committed itself. Settings: STATE_MB (256), STATE_ROUNDS
+(15).
 """
 
 import ctypes

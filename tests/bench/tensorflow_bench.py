@@ -2,10 +2,11 @@
 
     maypolerun -np 2 PYTHON tests/bench/tensorflow_bench.py [--rounds 20]
 
-TensorFlow's is what tf.distribute.MultiWorkerMirroredStrategy reduces gradients with (a ring over gRPC on CPUs). Both
-run in these processes, in turns: a round calls each way once, after a barrier. Rank 0 prints the medians of its rounds,
-the sums are checked. `grouped`: one call with a list; `separate`: a call for each tensor, in one tf.function. The
-tensors of ResNet-50 are its 161 gradients, 97.5 MiB of float32. Loopback only; all ranks must be on this machine.
+TensorFlow's collective is the one by which tf.distribute.MultiWorkerMirroredStrategy reduces gradients (a ring over
+gRPC on CPUs). Both run in these processes, in turns: a round calls each once, after a barrier. Rank 0 prints the
+medians of its rounds; the sums are checked. `grouped`: one call with a list; `separate`: a call for each tensor, in one
+tf.function. The tensors of ResNet-50 are its 161 gradients, 97.5 MiB of float32. Loopback only; all ranks must be on
+this machine.
 """
 
 import argparse

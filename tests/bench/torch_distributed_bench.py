@@ -8,8 +8,8 @@ PYTHON: an interpreter with torch 2.1 or newer. Each rank computes on one thread
   gloo      new_group(backend="gloo")
   library   maypole.torch.allreduce_, which the backend is built on (of all_reduce only)
 
-A way's time is the median over the rounds of the slowest rank's. The table has only ratios: on a busy machine, and with
-more ranks than cores, they say more than times. Results are compared first.
+A way's time is the median, over the rounds, of the slowest rank's time. The table has only ratios: on a busy machine,
+and with more ranks than cores, they say more than times. Results are compared first.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""deploy/conda without conda: a stand-in makes a venv where conda would make an environment. All else is real."""
+"""deploy/conda without conda: a stand-in makes a venv where conda would make an environment. The rest is real."""
 
 import glob
 import os

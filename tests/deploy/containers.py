@@ -4,7 +4,7 @@
         storage.build("deploy/docker/Dockerfile", "maypole:0.1.0", context)
         storage.run("maypole:0.1.0", "id", options=["--network", "none"])
 
-The base image is debian:bookworm-slim by name; mmdebstrap makes it of Debian's packages, once, into the user's cache.
+The base image is named debian:bookworm-slim; mmdebstrap makes it from Debian's packages, once, in the user's cache.
 Builds use --isolation=chroot. This machine's cgroups are hidden from podman, which does not know every layout of them.
 """
 

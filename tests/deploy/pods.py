@@ -4,11 +4,11 @@
         (coordinator,) = cluster.start(pods.load("coordinator.yaml"))     # on the machines n0 and n1
         cluster.wait_ready(coordinator)
 
-What is as in Kubernetes: commands with their $(VARIABLES); environments, which have nothing else than the image's;
+As in Kubernetes: commands with their $(VARIABLES); environments (the manifest's variables and the image's, no others);
 mounts of secrets (links to root's files, as kubelet makes them), of emptyDir and hostPath; users and groups;
-capabilities; root file systems that cannot be written; processes, mounts, IPC and host name of each container's own;
-names of services; probes. What is not: images (each container sees this machine's files), seccomp, resource limits, and
-a network for each pod (the pods of a machine share its network, as with hostNetwork), and so no NetworkPolicy either.
+capabilities; read-only root file systems; separate processes, mounts, IPC and host name for each container; names of
+services; probes. Unlike Kubernetes: no images (each container sees this machine's files), no seccomp, no resource
+limits, no network for each pod (the pods of a machine share its network, as with hostNetwork), and so no NetworkPolicy.
 """
 
 import os

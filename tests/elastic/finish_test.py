@@ -1,4 +1,4 @@
-"""The end of an elastic training, with maypolerun and real daemons: who has finished, and who has only left."""
+"""The end of an elastic training, with maypolerun and real daemons: who has completed it, and who has only left."""
 
 import glob
 import os

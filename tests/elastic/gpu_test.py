@@ -1,8 +1,8 @@
 """Elastic training with tensors on (fake) GPUs: a rank that uses GPU memory is killed, and the others go on.
 
-Promised, and checked here: survivors keep their processes, and reduce on their GPUs again; the memory of the GPU that
-the dead rank has shared is not kept; all ranks end with the weights that one process would have. The driver and NCCL
-are fakes (tests/gpu); ranks, executors and daemons are real.
+Promised, and checked here: survivors keep their processes, and reduce on their GPUs again; the GPU memory that the dead
+rank shared is released; all ranks end with the weights that one process would have. The driver and NCCL are fakes
+(tests/gpu); ranks, executors and daemons are real.
 """
 
 import json

@@ -1,9 +1,9 @@
 """Elastic training, in the shape of Horovod's elastic example for PyTorch: a state with a sampler, commits between
 batches, a learning rate that follows the number of ranks.
 
-usage: horovod_script.py DIRECTORY RANKS: training begins when so many ranks are there; rank 1 kills itself once, in the
-second epoch. Each rank writes what it ended with to DIRECTORY/end.RANK.json; `apart` there is the difference to one
-process that makes the same steps without Horovod.
+usage: horovod_script.py DIRECTORY RANKS: training begins when RANKS ranks are there; rank 1 kills itself once, in the
+second epoch. Each rank writes its final values to DIRECTORY/end.RANK.json; `apart` is their difference from those of
+one process that makes the same steps without Horovod.
 """
 
 import json

@@ -1,7 +1,8 @@
 """States that outlive their ranks (TorchState(keep=True)), under maypolerun with real deaths.
 
-That a process has got its state from memory of a dead one is asserted by the bytes that it has read from there and that
-were broadcast, not by times. finish() compares the weights with those of the same steps in one undisturbed process.
+Bytes, not times, show that a process has got its state from the memory of a dead one: those that it has read from
+there, and those that were broadcast. finish() compares the weights with those of the same steps in one undisturbed
+process.
 """
 
 import os

@@ -1,7 +1,8 @@
 """An elastic training with DiLoCo, for local_sgd_test.py: a rank dies between two agreements.
 
-Commits when all ranks have agreed. At its end each process prints "agreed SIZES right|wrong DIGEST": by how many ranks
-each interval was trained, whether the weights are those that the formula gives for that in one process, and their digest.
+Commits when all ranks have agreed. At its end each process prints "agreed SIZES right|wrong DIGEST": how many ranks
+trained each interval, whether the weights are those that the formula gives for these sizes in one process, and a digest
+of the weights.
 """
 
 import os

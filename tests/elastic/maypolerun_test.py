@@ -1,7 +1,7 @@
 """maypolerun's elastic jobs with real daemons and real torch: processes are killed and replaced, hosts come and go.
 
-What the training promises is checked by train.py and torch_test.py; here, too, at the end of each job. Another host is
-this machine, by a fake ssh.
+train.py and torch_test.py check what the training promises; so does this test at the end of each job. The other host is
+this machine, through a fake ssh.
 """
 
 import os

@@ -1,8 +1,8 @@
 """hvd.elastic with real daemons and real torch: ranks are killed, leave and join in the middle of training.
 
-Promised, and checked here: survivors keep their processes; the training that is committed is one that a process alone
-could have made, with the same steps on the same samples; in each epoch every sample is in such a step exactly once,
-apart from up to (ranks - 1) that are there twice to fill up the last batch; all ranks end with equal weights.
+Promised, and checked here: survivors keep their processes; the committed training is one that a single process could
+have made, with the same steps on the same samples; in each epoch every sample is in exactly one such step, except for
+up to (ranks - 1) samples that occur twice to fill the last batch; all ranks end with equal weights.
 """
 
 import json

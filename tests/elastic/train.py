@@ -9,9 +9,9 @@ Writes JSON lines to stdout:
    "replayed": the greatest difference to a training without ranks}
 Trains whole epochs until DIR/finish exists. The rank whose number is in DIR/die removes the file and dies, soon after a
 commit. Settings: TRAIN_SAMPLES, TRAIN_COMMIT (steps between commits), TRAIN_WIDTH (of the model), TRAIN_VIEW (gradients
-in buckets), TRAIN_HASHES (1: "history" is its hash, too: maypolerun splits lines of more than 64 KiB, which thousands of
-steps have),
-TRAIN_DIES ("RANK N": it dies in its N-th epoch of the job if it is RANK there, before it gives others its state).
+in buckets), TRAIN_HASHES (1: "history" is a hash as well, because maypolerun splits lines of more than 64 KiB, which
+thousands of steps have), TRAIN_DIES ("RANK N": a process dies in its N-th epoch of the job if it is RANK there, before
+it gives others its state).
 """
 
 import hashlib

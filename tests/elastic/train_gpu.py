@@ -1,7 +1,7 @@
 """An elastic training on a (fake) GPU for gpu_test.py: weights of whole numbers, reduced on the GPU.
 
-Each step deals the same samples out to all ranks, so the sum of their gradients does not depend on how many there are.
-The state is in GPU memory, and goes from rank 0 to the others there.
+Each step divides the same samples among all ranks, so the sum of their gradients does not depend on the number of
+ranks. The state is in GPU memory; rank 0 broadcasts it from there to the GPU memory of the others.
 
 Writes JSON lines to stdout:
   {"step": n, "rank": r, "size": n, "pid": p, "joins": n, "on_gpu": operations of this epoch that ran on the GPU}

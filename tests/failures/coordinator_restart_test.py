@@ -1,6 +1,6 @@
 """A coordinator that is killed and started again at its address: jobs go on (docs/recovery.md).
 
---long: 200 times.
+--long: repeats this 200 times.
 """
 
 import os

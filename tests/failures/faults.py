@@ -1,4 +1,4 @@
-"""A fault: what is done, what ranks must see, and how soon.
+"""A fault: how it is injected, what ranks must see, and how soon.
 
 A `Fault` injects itself into a `Scene`, checks the consequences, and returns
 the measurements as an `Outcome`. The tests run each fault once or more;

@@ -4,7 +4,7 @@
   bazel run -c opt //tests/failures:measure -- --render     only the page
 
 Without names all faults are measured. Lines of other faults stay in the raw
-file. Slow faults limit how often they are run (Fault.times).
+file. Fault.times limits how often a slow fault is run.
 """
 
 import argparse

@@ -10,7 +10,7 @@
 
 Both jobs run on the same coordinator and the same agents. The ranks are child
 processes of the test, so it sees the exit status of each. All processes are
-ended by process id, also when a test fails.
+ended by process id, even when a test fails.
 """
 
 import array

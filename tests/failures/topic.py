@@ -2,8 +2,8 @@
 
     topic.main(FAULTS)
 
-Names of faults as arguments select these. MAYPOLE_TEST_LONG=1 runs the long
-faults instead of the others. MAYPOLE_TEST_TIMES: how often each is run (1).
+Arguments select faults by name. MAYPOLE_TEST_LONG=1 runs the long faults instead
+of the others. MAYPOLE_TEST_TIMES: how often each is run (1).
 """
 
 import contextlib

@@ -6,8 +6,8 @@ does not exist. So neither side gets an error, as with a cable that was
 pulled somewhere on the way.
 
     with wire.WireScene() as s:
-        s.wire.cut(0)      # what node 0 sends is lost
-        s.wire.cut(1)      # and what node 1 sends
+        s.wire.cut(0)      # packets from node 0 are lost
+        s.wire.cut(1)      # packets from node 1 as well
         s.wire.heal()
 
 There are two wires: ADDRESSES (for the coordinator, and for data unless

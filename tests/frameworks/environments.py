@@ -3,7 +3,7 @@
     python = environments.python("tensorflow-2.18")    # unittest.SkipTest if it cannot be made
 
 This is the one place that names the versions that Maypole is tested with (docs/frameworks.md has what ran with each).
-An environment's directory is named for its packages, so that another version makes another one.
+An environment's directory is named after its packages, so another version gets another directory.
 
     environments.py [NAME ...]    makes these (without names: lists all) and prints the path of each interpreter
 

@@ -1,4 +1,4 @@
-"""maypolerun --check-build says of each framework of python3 whether it is supported, and what is not, and why."""
+"""maypolerun --check-build reports for each framework of python3 whether it is supported, and if not, what and why."""
 
 import os
 import re

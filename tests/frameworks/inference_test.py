@@ -1,6 +1,6 @@
-"""docs/inference.md: what is saved after training loads, and predicts the same, where Maypole cannot be imported.
+"""docs/inference.md: what a training has saved loads where Maypole cannot be imported, and predicts the same.
 
-The plain run has TorchTest. Keras: keras_test.py.
+The plain run has only TorchTest. For Keras see keras_test.py.
 """
 
 import os

@@ -1,6 +1,6 @@
 """maypole.jax with each JAX of environments.py, on real jobs: by value, a lost rank, elastic training, the example.
 
-What is checked on the ranks is in tests/programs/jax.
+The checks on the ranks are in tests/programs/jax.
 """
 
 import glob

@@ -1,6 +1,6 @@
 """Elastic training with Keras: a rank is killed in fit(), another takes its place, and the weights are one process'.
 
-With passes: also where it is killed between the passes whose gradients are applied as one.
+With several passes, the rank is also killed between the passes whose gradients are applied as one.
 """
 
 import os

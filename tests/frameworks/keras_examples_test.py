@@ -1,8 +1,8 @@
 """The Keras examples on Fashion-MNIST: ranks on several nodes reach the accuracy of one process.
 
-All train on the same global batches. In the simple example only rounding differs (Keras' batches are in another order,
-so sums are). In the advanced one normalization sees each rank's images alone, and dropout differs; it may be 3 percent
-points apart, after few steps.
+All train on the same global batches. In the simple example only rounding differs (Keras orders its batches differently,
+and so the sums). In the advanced example normalization sees only the images of its own rank, and dropout differs; the
+accuracy may differ by 3 percentage points, after few steps.
 """
 
 import os

@@ -1,6 +1,6 @@
 """maypole.keras and maypole.tensorflow.keras on each version: training as one process does it, and all else by value.
 
-The plain run has KerasTest only, with the Keras 3 of TensorFlow 2.18.
+The plain run has only KerasTest, with the Keras 3 of TensorFlow 2.18.
 """
 
 import os

@@ -3,9 +3,9 @@
     python = pypi_torch.environment(directory)     # a venv in the directory that imports it; unittest.SkipTest without it
     python = pypi_torch.environment(directory, version="2.6.0")     # another version, from 2.1 on
 
-PyPI's torch for Linux wants gigabytes of CUDA libraries before it can be imported. On a machine without a GPU it calls
-none of them. So in place of each, here lies a small library of the same name and symbols, whose functions return an
-error; only the CUDA runtime, with which torch registers its kernels while it is loaded, is the real one. Together: 1.4 GB.
+PyPI's torch for Linux needs gigabytes of CUDA libraries before it can be imported. On a machine without a GPU it calls
+none of them. So each is replaced by a small library of the same name and symbols, whose functions return an error; only
+the CUDA runtime, with which torch registers its kernels while it is loaded, is the real one. All of it has 1.4 GB.
 TORCH_VERSION=2.9.1 takes that version instead of the newest.
 """
 

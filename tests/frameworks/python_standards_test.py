@@ -1,4 +1,4 @@
-"""ruff and mypy find nothing in client/python/maypole; pyproject.toml says what they look for.
+"""ruff and mypy find nothing in client/python/maypole; pyproject.toml configures their checks.
 
 To run it over a working tree, without Bazel: /usr/bin/python3 tests/frameworks/python_standards_test.py
 """

@@ -6,7 +6,7 @@
         done = cluster.run("values")                # a function of ray_programs.py, as a driver
         cluster.remove(node)
 
-Everything that it starts ends with it, by process id; its files are in one directory, which it removes.
+The cluster ends everything that it has started, by process id; its files are in one directory, which it removes.
 """
 
 import json

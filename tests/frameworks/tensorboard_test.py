@@ -1,4 +1,4 @@
-"""The TensorBoard example: what rank 0 has written, as TensorBoard itself reads it."""
+"""The TensorBoard example: TensorBoard itself reads what rank 0 has written."""
 
 import glob
 import json

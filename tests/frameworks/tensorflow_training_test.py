@@ -1,6 +1,6 @@
 """maypole.tensorflow's training layer with each TensorFlow of environments.py, on real jobs.
 
-What is checked on the ranks is in tests/programs/tensorflow.
+The checks on the ranks are in tests/programs/tensorflow.
 """
 
 import glob

@@ -1,7 +1,7 @@
 """torch.distributed on Maypole: every operation, errors and launchers, with the newest torch of PyPI.
 
-With --long also by torchrun, on three ranks and two nodes, more errors, deaths that a job survives, older versions of
-torch, and the wheel, whose backend torch finds itself.
+--long adds torchrun, three ranks, two nodes, more errors, deaths that a job survives, older versions of torch, and the
+wheel, whose backend torch finds itself.
 """
 
 import json

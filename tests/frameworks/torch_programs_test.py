@@ -1,7 +1,7 @@
-"""Real programs and training libraries on init_process_group("maypole"): Gloo's losses and weights.
+"""Real programs and training libraries on init_process_group("maypole"): they reach the losses and weights of Gloo.
 
 A job runs many programs, each on both backends in the same ranks (tests/programs/torch_distributed/programs.py,
-libraries.py); each program is a case here. With --long all of them, on 2 and 4 ranks, one node and two.
+libraries.py); each program is a case here. --long runs all of them, on 2 and 4 ranks, one node and two.
 """
 
 import functools

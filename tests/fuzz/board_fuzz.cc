@@ -1,8 +1,8 @@
-// Fuzzes the board: a real board, created and kept as by the executor, with its
-// core, its network runner and a coordinator; ranks that act honestly, and
-// random bytes written anywhere in between. Another node of the job is honest.
-// Whatever is on the board, the executor may only do what tests/fuzz/rig.h
-// allows, and must keep the protocol with the coordinator.
+// Fuzzes the board: a real board, created and kept as the executor does it,
+// with the executor's core and network runner, and a coordinator. Ranks act
+// honestly, and in between random bytes are written anywhere. Another node of
+// the job is honest. Whatever is on the board, the executor may only do what
+// tests/fuzz/rig.h allows, and must keep the protocol with the coordinator.
 #include <algorithm>
 #include <deque>
 #include <functional>

@@ -1,7 +1,7 @@
 // Fuzzes a coordinator's messages to an executor: the worker's core gets
-// sequences of CoordinatorMessages (honest ones for its state, ones with
-// faults, and parsed bytes), mixed with events of its own ranks, board and
-// network. tests/fuzz/rig.h checks its actions.
+// sequences of CoordinatorMessages (honest ones for its state, faulty ones, and
+// parsed bytes), mixed with events of its own ranks, board and network.
+// tests/fuzz/rig.h checks its actions.
 #include <algorithm>
 #include <map>
 #include <vector>
@@ -376,7 +376,8 @@ class Script {
             static_cast<uint32_t>(feed_.Number()));
         return m;
       case 12:
-        // It has said so in its Welcome. Recovered follows, of this epoch or not.
+        // It has said so in its Welcome. Recovered follows, of this epoch or
+        // not.
         if (rig_.link_open) {
           rig_.core().OnCoordinatorReplaced();
           rig_.Do();

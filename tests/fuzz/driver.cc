@@ -5,8 +5,8 @@
 // It runs all files of the corpus unchanged, then N inputs, mutated from them
 // or new; equal seeds give equal inputs. A broken invariant, or a sanitizer,
 // ends the process; the input is then in crash-input in the working directory
-// (or $TEST_UNDECLARED_OUTPUTS_DIR). It also fails if a thousand inputs or more
-// have not reached all that FuzzerMissing() wants to be reached.
+// (or $TEST_UNDECLARED_OUTPUTS_DIR). The driver also fails if FuzzerMissing()
+// still lists something that was not reached after a thousand inputs or more.
 #include <fcntl.h>
 #include <unistd.h>
 

@@ -1,8 +1,8 @@
 // Fuzzes executors' messages to the coordinator: its core gets streams that
-// open, say hello, send, break, resume and end. They belong to two jobs, which
-// may share a node's name or a token. Their messages are honest for the state,
-// have a fault, or are parsed bytes. tests/fuzz/executors.h plays the executors
-// and checks every answer. A third job must run undisturbed.
+// open, send Hello and messages, break, resume and end. They belong to two
+// jobs, which may share a node's name or a token. Their messages are honest for
+// the state, have a fault, or are parsed bytes. tests/fuzz/executors.h plays
+// the executors and checks every answer. A third job must run undisturbed.
 #include "tests/fuzz/executors.h"
 #include "tests/fuzz/feed.h"
 

@@ -1,6 +1,6 @@
 // Coordinated: the coordinator's core with executors that a Feed plays.
 //
-// Purpose: each executor keeps what an honest one would know (its stream, its
+// Purpose: each executor keeps the state of an honest one (its stream, its
 // numbers, its epoch, the ids of operations, what it has reported), so that
 // messages reach the states behind the checks; it also makes deliberate faults.
 // Every action of the core is checked: streams are open, numbers have no gaps,

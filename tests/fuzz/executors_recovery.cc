@@ -1,4 +1,5 @@
-// Coordinated: executors that tell a coordinator what the one before it knew.
+// Coordinated: executors that tell a new coordinator what the previous one
+// knew.
 #include <algorithm>
 #include <set>
 #include <string>

@@ -5,7 +5,7 @@
 //     Two ranks at each agent. Overwrites the board in N rounds, in as many
 //     epochs as needed, and prints what it did.
 //   hostile_ranks ... --under=R --size=K
-//     Is the local rank R of K at the first agent, among honest ones. Takes
+//     Is local rank R of K at the first agent, among honest ranks. Takes
 //     part in their operations, so that they wait for it, and overwrites the
 //     board until it is killed or the epoch ends.
 #include <fcntl.h>

@@ -1,5 +1,5 @@
-// Rig: an executor without sockets, for fuzzers: the real core, and, if wanted,
-// the real board with what the executor does on it.
+// Rig: an executor without sockets, for fuzzers: the real core and, on request,
+// the real board with the executor's actions on it.
 //
 // Purpose: executes the core's actions in order, as
 // worker/executor/executor_logic.h does, and checks each action first: it must

@@ -1,4 +1,4 @@
-"""maypolerun --check-build says what it finds: the driver, its GPUs, NCCL, and where operations can run."""
+"""maypolerun --check-build reports what it finds: the driver, its GPUs, NCCL, and where operations can run."""
 
 import os
 import re

@@ -1,10 +1,10 @@
 """Deaths at random moments of collectives over several GPUs: nobody hangs, nothing is left.
 
-All kinds of them, in several process sets; NCCL in the executors (8 ranks on 4 GPUs)
-or in the ranks (4 ranks).
+All kinds of collectives, in several process sets; NCCL in the executors (8 ranks on 4
+GPUs) or in the ranks (4 ranks).
 
-The length of the whole: RUNS runs. A failing run prints its number; `RUNS=1
-FIRST=n` repeats it (with other timing).
+RUNS: the number of runs. A failing run prints its number; `RUNS=1 FIRST=n` repeats
+it (with other timing).
 """
 
 import os

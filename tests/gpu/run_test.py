@@ -1,4 +1,4 @@
-"""tests/gpu/run.sh: a bundle needs glibc only, says in a line that there is no driver, and passes on the fake one."""
+"""tests/gpu/run.sh: a bundle needs only glibc, says in one line that there is no driver, and passes on the fake one."""
 
 import json
 import os

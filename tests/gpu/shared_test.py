@@ -1,4 +1,4 @@
-"""Arrays in GPU memory that ranks share with their executor are reduced there, in place."""
+"""The executor reduces arrays in GPU memory that ranks share with it there, in place."""
 
 import unittest
 

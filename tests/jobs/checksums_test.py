@@ -1,7 +1,7 @@
 """Checksums: a bit that is flipped in one rank's copy of a result is found.
 
-The ranks' library has kill points: there MAYPOLE_FLIP=RANK:NAME:NTH:BIT flips a
-bit (client/engine/result_fault.h).
+The ranks use the library with kill points, in which MAYPOLE_FLIP=RANK:NAME:NTH:BIT
+flips a bit (client/engine/result_fault.h).
 """
 
 import os

@@ -1,6 +1,6 @@
 """Jobs where the kernel refuses calls that are newer than Linux 4.18, and CLONE_PIDFD: as RHEL 8, a container, qemu-user.
 
-common/system/testing/on_old_kernel.cc refuses them to all processes of a job.
+common/system/testing/on_old_kernel.cc makes these calls fail in all processes of a job.
 """
 
 import os

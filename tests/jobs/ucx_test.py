@@ -1,7 +1,7 @@
-"""Jobs whose nodes exchange tensors over UCX: results, metrics, who is lost, and what is said where it cannot be used.
+"""Jobs whose nodes exchange tensors over UCX: results, metrics, lost nodes, and the messages where UCX cannot be used.
 
-UCX is PyPI's: that of this system may be older than Maypole permits. Without adapters for InfiniBand it uses TCP; what
-Maypole does is the same.
+The UCX library is PyPI's, because the system's may be older than Maypole permits. Without InfiniBand adapters UCX uses
+TCP; Maypole does the same in both cases.
 """
 
 import os

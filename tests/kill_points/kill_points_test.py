@@ -1,6 +1,6 @@
 """A rank dies at each transition of the board; checks what the others see.
 
-Every kill point of the source (MAYPOLE_KILL_POINT) is listed here with the jobs
+This file lists every kill point of the source (MAYPOLE_KILL_POINT) with the jobs
 in which ranks reach it. killed_ranks plays a round and judges it.
 """
 

@@ -3,12 +3,11 @@
 //
 //   killed_ranks --agents=/path/a[,/path/b] --ranks=3 --rounds=10 --seed=1
 //
-// kills a random rank (SIGKILL) at a random time of each round. With
+// Kills a random rank (SIGKILL) at a random time of each round. With
 // --kill_at=arrival.claimed:3 the victim kills itself as it passes that kill
 // point (common/board/kill_point.h) for the third time. With --executor the
-// first node's executor is killed, because only that makes ranks write an
-// abort;
-// --kill_at may then kill the rank that does so.
+// first node's executor is killed, because only its death makes ranks write an
+// abort; --kill_at may then kill the rank that writes it.
 //
 // A round in which the victim never reaches its kill point must end without an
 // error on all ranks, and counts as not reached. Prints one line per failed

@@ -1,4 +1,4 @@
-"""The Grafana board and the alert rules as files: promtool and Grafana's schema accept them, all metrics are there.
+"""The Grafana board and the alert rules as files: promtool and Grafana's schema accept them; all their metrics exist.
 
 What the queries return from a real job is in prometheus_test.
 """

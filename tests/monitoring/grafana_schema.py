@@ -1,8 +1,8 @@
-"""Prints, as a list of JSON, where the board on stdin is not as Grafana's schema wants it.
+"""Prints, as a JSON list, where the board on stdin violates Grafana's schema.
 
-The schema is that of the classes which Grafana's developers generate from it (grafana-foundation-sdk). They read a
-board as it is; so here its values are compared with the types of the classes, and what they write with what they have
-read: they leave out fields that they do not know.
+The schema is taken from the classes that Grafana's developers generate from it (grafana-foundation-sdk). These classes
+read any board; so this program compares the board's values with the types of the classes, and what the classes write
+with what they have read: they leave out fields that they do not know.
 """
 
 import enum

@@ -4,10 +4,10 @@
         p.await_up(10)
         p.value('maypole_ranks{endpoint="node0"}')
 
-Every target has the label `endpoint`, its name here; those that end in
-"coordinator" and the others are of the jobs that deploy/prometheus names, and
-its alert rules are loaded. Configuration and data are in a directory of its
-own, which is removed at the end.
+Every target has the label `endpoint` with its name here. Names that end in
+"coordinator" are targets of the job maypole-coordinator, the others of the job
+maypole-worker, as in deploy/prometheus, whose alert rules are loaded. Configuration and data are in a directory
+of the server's own, which is removed at the end.
 """
 
 import json

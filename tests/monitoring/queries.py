@@ -1,4 +1,4 @@
-"""What deploy/ and docs/metrics.md ask Prometheus for, and which metrics there are, for tests."""
+"""For tests: the queries of deploy/ and docs/metrics.md, and the metrics that exist."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""maypolectl top: which rank the others of a job wait for, in every tier."""
+"""maypolectl top: it names the rank for which the other ranks of a job wait, in every tier."""
 
 import glob
 import json

@@ -1,4 +1,4 @@
-"""The Debian packages: what is in them, and that it works where they are unpacked. apt_test.py installs them."""
+"""The Debian packages: their contents, which work where they are unpacked. apt_test.py installs the packages."""
 
 import gzip
 import os

@@ -1,4 +1,4 @@
-"""The SBOM of a release is valid SPDX 2.3, says PyPI's spdx-tools, and names what the packages have."""
+"""The SBOM of a release is valid SPDX 2.3 according to PyPI's spdx-tools, and names what the packages contain."""
 
 import json
 import os

@@ -1,6 +1,6 @@
-"""pip builds the sdist where a compiler is; the wheel that it makes is the one that Bazel's programs make, and trains.
+"""pip builds the sdist where there is a compiler; its wheel equals the one that Bazel's programs make, and trains.
 
-No CUDA toolkit is there, so that the kernels' compilers come from PyPI.
+There is no CUDA toolkit, so the kernels' compilers come from PyPI.
 """
 
 import glob

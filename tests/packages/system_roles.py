@@ -2,9 +2,9 @@
 
     system_roles.py coordinator             prints address=ADDRESS; serves until standard input ends
     system_roles.py node ADDRESS NODE       an agent of the coordinator, and rank NODE of two
-    system_roles.py status ADDRESS          what maypolectl says
+    system_roles.py status ADDRESS          prints what maypolectl reports
 
-All of them with TLS; /srv/certs has the certificates. The programs are the wheel's.
+All use TLS; /srv/certs has the certificates. The programs are the wheel's.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Trains a small network; rank 0 prints losses, and what it and the daemons have mapped."""
+"""Trains a small network; rank 0 prints losses, and which files it and the daemons have mapped."""
 
 import glob
 import os

@@ -1,4 +1,4 @@
-"""The wheel, installed by pip into a fresh environment, trains; the sdist says what it needs."""
+"""The wheel, installed by pip in a fresh environment, trains; the sdist reports what it needs."""
 
 import glob
 import os

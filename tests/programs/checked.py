@@ -1,9 +1,9 @@
 """Runs operations whose results are equal on all ranks; records why it ended.
 
 usage: checked.py STEPS
-Each step is a use of the names 'small' (eager), 'large' (rendezvous), 'from' and
-'gathered'. An error ends it; without one it runs STEPS steps and then waits until
-the test has seen what it wants (the file 'go').
+Each step uses the names 'small' (eager), 'large' (rendezvous), 'from' and
+'gathered'. An error ends the program; without one it runs STEPS steps and then
+waits until the test has seen what it needs (the file 'go').
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Compression: what each kind loses, and how far a training with it comes."""
+"""Compression: the error of each kind, and how well a training with it converges."""
 
 import torch
 

@@ -1,5 +1,5 @@
 """Every form of every collective (in place, asynchronous, grouped), and every argument of DistributedOptimizer, checked
-by value on all ranks: what the table of docs/horovod-compat.md says of them."""
+by value on all ranks, as the table of docs/horovod-compat.md describes them."""
 
 import torch
 

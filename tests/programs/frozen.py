@@ -1,10 +1,10 @@
-"""Equal steps over several nodes, which these come to execute without the coordinator.
+"""Equal steps over several nodes, which the nodes come to execute without the coordinator.
 
 usage: frozen.py steady|changing|endless
 
 "steady" makes the steps of a file's phases: "settle" until the test goes on,
-"count" for COUNTED steps, then a call that is in no step, then steps to which
-one rank comes late. "changing" has another graph every 40 steps, process sets,
+"count" for COUNTED steps, then a call that is in no step, then steps for which
+one rank is late. "changing" changes the graph every 40 steps, with process sets,
 gathers and joins in between. "endless" goes on until it fails.
 """
 

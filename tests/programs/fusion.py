@@ -3,7 +3,7 @@
 usage: fusion.py STEPS TENSORS
 
 Records the seconds that each step took: "steady" submits all tensors and then
-waits, "polled" polls instead, "dynamic" submits a different part each time and
+waits, "polled" polls instead, "dynamic" submits different tensors each time and
 waits in another order on each rank, "synchronous" makes calls that wait.
 """
 

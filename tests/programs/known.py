@@ -10,7 +10,7 @@ MAYPOLE_TEST_JOB) and has ended when each rank has created "NAME.JOB.RANK":
               of 10, one broadcast of 5, one allgather of 6 floats a rank
   mismatch    one allreduce, named MAYPOLE_TEST_NAME, which every rank submits
               differently
-  late        one allreduce of 10 floats to which the last rank comes LATE
+  late        one allreduce of 10 floats, which the last rank submits LATE
               seconds after the others
   end         leaves
 

@@ -1,4 +1,4 @@
-"""Runs steps until the test ends it; the test can hold a rank, which then keeps the others waiting.
+"""Runs steps until the test ends it; the test can hold a rank, for which the others then wait.
 
 Files: `end`: all stop together, without an error. `hold.R`: rank R waits while the file exists.
 """

@@ -1,4 +1,4 @@
-"""A rank that uses its board, fills its arena, and frees it, when the test says so.
+"""A rank that uses its board, fills its arena, and frees it, each when the test requests it.
 
 usage: memory.py [TENSOR_BYTES]   size of the arena's tensors; 0: no arena
 """

@@ -1,4 +1,4 @@
-"""A rank has no memory for a gathered result: what each rank is told.
+"""A rank has no memory for a gathered result: records the error of each rank.
 
 usage: no_room.py VICTIM
 """

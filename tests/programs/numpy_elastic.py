@@ -1,6 +1,6 @@
 """An elastic job of NumPy arrays, until the test creates the file `end`.
 
-Each process creates `together.SIZE.PID` when it has made a step with SIZE ranks, and in the end `done.PID` with the
+Each process creates `together.SIZE.PID` when it has made a step with SIZE ranks, and at the end `done.PID` with the
 number of steps of the job.
 """
 

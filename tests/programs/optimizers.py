@@ -1,6 +1,6 @@
 """Every optimizer of torch, distributed, against one process on the whole batch.
 
-Also sparse gradients, of parameters that a rank has not used in a step too.
+Also sparse gradients, including those of parameters that a rank has not used in a step.
 """
 
 import torch

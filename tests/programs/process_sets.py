@@ -1,5 +1,5 @@
 """Process sets that overlap, within a node and over nodes: every collective on
-each, all in flight at once; removing; what is refused. For four ranks."""
+each, all in flight at once; removal; refused calls. For four ranks."""
 
 import torch
 

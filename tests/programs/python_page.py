@@ -1,6 +1,6 @@
 """Runs the examples of docs/python.md in their order, with the names that they take from a script around them.
 
-All but the last one, of maypole.run(), which starts jobs: //tests:run_function_test does that.
+It leaves out the last one, of maypole.run(), which starts jobs: //tests:run_function_test runs that.
 """
 
 import re

@@ -1,7 +1,7 @@
-"""Tensors and a name that are easily found in what crosses the network.
+"""Tensors and a name that are easily found in the traffic of the network.
 
-Sums are of numbers, so one node gives the bytes and the others zeros. Records
-the texts that have come back, or the error of init.
+An allreduce sums numbers, so one node submits the bytes and the others zeros.
+Records the texts that have come back, or the error of init.
 """
 
 import torch

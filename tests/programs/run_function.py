@@ -1,4 +1,4 @@
-"""Calls maypole.run() as its argument says, and prints what came back as one line of JSON on stdout.
+"""Calls maypole.run() as its argument says, and prints the result as one line of JSON on stdout.
 
 The functions that ranks run are here, in __main__, as in a user's script.
 """

@@ -1,7 +1,7 @@
 """Operations while the job's timeline is on; one rank is late for one of them.
 
 usage: timeline.py all FILE      all ranks start and stop it, twice: FILE.1, FILE.2
-       timeline.py one FILE      the last rank does, relative to its directory
+       timeline.py one FILE      the last rank starts and stops it, relative to its directory
        timeline.py environment   MAYPOLE_TIMELINE; nobody stops it
        timeline.py killed FILE   rank 0 starts it; rank 1 waits for its death
        timeline.py bad FILE      the error of start_timeline(FILE)

@@ -1,8 +1,8 @@
 """Trains a small network on given global batches; records losses and weights.
 
 usage: train.py STEPS
-Every rank takes its part of each global batch of 48, so that any number of
-ranks that divides 48 sees the same data.
+Every rank takes its part of each global batch of 48, so any number of ranks that
+divides 48 trains on the same data.
 """
 
 import hashlib

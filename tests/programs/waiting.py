@@ -1,6 +1,6 @@
-"""Ranks that do nothing, wait for the last one, or have submitted an operation to it.
+"""Ranks that do nothing, wait for the last one, or have submitted an operation without waiting.
 
-At each stage a rank tells the test and sleeps in the kernel, or in an
+At each stage a rank signals the test and sleeps in the kernel, or in an
 operation, until the test sends SIGUSR1: polling for a file would disturb the
 test's measurement.
 """

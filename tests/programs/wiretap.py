@@ -1,6 +1,6 @@
-"""Somebody on the network: writes all that crosses an interface to a file, until SIGTERM.
+"""An eavesdropper: writes all that crosses an interface to a file, until SIGTERM.
 
-usage: wiretap.py INTERFACE FILE   says "listening" when it does
+usage: wiretap.py INTERFACE FILE   prints "listening" when it listens
 """
 
 import socket

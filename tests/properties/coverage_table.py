@@ -1,4 +1,4 @@
-"""Adds up what random programs have covered, and prints it as tables.
+"""Adds up the coverage of random programs, and prints it as tables.
 
 property_ranks prints lines "count KIND DTYPE OP N", "feature KIND FEATURE N"
 and "event NAME N". Every (kind, dtype, op) among them must be covered.

@@ -3,7 +3,7 @@
     with daemons.Daemons(nodes=2, worker_flags=["--chunk_bytes=4096"]) as d:
         subprocess.run([program, "--agents=" + d.agents])
 
-All started processes are ended by process id, also when the test fails. One set
+All started processes are ended by process id, even when the test fails. One set
 of daemons serves many jobs, one after the other.
 """
 

@@ -2,7 +2,7 @@
 
 Each setting is a job that plays one program after the other for a while, on
 agents with rings small enough to reach every edge case. At the end a table shows
-what all of them have covered. A failure prints the command that replays the
+their coverage. A failure prints the command that replays the
 programs of its epoch. MAYPOLE_TEST_SECONDS: time per setting,
 longer where a slow machine has not played the least number of programs by then;
 MAYPOLE_TEST_PROGRAMS: maximal number of programs; MAYPOLE_TEST_SEED: seed of the

@@ -1,6 +1,6 @@
 """play(): one recipe as an elastic job of its own, in which a rank dies.
 
-One node: maypolerun starts the ranks, and others for those that die. Several: this process does it, beside the daemons.
+On one node, maypolerun starts the ranks and replaces those that die. On several, this process does, beside the daemons.
 
 Thread contract: any thread.
 """

@@ -1,7 +1,7 @@
 """The oracle finds every fault of play/mutants.py within a number of programs.
 
 A fault counts as found in a program that fails with it and does not fail without it. The table at the end says in which
-program, counted among those in which the fault can show itself at all.
+program it was found, counted among those in which the fault can have an effect.
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""Oracle: plays recipes on layouts of ranks, and says what is wrong.
+"""Oracle: plays recipes on layouts of ranks, and reports what is wrong.
 
     with oracle.Oracle() as o:
         failure = o.failure(draw(17), "2x2")       # None, or a Failure

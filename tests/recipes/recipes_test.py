@@ -1,10 +1,10 @@
 """Random training programs on ranks, against one process on the whole batch.
 
-Each test is a layout of ranks that plays the same seeds: those of which a recipe has a value that no earlier one has, or, in
-the long run, all. Two ranks on a node play so many seeds that every value is there; the other layouts, in the plain run, a
-quarter of them. A failure prints the simplest program that still fails, and the
-command that plays it. MAYPOLE_TEST_RECIPES: the number of seeds, MAYPOLE_TEST_ELASTIC_RECIPES: seeds of elastic jobs;
-MAYPOLE_TEST_SEED: the first one; MAYPOLE_TEST_LONG: play all seeds, and every value of every dimension must be in them.
+Each test is a layout of ranks that plays the same seeds: those whose recipe has a value that no earlier one has, or, in
+the long run, all. Two ranks on a node play enough seeds for every value to occur; in the plain run, the other layouts
+play a quarter of these. A failure prints the simplest program that still fails, and the command that plays it.
+MAYPOLE_TEST_RECIPES: the number of seeds, MAYPOLE_TEST_ELASTIC_RECIPES: seeds of elastic jobs; MAYPOLE_TEST_SEED: the
+first one; MAYPOLE_TEST_LONG: play all seeds, and every value of every dimension must be in them.
 """
 
 import collections

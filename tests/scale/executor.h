@@ -1,22 +1,22 @@
 // Executor: speaks for the executor of one node, without ranks, board or data.
 //
-// Purpose: a coordinator cannot tell it from a real one. It connects, says that
-// its ranks are ready, exchanges endpoints, and reports the tensors of each
-// step as worker/core/operations/presence.h does: at once if no report is
-// unacknowledged, else with all others that have become ready when the
-// acknowledgement comes; the message that empties the queue also says that the
-// ranks wait for the first tensor, if that is not in a run yet. It acknowledges
-// what it receives as worker/network/grpc_transport.cc does.
+// Purpose: a coordinator cannot tell it from a real executor. It connects,
+// reports its ranks as ready, exchanges endpoints, and reports the tensors of
+// each step as worker/core/operations/presence.h does: at once if no report is
+// unacknowledged, otherwise with all others that have become ready by the time
+// the acknowledgement comes. The message that empties the queue also says that
+// the ranks wait for the first tensor, if that is not in a run yet. It
+// acknowledges what it receives as worker/network/grpc_transport.cc does.
 //
-// What executors pass on (docs/relays.md) the first one gives directly to all:
-// it counts as received when the first one has it. So what the other hops would
-// take is not measured here.
+// The first executor gives messages that executors pass on (docs/relays.md)
+// directly to all; they count as received when the first one has them. So the
+// time of the other hops is not measured here.
 //
 //   Job job(...);
 //   Executor executor(&job, 0, stub);
-//   executor.Open();                        // Progress says when it is
-//   connected executor.Prepare(step);                 // builds the reports
-//   executor.Submit(job.tensors.size());    // Progress says when all has run
+//   executor.Open();                      // Progress: when it is connected
+//   executor.Prepare(step);               // builds the reports
+//   executor.Submit(job.tensors.size());  // Progress: when all has run
 //
 // Thread contract: any thread may call the methods; gRPC calls the On*()
 // methods. Not deleted before the stream's end (AwaitDone()).

@@ -1,4 +1,4 @@
-// Load: the executors of one job, and what is measured with them.
+// Load: the executors of one job, and the measurements with them.
 //
 //   Load load(options);
 //   absl::StatusOr<Start> start = load.Connect();

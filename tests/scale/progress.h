@@ -1,5 +1,4 @@
-// Progress: how far the executors of a job have come, for the thread that waits
-// for them.
+// Progress: tells a waiting thread how far the executors of a job have come.
 //
 //   Progress progress;
 //   progress.Expect(kConnected, 64);

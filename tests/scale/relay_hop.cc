@@ -1,12 +1,13 @@
-// relay_hop: how long one node takes to pass a message on (docs/relays.md).
+// relay_hop: measures how long one node takes to pass a message on
+// (docs/relays.md).
 //
 // Purpose: three threads stand for a parent, a relay and its children,
 // connected by TCP over loopback and by the real PeerChannels. The parent sends
 // what a coordinator sends for a step of --operations operations on --nodes
-// nodes; the relay does with it what an executor does; measured is the time
-// until the last child has read it and parsed the message in it. The children
-// share a thread, so what would run on as many machines at once runs one after
-// the other.
+// nodes; the relay handles it as an executor does. The measured time ends when
+// the last child has read it and parsed the message in it. The children share a
+// thread, so work that would run on that many machines in parallel runs
+// sequentially.
 //
 //   relay_hop --nodes=1024 --children=32 --rounds=500
 //

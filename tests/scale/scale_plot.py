@@ -1,4 +1,4 @@
-"""The picture: what grows with the number of nodes."""
+"""The picture: the costs that grow with the number of nodes."""
 
 import matplotlib
 

@@ -1,7 +1,7 @@
 """A coordinator and the load program: everything is ordered right, without an error.
 
 The load program fails if two nodes get different runs, if a run is missing or comes twice, or if
-anything ends that should not; times are not judged here.
+anything ends that should not. This test does not judge times.
 """
 
 import os

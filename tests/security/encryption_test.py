@@ -1,5 +1,5 @@
 """Encryption between executors, on a wire of its own (two network namespaces):
-what somebody who reads along finds, who is refused, and which lines say so."""
+what an eavesdropper finds, which nodes are refused, and the messages that say so."""
 
 import os
 import re

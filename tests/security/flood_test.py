@@ -1,5 +1,5 @@
-"""Strangers who do not know the secret flood the coordinator's ports: its memory and
-its log stay small, a job's steps go on, and an operator is answered."""
+"""Clients without the secret flood the coordinator's ports: its memory and its log
+stay small, a job's steps continue, and an operator gets answers."""
 
 import contextlib
 import os

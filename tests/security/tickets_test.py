@@ -1,6 +1,6 @@
 """Executors hold a ticket of their job instead of the cluster secret, and operators
-have a secret of their own: nobody can use a credential for what it is not meant for,
-and each refusal names the credential that is expected."""
+have a secret of their own: a credential admits only to its own purpose, and each
+refusal names the credential that is expected."""
 
 import contextlib
 import hashlib

@@ -1,6 +1,6 @@
 """TLS between the coordinator and the agents, with certificates as
 deploy/make-certs.sh makes them: others can neither read the traffic nor connect,
-and every misconfiguration gives one line that names it."""
+and each misconfiguration gives one line that names it."""
 
 import os
 import shutil

@@ -1,5 +1,5 @@
-// Cluster: the machines of one simulated run: the nodes with their executors,
-// the coordinator, and the faults that hit them, whatever job runs there.
+// Cluster: the machines of one simulated run, whatever job runs there: the
+// nodes with their executors, the coordinator, and the faults that hit them.
 //
 // Thread contract: not synchronized.
 #ifndef MAYPOLE_TESTS_SIMULATION_CLUSTER_H_

@@ -1,9 +1,9 @@
 // ElasticWorld: one simulated run of an elastic job.
 //
 // Purpose: maypolerun's driver starts processes on hosts that come, fail, flap
-// and go; the processes train through the seed's faults. The run ends when the
-// job has: well, with the last step made, or badly, with a reason that is true.
-// Then nothing may be left behind.
+// and go; the processes train through the seed's faults. The run ends with the
+// job: well, after the last step, or badly, with a reason that is true. Then
+// nothing may be left behind.
 //
 // Thread contract: not synchronized.
 #ifndef MAYPOLE_TESTS_SIMULATION_ELASTIC_WORLD_H_

@@ -5,7 +5,8 @@
 // points in the code (common/board/kill_point.h): at each of them the seed may
 // let other events run before the rank continues, or let the rank die there.
 //
-// Thread contract: one object at a time in a process, as the hook is global.
+// Thread contract: one object at a time in a process, because the hook is
+// global.
 #ifndef MAYPOLE_TESTS_SIMULATION_INTERRUPTION_H_
 #define MAYPOLE_TESTS_SIMULATION_INTERRUPTION_H_
 

@@ -1,6 +1,6 @@
 // Training: the checker of an elastic job, above the operations (ledger.h):
-// who is in which epoch, what the ranks agree on at a commit, and that no
-// committed step is lost which a living process still has.
+// which processes are in which epoch, what the ranks agree on at a commit, and
+// that no committed step is lost while a living process still has it.
 //
 // Thread contract: not synchronized.
 #ifndef MAYPOLE_TESTS_SIMULATION_TRAINING_H_

@@ -1,5 +1,5 @@
-"""Machines with IPv6 addresses only, and a head whose own name is 127.0.1.1
-to itself: the executors still find each other."""
+"""Machines with IPv6 addresses only, and a head whose own name resolves to
+127.0.1.1 there: the executors still find each other."""
 
 import shutil
 import subprocess

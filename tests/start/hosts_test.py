@@ -1,4 +1,4 @@
-"""Hosts that ssh cannot enter: each gives one line that says what to do."""
+"""Hosts on which a job cannot start: each gives one line that says what to do."""
 
 import os
 import unittest

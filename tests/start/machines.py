@@ -6,11 +6,11 @@
         machines.dir                           # a directory that both see
 
 A machine is a process that sleeps in a network, host name, mount and PID
-namespace of its own. What runs there, also what has detached itself, is its
-descendant (`Machine.processes()`), has the machine's host name, /etc/hosts and
-/tmp, and ends with it. All ends with the test, also when the test is killed
-with SIGKILL: the kernel ends the sleeper with its parent, and the namespaces
-have no name that could stay behind.
+namespace of its own. Every process there, even a detached one, is its descendant
+(`Machine.processes()`), has the machine's host name, /etc/hosts and /tmp, and ends
+with it. All end with the test, even when the test is killed with SIGKILL: the
+kernel ends the sleeper with its parent, and the namespaces have no names that could
+stay behind.
 """
 
 import ipaddress

@@ -1,5 +1,5 @@
-"""A model of 10,000 tensors, each with a name, all under way at once; and a model
-with more tensors than a node has slots."""
+"""A model of 10,000 named tensors, all under way at once; and a model with more
+tensors than a node has slots."""
 
 import unittest
 

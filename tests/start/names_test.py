@@ -1,7 +1,7 @@
 """Agents on two machines whose names resolve to several addresses, or to the wrong one.
 
-See addresses_test.py for IPv6 alone, and a name that is 127.0.1.1 on its own
-machine when all goes well. Needs root.
+addresses_test.py has the jobs that work: IPv6 alone, and a name that resolves to
+127.0.1.1 on its own machine. Needs root.
 """
 
 import json

@@ -1,9 +1,10 @@
 """The rank program of the tests of mpirun, torchrun and plain python3.
 
-place_program.py MODE: `sum` works and ends; `twice` does so in two epochs,
-`notebook` calls init() again and again; `hold` stays until it is killed or
-told; `early`: node 0 ends before the other; `following` starts when the service ends; `restart` exits once; `fail` tells what init() has raised. Each tells the test what it saw in
-$MAYPOLE_TEST_DIR/rank.<rank>.json.
+place_program.py MODE: `sum` works and ends; `twice` does so in two epochs;
+`notebook` calls init() again and again; `hold` stays until it is killed or told
+to end; `early`: node 0 ends before the other; `following` starts when the service
+ends; `restart` exits once; `fail` reports what init() has raised. Each reports its
+results in $MAYPOLE_TEST_DIR/rank.<rank>.json.
 """
 
 import glob

@@ -1,4 +1,4 @@
-"""python3 without a launcher, and processes that find only some variables of one."""
+"""python3 without a launcher, and processes that find only some of a launcher's variables."""
 
 import os
 import unittest

@@ -3,9 +3,9 @@
     with slurm_fixture.Slurm() as slurm:
         slurm.run(["srun", "-N2", "-n4", "hostname"])
 
-The machines n0 and n1 (machines.py) have 4 CPUs each, as far as Slurm knows;
-slurmctld runs on n0, where `run` and `start` start their commands too. Key,
-configuration, state, logs: all in a temporary directory that goes with it.
+Slurm believes that the machines n0 and n1 (machines.py) have 4 CPUs each; slurmctld
+runs on n0, where `run` and `start` also start their commands. Key, configuration,
+state and logs are in a temporary directory, which is removed at the end.
 """
 
 import ipaddress

@@ -1,6 +1,6 @@
 """Clients and daemons without a common version give one line that names both ranges. And all files name the same version.
 
-How those that have one work together: tests/upgrade.
+tests/upgrade tests clients and daemons that have a common version.
 """
 
 import os

@@ -7,8 +7,8 @@
         c.check_ok(ranks)
         c.record(0)["sum"]
 
-All that was started ends with the `with`, by process id. What each process has
-written to stderr is in `c.log(name)`.
+The end of the `with` ends all processes, by process id. `c.log(name)` has what
+each process has written to stderr.
 """
 
 import json

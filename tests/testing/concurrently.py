@@ -3,8 +3,8 @@
     if __name__ == "__main__":
         concurrently.main()
 
-Tests of one class that has setUpClass() share a process, one after the other. The output of a process comes in one
-piece, when it ends; the last lines are those of unittest, for all tests.
+Tests of a class that has setUpClass() share a process, one after the other. The output of a process is printed in one
+piece when it ends; the last lines are unittest's, for all tests.
 """
 import os
 import pickle

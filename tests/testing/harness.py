@@ -1,7 +1,7 @@
 """Starts real jobs for tests: maypolerun, its daemons and Python ranks.
 
 Used by the multi-process tests (bazel py_test). Everything a test starts is in
-one `Job`, which ends it by process id, also when the test fails:
+one `Job`, which ends it by process id, even when the test fails:
 
     with harness.Job(np=4, nodes=2, program="collectives.py") as job:
         job.wait(60)

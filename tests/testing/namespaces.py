@@ -4,8 +4,8 @@
         net.run(0, [...])    # in node 0's network namespace
         net.crossed()        # bytes over the wire, both directions
 
-Names carry the process id; everything is removed at the end, also when the
-test fails or is told to end (SIGTERM).
+Names contain the process id; everything is removed at the end, even when the
+test fails or gets SIGTERM.
 """
 
 import os

@@ -2,7 +2,7 @@
 
     with builds.Daemons(coordinator=builds.NEXT, agents=[builds.THIS, builds.NEXT]) as d: ...
 
-NEXT is this build, whose daemons say that they speak the next version, too.
+NEXT is this build, whose daemons claim to speak the next version as well.
 """
 
 import os

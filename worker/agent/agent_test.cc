@@ -1,5 +1,5 @@
-// The real program, supervisor and executors, against a coordinator in this
-// process and clients that speak the session protocol by hand.
+// Tests the real program, supervisor and executors, against a coordinator in
+// this process and clients that speak the session protocol by hand.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -35,7 +35,7 @@ constexpr int kPatienceMs = 20000;
 class Agent {
  public:
   // `log`: a file for stderr; by default it goes to the test's stderr.
-  // `here`: in the current directory, where another one may have been.
+  // `here`: in the current directory, where another agent may have been.
   explicit Agent(const std::string& coordinator, const char* log = nullptr,
                  bool here = false) {
     std::string dir = std::string(getenv("TEST_TMPDIR")) + "/aXXXXXX";
@@ -73,7 +73,7 @@ class Agent {
     close(announce[0]);
     const std::string text = line;
     EXPECT_EQ(text.find("metrics=127.0.0.1:"), 0u) << line;
-    // Last: a path may hold spaces.
+    // The path comes last, because it may contain spaces.
     EXPECT_EQ(text.substr(text.find(' ')), " socket=agent.sock\n") << line;
   }
   ~Agent() {
@@ -386,7 +386,7 @@ TEST_F(AgentTest, StrangersAreRefusedAndNobodyElseIsTouched) {
   EXPECT_NE(std::string(without.Expect<session::Refused>().text)
                 .find("another token"),
             std::string::npos);
-  // An endless name.
+  // A name without a terminating zero.
   Rank endless;
   auto hello = session::Make<session::Hello>();
   std::memset(hello.job, 'x', sizeof(hello.job));
@@ -478,8 +478,8 @@ TEST_F(AgentTest, SigtermEndsTheJobsWithAReason) {
   EXPECT_NE(stat("agent.sock", &st), 0);
 }
 
-// Its executor lets the rank go that has come already, and the rank comes to
-// the next agent.
+// The executor closes the connection of the rank that has already come, and the
+// rank connects to the next agent.
 TEST_F(AgentTest, AnAgentIsKilledAndStartedAgainWhileAJobStarts) {
   {
     Rank first(0);
@@ -507,7 +507,7 @@ std::string ReadFile(const char* path) {
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-// Ranks that wait for it point to the agent's log.
+// The messages of ranks that wait for the executor point to the agent's log.
 TEST(AgentWithAStoppedExecutor, TheLogNamesIt) {
   FakeCoordinator coordinator;
   Agent agent(coordinator.address(), "agent.log");
@@ -529,7 +529,7 @@ TEST(AgentWithAStoppedExecutor, TheLogNamesIt) {
   EXPECT_EQ(kill(executor, SIGCONT), 0);
 }
 
-// Nothing within a node needs it.
+// An epoch within one node does not need the coordinator.
 TEST_F(AgentTest, ALostCoordinatorDoesNotEndTheEpochOfANode) {
   Rank a(0);
   auto b = std::make_unique<Rank>(1);
@@ -559,7 +559,7 @@ TEST(AgentWithoutDescriptors, WaitsQuietlyAndServesAgain) {
   EXPECT_NE(
       std::string(waits.Expect<session::Refused>().text).find("of 7 bytes"),
       std::string::npos);
-  // After a second without failures it says so.
+  // After a second without failures the agent logs that.
   std::this_thread::sleep_for(std::chrono::milliseconds(1100));
   AwaitSupervisor();
   EXPECT_NE(ReadFile("agent.log").find("event=accepts_again"),

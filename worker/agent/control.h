@@ -35,7 +35,8 @@ inline constexpr size_t kMaxMessageBytes = 2048;
 struct Setup {
   char job[kMaxJobBytes + 1] = {};
   char token[kMaxTokenBytes + 1] = {};
-  // What it shows to the coordinator: the job's ticket (job_ticket.h).
+  // The job's ticket, which the executor presents to the coordinator
+  // (job_ticket.h).
   char credential[kMaxCredentialBytes + 1] = {};
   // If set, the executor first becomes this user. Only an agent that runs as
   // root sets it.

@@ -14,7 +14,7 @@ std::string_view NameOf(std::string_view variable) {
   return variable.substr(0, variable.find('='));
 }
 
-// By parts of the name, because each version of NCCL adds variables.
+// Checks parts of the name, because each version of NCCL adds variables.
 bool MayNameCode(std::string_view name) {
   constexpr std::string_view kParts[] = {"PLUGIN", "INJECTION", "PATH", "_LIB",
                                          "CONF_FILE"};
@@ -38,7 +38,7 @@ ExecutorEnvironment MakeExecutorEnvironment(const char* const* agent,
   for (auto it = job.rbegin(); it != job.rend(); ++it) {
     const std::string_view name = NameOf(*it);
     const bool library = name == session::kNcclLibraryVariable;
-    // The rank's is only the one that it has loaded.
+    // The rank's value only names the library that the rank has loaded.
     if (library && variables.contains(name)) continue;
     const bool none = library && it->ends_with("=none");
     if (other_user && MayNameCode(name) && !none) {

@@ -38,13 +38,13 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr milliseconds kHelloTimeout{kHelloTimeoutMs};
-// For how long accepting pauses after a failure (no descriptors or memory).
+// Accepting pauses this long after a failure (no descriptors or memory).
 constexpr milliseconds kPause{50};
-// After this time without a failed accept, the trouble counts as over.
+// After this time without a failed accept, accepting counts as recovered.
 constexpr milliseconds kCalm{1000};
-// For how long an executor may take to receive a client.
+// An executor must receive a client within this time.
 constexpr milliseconds kTakeTime{5000};
-// For how long executors may take to end after SIGTERM.
+// Executors must end within this time after SIGTERM.
 constexpr milliseconds kEndTime{2000};
 
 void SetNonBlocking(int fd) {
@@ -199,7 +199,7 @@ void Supervisor::Refuse(const Client& client, const std::vector<char>& hello,
                client.peer.pid, LogValue(text));
   metrics_->CountRefusal();
   auto refused = session::Make<session::Refused>();
-  // In the version in which it has spoken, or it could not read the reason.
+  // In the client's version; it could not read the reason in another.
   if (session::Header h; hello.size() >= sizeof(h)) {
     std::memcpy(&h, hello.data(), sizeof(h));
     if (h.magic == session::kMagic) refused.header.version = h.version;

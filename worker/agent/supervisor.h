@@ -1,16 +1,17 @@
 // Supervisor: owns the agent's socket, admits clients and starts executors.
 //
 // Purpose: checks each client's uid, protocol version and token, then hands its
-// connection to the executor of its job, which it starts if there is none. A
-// failure of one job stays within its executor.
+// connection to the executor of its job, and starts that executor if there is
+// none. A failure of one job stays within its executor.
 //
 // The supervisor never waits for a client: a connection that has not sent Hello
-// is "half open"; the number of half-open connections and their time are
-// bounded. It never waits for the system either: the executor does what may
-// hang (looking up a user's groups).
+// is "half open", and the number and age of half-open connections are bounded.
+// Nor does it wait for the system: the executor makes the calls that may hang
+// (looking up a user's groups).
 //
-// Executors run under the rights of their job's user: none gets the cluster
-// secret, but a ticket that is good for its job (common/program/job_ticket.h).
+// Executors run with the rights of their job's user. So an executor does not
+// get the cluster secret, but a ticket that admits to its job only
+// (common/program/job_ticket.h).
 //
 //   Supervisor supervisor(std::move(options), metrics);
 //   supervisor.Listen();                  // absl::Status, as Run()
@@ -19,9 +20,9 @@
 // Thread contract: one thread; the metrics have their own lock.
 //
 // Invariants: an executor serves one (uid, job); the first client's token is
-// the token of that job until its executor has ended, and its variables are
-// those of the executor; a connection that was
-// handed over is no longer watched here.
+// the token of that job until its executor ends, and the first client's
+// variables are those of the executor; a connection that was handed over is no
+// longer watched here.
 #ifndef MAYPOLE_WORKER_AGENT_SUPERVISOR_H_
 #define MAYPOLE_WORKER_AGENT_SUPERVISOR_H_
 
@@ -52,9 +53,9 @@ struct SupervisorOptions {
   bool share_secret = false;  // executors get the secret itself
   Fd tls;                     // sealed_tls.h, for executors; invalid: no TLS
   std::vector<std::string> executor_arguments;
-  // Who this is in messages, and the versions that it speaks with clients.
+  // The agent's name in messages, and the versions that it speaks with clients.
   Speaker speaker = {"this agent", kProtocolVersions};
-  // Called when a rank has called init() and was accepted; may be empty.
+  // Called when a rank was accepted that has called init(); may be empty.
   std::function<void(const session::Hello&)> on_rank = {};
 };
 
@@ -110,13 +111,13 @@ class Supervisor {
                         Executor* executor);
   absl::Status CheckLimits(const PeerCredentials& peer) const;
   Status WatchExecutor(uint64_t id, Fd control, Fd end);
-  // `hello`: what it has sent; may be empty.
+  // `hello`: what the client has sent; may be empty.
   void Refuse(const Client& client, const std::vector<char>& hello, Code code,
               const std::string& text);
   void OnExecutorMessage(uint64_t id);
   void OnExecutorEnded(uint64_t id);
-  // Reports executors that do not take their clients: ranks wait for them and
-  // cannot know for whom.
+  // Reports executors that do not take their clients: ranks wait, and cannot
+  // know that they wait for an executor.
   void ReportStuckExecutors();
   bool IsSilent(uint64_t id);
   void DropOldestHalfOpen();

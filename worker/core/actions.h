@@ -1,4 +1,5 @@
-// Actions: what ExecutorCore asks ExecutorLogic to do, in order.
+// Actions: what ExecutorCore asks ExecutorLogic to do. ExecutorLogic executes
+// them in order.
 //
 // Thread contract: values.
 #ifndef MAYPOLE_WORKER_CORE_ACTIONS_H_
@@ -42,8 +43,8 @@ inline RefuseClient Refusal(ClientId client, const absl::Status& why) {
 struct CloseClient {
   ClientId client = 0;
 };
-// The client's connection is about to be closed, but its process intends to
-// return. Calls ExecutorCore::OnProcessEnded if the process ends.
+// Watches the process of a client whose connection is about to be closed; then
+// calls ExecutorCore::OnProcessEnded if the process ends.
 struct KeepWatching {
   ClientId client = 0;
 };
@@ -67,29 +68,29 @@ struct SmallOperation {
 
   uint64_t bytes() const { return signature.Bytes(); }
 };
-// Sends the message to the executors of these nodes, with what this node's
-// ranks have copied for `operations`, reduced, as its inputs.
+// Sends the message to the executors of these nodes. Its inputs are what this
+// node's ranks have copied for `operations`, reduced.
 struct SendToPeers {
   std::vector<uint32_t> nodes;
   proto::PeerMessage message;
   std::vector<SmallOperation> operations = {};
 };
-// Takes a message of the coordinator that another executor has passed on; the
-// numbers are those of this node's session.
+// Takes a message of the coordinator that another executor has passed on; its
+// sequence numbers are those of this node's session.
 struct TakeRelayed {
   std::string incarnation;  // of the coordinator
   proto::CoordinatorMessage message;
 };
-// Reduces the inputs of this run's nodes in their order, writes the outcomes
-// and places the tickets.
+// Reduces the inputs of this run's nodes in the nodes' order, writes the
+// outcomes and queues the tickets.
 struct FinishSmall {
   std::vector<SmallOperation> operations;
   // As PeerMessage.inputs, by node of the run; inputs[self] is not used.
   std::vector<std::string> inputs;
   size_t self = 0;
 };
-// Ranks that submit this slot's operations should copy their inputs (see
-// SlotHeader.wants_copies), or need not.
+// Sets whether ranks that submit this slot's operations should copy their
+// inputs (see SlotHeader.wants_copies).
 struct WantCopies {
   uint32_t slot = 0;
   bool wanted = false;
@@ -126,7 +127,8 @@ struct AllotSlot {
 // Looks for slots that no rank seems to use, then calls
 // ExecutorCore::OnIdleSlots.
 struct FindIdleSlots {};
-// Asks a rank to give slots back, and wakes one of its threads to read this.
+// Asks a rank to give slots back, and wakes one of its threads to read the
+// message.
 struct RecallFrom {
   ClientId client = 0;
   uint32_t local_rank = 0;
@@ -143,7 +145,8 @@ struct WantSlot {
   uint32_t generation = 0;
   Signature signature;
 };
-// Writes the plan, passes the run to the network thread and places the ticket.
+// Writes the plan, passes the run to the network thread (unless ranks execute
+// it) and queues the ticket.
 struct IssueRun {
   RunSpec run;
 };
@@ -154,7 +157,7 @@ struct OpenGpuMemory {
   GpuMemoryId id;
   session::GpuMemoryRequest request;
 };
-// The rank has left: gives its memories back.
+// Closes the memories of a rank that has left.
 struct CloseGpuMemories {
   uint32_t local = 0;
 };
@@ -170,13 +173,13 @@ struct ConnectGpus {
 struct RunOnGpus {
   GpuRun run;
 };
-// An operation of this node alone, whose tensors are on GPUs, is executed on
-// the host: places its ticket.
+// Queues the ticket of an operation of this node alone that is executed on the
+// host, although its tensors are on GPUs.
 struct RunOnHost {
   uint32_t slot = 0;
   uint32_t generation = 0;
 };
-// The operation has succeeded: writes its outcome and places its ticket.
+// The operation has succeeded: writes its outcome and queues its ticket.
 struct CommitSlot {
   uint32_t slot = 0;
   uint32_t generation = 0;
@@ -215,7 +218,7 @@ struct SendStats {
   uint64_t epoch = 0;
 };
 // Tells the supervisor that the executor has had no clients for a while; the
-// supervisor decides whether it ends.
+// supervisor decides whether the executor ends.
 struct ReportIdle {};
 
 using Action = std::variant<

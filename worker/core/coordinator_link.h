@@ -2,9 +2,9 @@
 // it.
 //
 // Purpose: drops messages while there is no session, and while a coordinator
-// that has replaced another learns what this node knows: it asks later for what
-// is still open (docs/recovery.md). Decides when ranks have waited too long for
-// a coordinator that cannot be reached.
+// that has replaced another learns what this node knows: the executor reports
+// afterwards what is still open (docs/recovery.md). Decides when ranks have
+// waited too long for a coordinator that cannot be reached.
 //
 // Thread contract: not synchronized; no I/O, no clock.
 #ifndef MAYPOLE_WORKER_CORE_COORDINATOR_LINK_H_
@@ -42,8 +42,8 @@ class CoordinatorLink {
     recovering_ = false;
     OnBack();
   }
-  // The coordinator cannot be reached (`why` is for ranks); can be reached
-  // again.
+  // OnAway: the coordinator cannot be reached; `why` is for ranks. OnBack: it
+  // can be reached again.
   void OnAway(const absl::Status& why) {
     if (open_ && !away_) away_ = why;
   }
@@ -51,13 +51,14 @@ class CoordinatorLink {
     away_.reset();
     waiting_since_ms_.reset();
   }
-  // It has been replaced by one that knows nothing, and gets `state`.
+  // Another coordinator has replaced it, knows nothing, and gets `state`.
   void OnReplaced(proto::ExecutorMessage state) {
     OnBack();
     recovering_ = true;
     actions_.push_back(SendToCoordinator{std::move(state)});
   }
-  // It knows what it has to. Returns false if it has not been replaced.
+  // The new coordinator has learnt the job. Returns false if none was
+  // recovering.
   bool OnRecovered() { return std::exchange(recovering_, false); }
 
   void Send(proto::ExecutorMessage message) {
@@ -65,9 +66,8 @@ class CoordinatorLink {
     actions_.push_back(SendToCoordinator{std::move(message)});
   }
 
-  // Returns an error, once, if ranks have waited for too long: then the session
-  // is closed. `wait`: they do, for something that only the coordinator can
-  // give.
+  // If ranks have waited too long, closes the session and returns an error,
+  // once. `wait`: ranks wait for something that only the coordinator can give.
   absl::Status OnTime(int64_t now_ms, bool wait) {
     if (!away_ || !wait) {
       waiting_since_ms_.reset();

@@ -1,5 +1,5 @@
-// Elastic ranks: reported as they arrive; the coordinator decides which of them
-// take part in an epoch.
+// Elastic ranks: the core reports them as they arrive; the coordinator decides
+// which of them take part in an epoch.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -30,7 +30,7 @@ class ElasticCoreTest : public ExecutorCoreTest {
   void Come(ClientId client, int pid, uint64_t last_epoch = 0, int rank = -1) {
     core_.OnClient(client, ElasticHello(pid, last_epoch, rank), 1000 + pid);
   }
-  // The last RanksReady since the last call.
+  // Returns the last RanksReady since the previous call.
   proto::RanksReady Said() {
     proto::RanksReady out;
     for (const auto& m : TakeSent()) {
@@ -207,7 +207,7 @@ TEST_F(ElasticCoreTest, WhoMeansToReturnIsWatchedUntilItDoes) {
   Run(1, {1, 2});
   core_.OnGoodbye(1, 0, true);
   std::vector<Action> actions = core_.TakeActions();
-  // Its pidfd must be kept before the connection goes.
+  // Its pidfd must be kept before the connection is closed.
   ASSERT_GE(actions.size(), 2u);
   EXPECT_EQ(std::get<KeepWatching>(actions[0]).client, 1u);
   EXPECT_EQ(std::get<CloseClient>(actions[1]).client, 1u);
@@ -259,7 +259,7 @@ TEST_F(ElasticCoreTest, WhoHasFinishedIsSaidAndKeepsTheJobKnownWhileItLives) {
   EXPECT_EQ(core_.clients(), 0u);
 }
 
-// Of all epochs: nobody may begin again what one has finished.
+// For all epochs: no process may begin again a training that one has completed.
 TEST_F(ElasticCoreTest, WhoHasFinishedIsSaidAgainToAnotherCoordinator) {
   for (const int i : {1, 2, 3}) Come(static_cast<ClientId>(i), 10 + i);
   Run(1, {1, 2, 3});

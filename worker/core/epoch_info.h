@@ -1,5 +1,5 @@
-// EpochInfo: who takes part in an epoch, as the coordinator's EpochStart says
-// it.
+// EpochInfo: the ranks and nodes of an epoch, from the coordinator's
+// EpochStart.
 //
 // Thread contract: values; pure functions.
 #ifndef MAYPOLE_WORKER_CORE_EPOCH_INFO_H_
@@ -35,21 +35,23 @@ struct EpochInfo {
   std::vector<uint32_t> NodeOfRank() const;
   std::string NodeText(uint32_t node) const;  // "node n1 (host b)"
   std::string OwnNodeText() const { return NodeText(node_index); }
-  // The name of the rank's node; null: no node has the rank.
+  // Returns the name of the rank's node, or null if no node has the rank.
   const std::string* NodeOf(int rank) const;
-  // A node with the smallest of the versions that the sessions have.
+  // Returns a node whose session has the smallest version.
   uint32_t OldestNode() const;
 };
 
-// The nodes speak the smallest of their versions with one another. An error
-// names the node whose version is not in `own`, this node's range.
+// Nodes speak the smallest of their versions with one another. Returns an error
+// that names a node if that node's version is the smallest and not in `own`,
+// this node's range.
 absl::Status CheckVersions(const EpochInfo& info, VersionRange own);
 
 // Checks the coordinator's EpochStart against the ranks of this node.
 absl::StatusOr<EpochInfo> ReadEpochStart(const proto::EpochStart& start,
                                          const std::vector<int>& local_ranks);
 
-// The reason in an EpochEnd, for ranks: never OK, and never without a text.
+// Returns the reason in an EpochEnd, for ranks: never OK, and never without a
+// text.
 absl::Status ReasonOf(const proto::EpochEnd& end);
 
 }  // namespace maypole::worker

@@ -1,5 +1,5 @@
-// EpochOutput: where the parts of an epoch (executor_epoch.h) put their actions
-// and their messages to the coordinator, whose epoch it sets.
+// EpochOutput: takes the actions of an epoch's parts (executor_epoch.h), and
+// their messages to the coordinator, in which it sets the epoch.
 //
 // Thread contract: not synchronized; no I/O, no clock.
 #ifndef MAYPOLE_WORKER_CORE_EPOCH_OUTPUT_H_
@@ -28,7 +28,7 @@ class EpochOutput {
     message.set_epoch(epoch_);
     link_.Send(std::move(message));
   }
-  // A coordinator that has replaced another learns the epoch.
+  // True while a coordinator that has replaced another learns the epoch.
   bool quiet() const { return link_.recovering(); }
 
  private:

@@ -11,8 +11,8 @@
 namespace maypole::worker {
 namespace {
 
-// After so many failed starts in a row because of this node's network, its
-// elastic ranks are refused.
+// After this many starts in a row that failed because of this node's network,
+// its elastic ranks are refused.
 constexpr int kMaxFailedStarts = 3;
 
 }  // namespace
@@ -117,8 +117,8 @@ absl::Status ExecutorCore::CheckElastic(const session::Hello& hello) const {
   return absl::OkStatus();
 }
 
-// A start that is complete here goes on; the others' clients close, and come to
-// the agent's successor.
+// A start that is complete here goes on. The connections of other waiting
+// clients are closed; these clients then connect to the agent's successor.
 void ExecutorCore::OnSupervisorGone() {
   const Membership& waiting = gathering_.ranks();
   const bool elastic = waiting.elastic();
@@ -268,7 +268,8 @@ void ExecutorCore::MemberGone(const LocalMember& m, bool clean,
     FailStart(absl::AbortedError(
         absl::StrCat("the job cannot start: ", RankText(m), " ", what)));
   } else if (phase_ == Phase::kRunning && clean) {
-    // Before the coordinator ends an epoch that all ranks have left.
+    // Must be sent before the coordinator ends an epoch that all ranks have
+    // left.
     epoch_->results().OnNoMore(static_cast<uint32_t>(m.local_rank));
     SendRankGone(m, true, "has shut down", returns);
     InEpoch([&](ExecutorEpoch& epoch) {
@@ -350,8 +351,9 @@ void ExecutorCore::BeginIfComplete() {
 void ExecutorCore::OnEpochStart(const proto::EpochStart& start) {
   if (!start.clients().empty()) {
     if (!TakeIn(start)) return;
-    // Also if none waits: the coordinator ignores what was sent while this
-    // message was on its way, because it was of an earlier round.
+    // Report even if no rank waits: the coordinator ignores reports that were
+    // sent while this message was on its way, because they were of an earlier
+    // round.
     gathering_.ReportElastic();
   }
   if (phase_ != Phase::kReady) return;  // it crossed our RankGone
@@ -442,7 +444,7 @@ void ExecutorCore::OnEndpoints(uint64_t epoch,
                                const proto::Endpoints& endpoints) {
   if (!epoch_ || epoch != epoch_->info().epoch) return;
   epoch_->watch().CountHandled();
-  // A coordinator that has replaced another tells all nodes again.
+  // A coordinator that has replaced another sends it to all nodes again.
   if (phase_ != Phase::kPreparing) return;
   last_epoch_.SetConnected();
   phase_ = Phase::kConnecting;
@@ -593,8 +595,8 @@ void ExecutorCore::OnGpuRunEnded(const GpuRun& run,
   if (phase_ != Phase::kRunning) return;
   const absl::Status s = epoch_->gpu_runs().OnEnded(run, status);
   if (s.ok()) return;
-  // NCCL says that GPUs of other nodes are lost, but not why. Then all runs
-  // here fail, also those of this node alone.
+  // NCCL reports that GPUs of other nodes are lost, but not why. Then all runs
+  // here fail, even those of this node alone.
   if (absl::IsUnavailable(s) && epoch_->info().several_nodes()) {
     return AwaitCause(s);
   }
@@ -660,7 +662,7 @@ void ExecutorCore::OnCoordinator(const proto::CoordinatorMessage& message) {
   if (message.has_rank_left()) {
     return OnRankLeftElsewhere(message.epoch(), message.rank_left());
   }
-  // The other nodes wait for this one's word, although its ranks have left.
+  // The other nodes wait for this node's answer, although its ranks have left.
   if (drains() && message.has_schedule() &&
       message.epoch() == epoch_->info().epoch) {
     static_cast<void>(epoch_->schedule().OnSchedule(message.schedule()));
@@ -766,7 +768,7 @@ void ExecutorCore::OnEpochEnd(uint64_t epoch, const proto::EpochEnd& end) {
   }
   if (epoch == 0 && phase_ == Phase::kIdle) {
     if (gathering_.ranks().empty()) return;
-    // Withdraws ranks that were reported meanwhile: they are refused, too.
+    // Withdraw ranks that were reported meanwhile; they are refused as well.
     gathering_.Withdraw();
     gathering_.Refuse(why);
   } else if (starting()) {
@@ -819,8 +821,8 @@ void ExecutorCore::FillState(proto::NodeState* state) const {
   }
 }
 
-// Everything is said as if for the first time, the end of the epoch last:
-// whatever has ended it is its better reason.
+// Repeats all reports as if for the first time. The ranks that have gone come
+// before the end of the epoch, because they are the better reason for it.
 void ExecutorCore::OnRecovered(uint64_t epoch,
                                const proto::Recovered& recovered) {
   if (!link_.OnRecovered()) return;
@@ -844,8 +846,8 @@ void ExecutorCore::OnRecovered(uint64_t epoch,
 
 void ExecutorCore::OnLinkLost(const absl::Status& status) {
   link_.OnLost();
-  // First refuse those that wait for the next epoch: no link would be opened
-  // for them.
+  // First refuse the ranks that wait for the next epoch: no link would be
+  // opened for them.
   gathering_.Refuse(status);
   if (phase_ == Phase::kRunning) {
     FailEpoch(status);

@@ -23,9 +23,9 @@
 // kPreparing or kCreating.
 //
 // Ranks that arrive during an epoch gather for the next one. When all local
-// ranks have left cleanly, the epoch drains: board and backend are kept until
-// all ranks of the job have left, because other nodes may still be receiving
-// what our backend has sent.
+// ranks have left cleanly, the epoch drains: the core keeps board and backend
+// until all ranks of the job have left, because other nodes may still be
+// receiving what our backend has sent.
 //
 // Thread contract: not synchronized; no I/O, threads or clock.
 //
@@ -85,7 +85,7 @@ class ExecutorCore {
   void OnFinished(ClientId client, bool finished) {
     members_.SetFinished(client, finished);
   }
-  // Comes before Goodbye if an error makes the rank leave.
+  // Call it before OnGoodbye() if an error makes the rank leave.
   void OnLeaveReason(ClientId client, const std::string& why) {
     members_.SetLeaveReason(client, why);
   }
@@ -110,7 +110,7 @@ class ExecutorCore {
     return phase_ == Phase::kRunning && epoch_->results().waits();
   }
   void OnRunFree(uint32_t record);
-  // A run waits until ranks have left others.
+  // True while a run waits until ranks have left earlier runs.
   bool waits_for_records() const {
     return phase_ == Phase::kRunning && epoch_->waits_for_records();
   }
@@ -141,11 +141,9 @@ class ExecutorCore {
   // no rank on another node is left. Returns false if the failure does not
   // matter: no epoch is running, or one has failed before.
   bool OnNetworkFailed(const absl::Status& status);
-  // A message of another node's executor, of the epoch that the backend was
-  // made for.
+  // A message of another node's executor, for the epoch of the backend.
   void OnPeerMessage(uint32_t node, const proto::PeerMessage& message);
-  // For how many milliseconds OnTime() need not be called because of the frozen
-  // tier; -1: any time.
+  // The frozen tier needs OnTime() within this many milliseconds; -1: never.
   int64_t WaitMs() const {
     return phase_ == Phase::kRunning ? epoch_->schedule().WaitMs() : -1;
   }
@@ -156,14 +154,14 @@ class ExecutorCore {
   // The link is permanently lost, or was refused.
   void OnLinkLost(const absl::Status& status);
   // The coordinator cannot be reached; can be reached again; has been replaced
-  // by one that knows nothing. `status` has the text for ranks that wait for it
-  // for too long.
+  // by one that knows nothing. Ranks that wait too long for the coordinator get
+  // `status`.
   void OnCoordinatorAway(const absl::Status& status);
   void OnCoordinatorBack();
   void OnCoordinatorReplaced();
 
-  // Whether the executor keeps states for the ranks: then it waits for them for
-  // longer before it asks to end.
+  // Sets whether the executor keeps states for the ranks: if it does, it waits
+  // longer for ranks to return before it asks to end.
   void OnStatesKept(bool any) { keeps_states_ = any; }
 
   // The executor has been asked to end (SIGTERM).
@@ -171,7 +169,7 @@ class ExecutorCore {
   // The agent has ended: no other client can come to this executor.
   void OnSupervisorGone();
 
-  // Of the epoch that starts or runs, by index.
+  // The nodes of the epoch that starts or runs, by index.
   std::vector<std::string> NodeNames() const;
 
   // Clients that are connected or expected to return, and processes that live
@@ -180,19 +178,20 @@ class ExecutorCore {
     return members_.members().size() + gathering_.ranks().members().size() +
            returning_.size();
   }
-  // A coordinator that has replaced another, or one that cannot be reached, may
-  // not know yet how the last epoch has ended here: the executor must not end.
-  // It stays for up to coordinator_timeout_ms.
+  // True while the coordinator may not know yet how the last epoch has ended
+  // here, because it has replaced another or cannot be reached. The executor
+  // must not end then; it stays for up to coordinator_timeout_ms.
   bool owes_report() const {
     return link_.recovering() || (link_.away() && last_epoch_.epoch() != 0);
   }
-  // The training is over, and this node may be the last that knows it: the
-  // executor must not end, or who comes now would begin the training again.
+  // True for kIdleMs after the training is over. This node may be the last that
+  // knows it, so the executor must not end: a process that connects now would
+  // begin the training again.
   bool keeps_job_known() const {
     return last_epoch_.finished() && now_ms_ - idle_since_ms_ < kIdleMs;
   }
-  // All ranks of this node have left the epoch, and other nodes still receive
-  // its results.
+  // True if all ranks of this node have left the epoch while other nodes may
+  // still receive its results.
   bool drains() const {
     return epoch_ && (phase_ == Phase::kIdle || phase_ == Phase::kReady);
   }
@@ -212,8 +211,8 @@ class ExecutorCore {
     return phase_ != Phase::kIdle && phase_ != Phase::kRunning &&
            phase_ != Phase::kEnded;
   }
-  // The number of the epoch that starts, runs or ends. Returns 0 before
-  // EpochStart, when epoch_ may still be the previous epoch, draining.
+  // Returns the number of the epoch that starts, runs or ends; 0 before
+  // EpochStart, when epoch_ may still be the previous, draining epoch.
   uint64_t epoch_number() const {
     return epoch_ && phase_ != Phase::kReady ? epoch_->info().epoch : 0;
   }
@@ -245,8 +244,8 @@ class ExecutorCore {
   // which of them are waiting.
   void BeginIfComplete();
   void LeaveGathering(ClientId client);
-  // Ranks that wait for the end of an epoch were not reported, and an empty
-  // list would end that epoch.
+  // Only in kIdle: ranks that wait for the end of an epoch were not reported,
+  // and an empty list would end that epoch.
   void WithdrawWaiting() {
     if (phase_ == Phase::kIdle) gathering_.Withdraw();
   }
@@ -258,7 +257,8 @@ class ExecutorCore {
   void MakeBoard();
   // The start has failed: refuses all members and forgets the epoch.
   void FailStart(const absl::Status& why);
-  // Elastic: a start has failed, not because of its members: they wait again.
+  // Elastic: a start has failed, but not because of its members, who wait
+  // again.
   void WaitAgain(const absl::Status& why);
   // The backend has failed to start: elastic members wait again, up to
   // kMaxFailedStarts times in a row.
@@ -284,8 +284,8 @@ class ExecutorCore {
   void FailEpoch(const absl::Status& why);
   // As FailEpoch, and reports the failure to the coordinator.
   void FailEpochHere(const absl::Status& why);
-  // Another node is lost: the coordinator says why; if it does not in time,
-  // this is the reason.
+  // Another node is lost. Waits for the coordinator to send the cause; if it
+  // does not in time, `failure` is the reason.
   void AwaitCause(absl::Status failure);
   void GiveUpNetwork();
   // `how` completes "rank 3 was lost: "; `what` completes "rank 3 ".
@@ -317,8 +317,8 @@ class ExecutorCore {
   std::vector<proto::CoordinatorMessage> early_;
   int failed_starts_ = 0;
   absl::Status abort_;  // in kEnded: why epoch_ was aborted
-  // Set when the backend has failed: until then the executor waits for the
-  // coordinator to send the real cause.
+  // Set when the backend or a GPU run has failed: until this time the executor
+  // waits for the coordinator to send the real cause.
   std::optional<int64_t> give_up_ms_;
   absl::Status network_failure_;
   bool keeps_states_ = false;

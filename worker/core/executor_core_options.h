@@ -29,13 +29,14 @@ struct ExecutorCoreOptions {
   // A rank that is frozen in an operation for this long counts as lost; 0:
   // never.
   int64_t frozen_timeout_ms = 10000;
-  // Limit of the states that the executor keeps for the job; and for how long
-  // it keeps them while the job has no process on this node.
+  // Limit of the states that the executor keeps for the job, and how long it
+  // keeps them while the job has no process on this node.
   uint64_t state_bytes = uint64_t{64} << 30;
   int64_t state_timeout_ms = 600000;
-  // Of the NCCL with which this executor's GPUs reduce together; 0: none.
+  // Version of the NCCL with which this executor's GPUs reduce together; 0:
+  // none.
   uint32_t nccl_version = 0;
-  // False: not with other nodes' GPUs, since NCCL sends in the clear.
+  // Whether NCCL may connect GPUs of several nodes. It sends in the clear.
   bool nccl_between_nodes = true;
   // As in proto::RankGpu.
   uint64_t nccl_host = 0;

@@ -45,7 +45,7 @@ TEST_F(ExecutorCoreTest, GoodbyeWithPendingOperationsEndsTheEpoch) {
             "operations pending");
 }
 
-// The other nodes read why, not only that the rank has left.
+// The other nodes learn the reason, not only that the rank has left.
 TEST_F(ExecutorCoreTest, GoodbyeTellsTheErrorThatMakesTheRankLeave) {
   StartOneNode();
   core_.OnLeaveReason(2, "allgather 'x': no memory for a result of 8 bytes");
@@ -226,7 +226,8 @@ TEST_F(ExecutorCoreTest, NetworkFailureDoesNotMatterWhenTheOthersHaveLeft) {
   EXPECT_FALSE(core_.OnNetworkFailed(absl::UnavailableError("late")));
 }
 
-// They have left with their results, but the last bytes for this node are lost.
+// The other node's ranks have left with their results, but the last bytes for
+// this node are lost.
 TEST_F(ExecutorCoreTest, NetworkFailureMattersWhileARankIsInARun) {
   for (const bool in_run : {true, false}) {
     SCOPED_TRACE(in_run);
@@ -318,7 +319,8 @@ TEST_F(ExecutorCoreTest, OneMessageTellsOfSeveralRanksThatHaveLeft) {
   EXPECT_EQ(left[1].text,
             "rank 3 (node n1) has shut down; operations that need it cannot "
             "run");
-  // The epoch drains until all have left: it takes notice of both.
+  // The epoch drains until all ranks have left, so the core handles both
+  // messages.
   core_.OnGoodbye(1, 0);
   core_.OnGoodbye(2, 0);
   EXPECT_EQ(Take<DropEpoch>().size(), 1u);

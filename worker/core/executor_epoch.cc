@@ -65,11 +65,11 @@ absl::Status ExecutorEpoch::OnReadySlot(const ReadySlot& ready) {
   entry->inputs_sent = false;
   if (schedule_.active()) return schedule_.Add(ready.slot, *entry);
   std::optional<SendToPeers> inputs;
-  // After a rank has left, its sets run nothing, and others seldom matter.
+  // After a rank has left, its sets run nothing, and other sets seldom matter.
   if (left_.empty()) inputs = small_runs_.InputsOf(ready.slot, *entry);
   entry->inputs_sent = inputs.has_value();
   presence_.Add(*entry);
-  // First, as the way over the coordinator is longer.
+  // Sent first, because the path through the coordinator is longer.
   presence_.Send(&output_);
   if (inputs) output_.Add(*std::move(inputs));
   return absl::OkStatus();
@@ -120,7 +120,7 @@ absl::Status ExecutorEpoch::OnOperationFailed(
   if (!entry.ok()) return entry.status();
   if (*entry == nullptr) return absl::OkStatus();
   const uint32_t generation = (*entry)->GenerationOf(failed.generation());
-  // A coordinator that has replaced another tells all nodes of its set.
+  // A coordinator that has replaced another sends it to all nodes of the set.
   if (output_.quiet() && generation > (*entry)->reported) {
     return absl::OkStatus();
   }
@@ -200,7 +200,7 @@ absl::Status ExecutorEpoch::OnRankLeft(int rank, int local_rank,
 }
 
 bool ExecutorEpoch::WaitsInJoin(uint32_t local) const {
-  // A joined rank is about to submit what it was asked to stand in for.
+  // A joined rank is about to submit the operation that it stands in for.
   return !names_.WaitsForStandIn() &&
          requests_.WaitsInJoin(static_cast<int>(local));
 }

@@ -1,10 +1,11 @@
 // ExecutorEpoch: a running epoch on this node, from Welcome to its end.
 //
 // Purpose: owns the parts of the epoch and decides what concerns several of
-// them: reports what ranks have submitted to the coordinator, and writes the
-// runs that the coordinator orders to the board. Operations within one node (a
-// job on one node, or a process set within it) need neither; for them this only
-// handles slots and departures. What concerns one part goes to that part.
+// them. It reports to the coordinator what ranks have submitted, and writes to
+// the board the runs that the coordinator orders. Operations within one node (a
+// job on one node, or a process set within it) need neither; for them it
+// handles only slots and departures. Events that concern one part go to that
+// part.
 //
 //   names      slots of the board for the names of operations
 //   requests   process sets and joins
@@ -88,7 +89,7 @@ class ExecutorEpoch : private WaitJudge {
   absl::Status OnPeerMessage(uint32_t node, const proto::PeerMessage& message);
   absl::Status OnTime(int64_t now_ms);
 
-  // These end a schedule, as it does not foresee them.
+  // These end a schedule, because a schedule has no such events.
   absl::Status OnSetRequest(const LocalMember& member,
                             const session::SetRequest& request);
   absl::Status OnJoinRequest(const LocalMember& member,
@@ -97,25 +98,25 @@ class ExecutorEpoch : private WaitJudge {
   // the first text counts.
   absl::Status OnRankLeft(int rank, int local_rank, const std::string& text);
 
-  // All nodes have this NCCL: operations may run on several GPUs. nccl_host: as
-  // in proto::RankGpu.
+  // All nodes have this NCCL, so operations may run on several GPUs. nccl_host:
+  // as in proto::RankGpu.
   void EnableNccl(uint32_t version, uint64_t nccl_host) {
     nccl_ = {.enabled = true, .version = version, .host = nccl_host};
   }
 
   // --- A coordinator that replaces another (docs/recovery.md) ----------------
   void OnCoordinatorReplaced();
-  // What a coordinator that knows nothing must know of this epoch.
+  // Adds what a coordinator that knows nothing must know of this epoch.
   void FillState(proto::NodeState* state) const;
-  // The coordinator knows the epoch again: reports what is open.
+  // The coordinator knows the epoch again: reports all that is unanswered.
   void OnRecovered(const proto::Recovered& recovered);
   // A rank waits for something that only the coordinator can give.
   bool WaitsForCoordinator() const;
 
-  // As of the last snapshot, a rank of this node was in a run with other nodes;
-  // or one waits until earlier ones have ended, or for inputs of other nodes;
-  // or a run of its GPUs has failed; or a schedule cannot end without a word of
-  // the other nodes.
+  // Returns true if a rank of this node was in a run with other nodes as of the
+  // last snapshot; or a run waits for a record or for inputs of other nodes; or
+  // a run on GPUs has failed; or a schedule is active, which cannot end without
+  // messages of the other nodes.
   bool InRun() const {
     return watch_.in_run() || runs_.waits() || small_runs_.waits() ||
            gpu_runs_.failed() || schedule_.active();

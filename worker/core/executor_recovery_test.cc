@@ -1,4 +1,4 @@
-// A coordinator that cannot be reached, or that has replaced the one before.
+// A coordinator that cannot be reached, or that has replaced another.
 #include "gtest/gtest.h"
 #include "worker/core/testing/core_testing.h"
 
@@ -65,7 +65,7 @@ TEST_F(ExecutorRecoveryTest, TellsWhatItKnowsThenWaitsThenReportsAnew) {
   ASSERT_EQ(sent.size(), 1u);
   const proto::Presence& presence = sent[0].presence();
   ASSERT_EQ(presence.operations_size(), 3);
-  // By name, counted from the last answer on.
+  // Reported by name, and counted from the last answered operation.
   EXPECT_EQ(presence.operations(0).id(), 0u);
   EXPECT_EQ(presence.operations(0).identity().name(), "x");
   for (const proto::PresentOperation& op : presence.operations()) {
@@ -234,8 +234,8 @@ TEST_F(ExecutorRecoveryTest, AScheduleThatOthersHaveIsRefused) {
   EXPECT_EQ(sent[0].schedule_ended().why(), proto::SCHEDULE_COORDINATOR);
 }
 
-// The coordinator had not heard of a decision that this node alone had received
-// in the epoch before, so it gives its number again.
+// The coordinator does not know a decision of the previous epoch that only this
+// node has received, so it reuses the number.
 TEST(DecisionLog, AnEpochsDecisionsAreKeptWhateverTheOneBeforeHad) {
   DecisionLog log;
   proto::CoordinatorMessage m;

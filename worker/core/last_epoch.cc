@@ -8,7 +8,8 @@ void LastEpoch::Begin(const proto::EpochStart& start) {
   start_ = start;
   decisions_.BeginEpoch();
   end_.reset();
-  // A coordinator that replaces this one must know that the training is over.
+  // Keeps the ranks that have trained to the end: a coordinator that replaces
+  // this one must know that the training is over.
   std::erase_if(gone_, [](const proto::ExecutorMessage& m) {
     return !m.rank_gone().finished();
   });

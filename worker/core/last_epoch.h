@@ -1,5 +1,5 @@
-// LastEpoch: what a coordinator that replaces another must learn of the last
-// epoch of this node, and how it has ended here (docs/recovery.md).
+// LastEpoch: what a coordinator that replaces another must learn about this
+// node's last epoch, including how it has ended here (docs/recovery.md).
 //
 // Thread contract: not synchronized; no I/O, no clock.
 #ifndef MAYPOLE_WORKER_CORE_LAST_EPOCH_H_
@@ -23,12 +23,12 @@ class LastEpoch {
   void Take(const proto::CoordinatorMessage& message) {
     decisions_.Take(message);
   }
-  // A RankGone; others than of this epoch are not kept.
+  // Keeps a RankGone of this epoch; ignores those of other epochs.
   void AddGone(const proto::ExecutorMessage& message);
   void SetEndpoint(const proto::ExecutorMessage& message) {
     endpoint_ = message;
   }
-  // The epoch has its Endpoints.
+  // The coordinator has sent the epoch's Endpoints.
   void SetConnected() { connected_ = true; }
   // Of several reasons, the first counts.
   void End(const absl::Status& why);
@@ -37,14 +37,14 @@ class LastEpoch {
   uint64_t epoch() const { return start_.epoch(); }  // 0: there was none
   const std::optional<absl::Status>& end() const { return end_; }
   const std::vector<proto::ExecutorMessage>& gone() const { return gone_; }
-  // A rank has trained to the end, in this epoch or one before it.
+  // True if a rank has trained to the end, in this epoch or an earlier one.
   bool finished() const;
   const std::optional<proto::ExecutorMessage>& endpoint() const {
     return endpoint_;
   }
 
-  // Returns true if the epoch has not ended here: the caller then adds what it
-  // knows of it.
+  // Returns true if the epoch has not ended here: then the caller adds what it
+  // knows of the epoch.
   bool FillState(proto::NodeState* state) const;
 
  private:
@@ -53,7 +53,7 @@ class LastEpoch {
   std::optional<absl::Status> end_;
   std::vector<proto::ExecutorMessage> gone_;
   std::optional<proto::ExecutorMessage> endpoint_;  // as sent
-  bool connected_ = false;  // it has its Endpoints, or needs none
+  bool connected_ = false;  // has its Endpoints, or needs none
 };
 
 }  // namespace maypole::worker

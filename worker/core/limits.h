@@ -45,9 +45,10 @@ inline constexpr int64_t kLeftScanMs = 100;
 inline constexpr int64_t kBoardScanMs = 500;
 inline constexpr int64_t kBlockedScanMs = 100;
 // A name that finds no slot gets an error when no slot has become free for
-// kSlotWaitMs (the coordinator is asked, too, and may be away for the resume
-// timeout). Until then the executor looks for idle slots, first after
-// kRecallPauseMs; the pause doubles after each look that finds none.
+// kSlotWaitMs (the coordinator may have to retire names first, and may be away
+// for the resume timeout). Until then the executor looks for idle slots every
+// kRecallPauseMs; this pause doubles each time it finds none, up to
+// kMostRecallPauseMs.
 inline constexpr int64_t kSlotWaitMs = 4000;
 inline constexpr int64_t kRecallPauseMs = 10;
 inline constexpr int64_t kMostRecallPauseMs = 160;
@@ -55,14 +56,15 @@ inline constexpr int64_t kMostRecallPauseMs = 160;
 inline constexpr size_t kMaxLateOperations = 64;
 // Unanswered requests of one rank for process sets.
 inline constexpr size_t kMaxWaitingRequests = kMaxSetRequests;
-// Operations whose results are compared at a time; and a Results message is
-// sent when it has reached this size, or after kResultsPauseMs.
+// kMaxComparedResults: operations whose results are compared at a time. A
+// Results message is sent when it has reached kMaxResultsBytes, or after
+// kResultsPauseMs.
 inline constexpr size_t kMaxComparedResults = 65536;
 inline constexpr size_t kMaxResultsBytes = 1 << 18;
 inline constexpr int64_t kResultsPauseMs = 100;
 // A Presence message is closed when it has reached this size.
 inline constexpr size_t kMaxPresenceBytes = 1 << 20;
-// Statistics are sent no more often, whatever the coordinator wants.
+// Statistics are sent at most this often, whatever the coordinator requests.
 inline constexpr int64_t kLeastStatsPauseMs = 100;
 // A rank of the frozen tier (operations/schedule.h) that waits for this long
 // makes the nodes ask the coordinator again.
@@ -78,9 +80,9 @@ inline constexpr size_t kMaxUnacknowledged = 4096;
 inline constexpr int kMaxCoordinatorMessageBytes = 64 << 20;
 // A longer NodeState is sent in pieces of this size.
 inline constexpr size_t kNodeStatePieceBytes = size_t{1} << 20;
-// The coordinator's messages are acknowledged by the executor's next one; or by
-// one of its own, when so many have come, or after this time. (So each Execute
-// is not a message in both directions.)
+// The executor acknowledges the coordinator's messages in its own next message.
+// It sends a message for that alone only after kAckEvery messages, or
+// kAckPause. (So not every Execute costs a message in return.)
 inline constexpr uint64_t kAckEvery = 16;
 inline constexpr std::chrono::milliseconds kAckPause(20);
 inline constexpr int kReconnectFirstMs = 50;

@@ -36,7 +36,7 @@ void LocalGathering::Refuse(const proto::EpochEnd& end) {
     ranks_.Remove(client);
     actions_.push_back(Refusal(client, ReasonOf(end)));
   }
-  // If none is left, this tells the new round.
+  // If no rank is left, this still reports the new round.
   ReportElastic();
 }
 

@@ -1,9 +1,10 @@
 // LocalGathering: the ranks of this node that wait for the next epoch.
 //
-// Purpose: admits them, and tells the coordinator who is here: ranks of a job
-// of fixed size when all local ranks are there, or who waits until then;
-// elastic ranks as they arrive, in any phase. The coordinator ignores an
-// elastic report of an earlier round, as its own last message has crossed it.
+// Purpose: admits these ranks and reports them to the coordinator. Ranks of a
+// job of fixed size are reported as ready when all local ranks are there, and
+// as waiting until then; elastic ranks are reported as they arrive, in any
+// phase. The coordinator ignores an elastic report of an earlier round, because
+// its own last message has crossed that report.
 //
 // Thread contract: not synchronized; no I/O, no clock.
 #ifndef MAYPOLE_WORKER_CORE_LOCAL_GATHERING_H_
@@ -32,7 +33,7 @@ class LocalGathering {
 
   const Membership& ranks() const { return ranks_; }
   bool elastic() const { return ranks_.elastic(); }
-  // Elastic ranks were reported in this session.
+  // True if elastic ranks were reported in this session.
   bool reported_elastic() const { return reported_elastic_; }
 
   absl::Status Add(int64_t now_ms, ClientId client, const session::Hello& hello,
@@ -47,20 +48,20 @@ class LocalGathering {
   }
   void TakeBack(Membership members) { ranks_.TakeBack(std::move(members)); }
   void Refuse(const absl::Status& why);
-  // Elastic: refuses those that the message names, or all.
+  // Elastic: refuses the clients that the message names; all if it names none.
   void Refuse(const proto::EpochEnd& end);
-  // The clients close, and come to the agent's successor.
+  // Closes the clients' connections; they then connect to the agent's
+  // successor.
   void CloseAll();
-  // The error for ranks whose other local ranks have not come in time; OK
-  // otherwise.
+  // Returns an error if the missing local ranks have not come in time.
   absl::Status CheckTime(int64_t now_ms) const;
 
   // --- Reports to the coordinator --------------------------------------------
   void ReportElastic();
   void ReportWaiting() { ReportWaiting(ranks_); }
-  // Ranks that were reported as waiting no longer are.
+  // Reports that no ranks wait any more.
   void Withdraw() { ReportWaiting(Membership()); }
-  // All local ranks of a job of fixed size are there.
+  // Reports that all local ranks of a job of fixed size are there.
   void ReportReady(const Membership& ranks);
 
   void OnSessionOpened() {

@@ -28,17 +28,17 @@ struct LocalMember {
   int pid = 0;          // as the client sees itself; for messages
   int visible_pid = 0;  // in our PID namespace, 0 if it is outside
   std::string host;
-  // -1 if the rank's environment does not set it; so in the next three fields.
+  // In these four fields, -1 means that the rank's environment does not set it.
   int64_t fusion_threshold = -1;
   int64_t stall_check_ms = -1;
   int64_t stall_shutdown_ms = -1;
   int64_t start_timeout_ms = -1;
   uint32_t checksums = 0;  // ChecksumMode that the rank wants
   bool elastic = false;
-  uint64_t last_epoch = 0;  // elastic; 0 if the rank is new
-  int last_rank = -1;       // its rank in last_epoch
-  VersionRange versions;    // that its libmaypole speaks
-  bool finished = false;    // elastic: it says that it has trained to the end
+  uint64_t last_epoch = 0;   // elastic; 0 if the rank is new
+  int last_rank = -1;        // its rank in last_epoch
+  VersionRange versions;     // that its libmaypole speaks
+  bool finished = false;     // elastic: the rank says it has trained to the end
   std::string leave_reason;  // the error that makes it leave; empty: none
 };
 

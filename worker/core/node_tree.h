@@ -1,5 +1,5 @@
-// NodeTree: a node's place in the tree that the nodes of a large job form, so
-// that each has to tell only a few others what all must know.
+// NodeTree: a node's place in the tree of a large job's nodes, in which each
+// node passes a message for all nodes on to only a few others.
 //
 // The parent of node i is (i - 1) / fan_out; node 0 is the root.
 //

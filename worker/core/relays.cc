@@ -33,8 +33,8 @@ void Relays::OnRecovered() {
   if (tree_ && awaited_.empty() && !tree_->parent) ReportReady();
 }
 
-// What is dropped here was sent to an epoch that is over on this node. The
-// coordinator hears of that, and sends again what is not acknowledged.
+// Drops messages of an epoch that is over on this node. The coordinator learns
+// that it is over, and sends again whatever is not acknowledged.
 void Relays::OnRelayed(const proto::Relayed& relayed) {
   if (!tree_ || relayed.epoch() != epoch_) return;
   if (!tree_->children.empty()) {

@@ -2,12 +2,12 @@
 // to all nodes (docs/relays.md).
 //
 // Purpose: knows this node's neighbours in the tree, and when the whole tree
-// can be reached: a node tells its parent so when it and all nodes below it
-// can; the root tells the coordinator, which then uses the tree.
+// can be reached. A node tells its parent when it and all nodes below it can be
+// reached; the root tells the coordinator, which then uses the tree.
 //
 //   Relays relays(info, &output);
 //   relays.OnReady(info.node_index);    // this node can be reached
-//   relays.OnReady(child);              // so says a child
+//   relays.OnReady(child);              // reported by a child
 //   relays.OnRelayed(message);
 //
 // Thread contract: not synchronized; no I/O.

@@ -1,4 +1,4 @@
-// What executors pass on, as one of them sees it.
+// Relays from one executor's point of view.
 #include "worker/core/relays.h"
 
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ class RelaysTest : public ExecutorCoreTest {
     Connect(self, fan_out);
     core_.OnBoardCreated(absl::OkStatus());
   }
-  // Until the board is being created.
+  // Brings the core to the point where the board is being created.
   void Connect(uint32_t self, uint32_t fan_out = 2) {
     const int first = static_cast<int>(2 * self);
     core_.OnClient(1, MakeHello(first, 8, 0, 2), 1000);
@@ -74,7 +74,8 @@ class RelaysTest : public ExecutorCoreTest {
     for (const uint64_t n : {20, 21, 22, 0}) relayed.add_acknowledged(n);
     return relayed;
   }
-  // The nodes to which it was passed on, and what this node has taken of it.
+  // The nodes to which the message was passed on, and what this node has taken
+  // from it.
   struct Done {
     Nodes to;
     std::vector<TakeRelayed> taken;

@@ -1,9 +1,9 @@
 // ReturningProcesses: processes of elastic ranks that have left an epoch and
 // live on: they intend to return, or have finished their training.
 //
-// Purpose: as long as such a process lives, the job is known, so that nobody
-// begins its training again; and the coordinator hears if one ends that was to
-// return.
+// Purpose: as long as such a process lives, the job stays known, so that no
+// process begins its training again. If a process ends that was expected to
+// return, the coordinator learns it.
 //
 // Thread contract: not synchronized; no I/O, no clock.
 //
@@ -28,8 +28,8 @@ class ReturningProcesses {
   explicit ReturningProcesses(std::vector<Action>* actions)
       : actions_(*actions) {}
 
-  // The member leaves this epoch. `until_ms`: how long it is expected to
-  // return; absent: it has finished.
+  // The member leaves this epoch. `until_ms`: until when it is expected to
+  // return; absent: it has completed its training.
   void Add(const LocalMember& m, uint64_t epoch,
            std::optional<int64_t> until_ms) {
     processes_[m.client] = {epoch, m.rank, m.visible_pid, until_ms};
@@ -42,7 +42,7 @@ class ReturningProcesses {
   void OnTime(int64_t now_ms) {
     End([&](const Process& p) { return p.until_ms && now_ms >= *p.until_ms; });
   }
-  // Returns what the coordinator must hear, if anything.
+  // Returns the message for the coordinator, if it needs one.
   std::optional<proto::ExecutorMessage> OnEnded(ClientId client) {
     const auto it = processes_.find(client);
     if (it == processes_.end()) return std::nullopt;

@@ -82,8 +82,8 @@ TEST_F(ExecutorCoreTest, WrongHelloIsRefusedAndTouchesNobodyElse) {
   EXPECT_EQ(TakeSent().size(), 1u);
 }
 
-// The missing ranks come to the agent that is started in its place, and so must
-// the others.
+// The missing ranks connect to the agent that is started in its place, so the
+// other ranks must do so as well.
 TEST_F(ExecutorCoreTest, WithoutItsAgentAnIncompleteStartIsLeftToAnotherOne) {
   core_.OnClient(1, MakeHello(0, 4, 0, 2), 0);
   Drop();
@@ -272,7 +272,7 @@ TEST_F(ExecutorCoreTest, RankThatDiesWhileStartingFailsTheStart) {
   EXPECT_EQ(refused->text,
             "the job cannot start: rank 1 (pid 101, host hosta, node n0) died: "
             "its connection closed without shutdown");
-  // The start crossed our message: it is not for these ranks any more.
+  // The start crossed our message, so it is no longer for these ranks.
   core_.OnCoordinator(StartMessage(1, 2));
   EXPECT_TRUE(core_.TakeActions().empty());
 }

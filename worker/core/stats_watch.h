@@ -1,5 +1,5 @@
-// StatsWatch: when the node sends its statistics to the coordinator, which is
-// only while somebody looks at the job (proto WatchStats).
+// StatsWatch: decides when the node sends its statistics to the coordinator:
+// only while an operator watches the job (proto WatchStats).
 //
 // Thread contract: not synchronized; pure.
 #ifndef MAYPOLE_WORKER_CORE_STATS_WATCH_H_
@@ -20,7 +20,7 @@ class StatsWatch {
     until_ms_ = now_ms + message.for_ms();
     every_ms_ = std::max<int64_t>(message.every_ms(), kLeastStatsPauseMs);
   }
-  // True if they are due. Then the next ones are due after the interval.
+  // Returns true if statistics are due; the next are due after the interval.
   bool Due(int64_t now_ms) {
     if (now_ms >= until_ms_ || now_ms < next_ms_) return false;
     next_ms_ = now_ms + every_ms_;

@@ -25,13 +25,13 @@ class ClientConnection {
       : socket_(std::move(socket)), process_end_(std::move(process_end)) {}
 
   int socket() const { return socket_.get(); }
-  // Readable when its process has ended; invalid: the pid is not known.
+  // Readable when the client's process has ended; invalid: its pid is unknown.
   const Fd& process_end() const { return process_end_; }
   Fd TakeProcessEnd() { return std::move(process_end_); }
 
   // Sends the message, or keeps it with copies of its descriptors. Returns an
-  // error that says why if this client will never get it. That a client has
-  // gone is not an error here: it shows as a closed connection.
+  // error, with the reason, if this client will never get it. A client that has
+  // gone is not an error here: its connection shows as closed.
   Status Send(const void* data, size_t bytes, std::span<const int> fds = {});
   // Sends kept messages as far as the socket accepts them; errors as for Send.
   Status Flush();

@@ -46,7 +46,7 @@ TransportCallbacks CoordinatorChannel::Callbacks() {
       observer_.OnCoordinatorBack();
       presence_sequence_ = 0;
       core_.OnCoordinatorReplaced();
-      do_actions_();  // its state must be sent before what follows
+      do_actions_();  // the node's state must be sent before what follows
       timeline_.OnCoordinatorReplaced();
     });
   };

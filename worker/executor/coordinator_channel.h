@@ -1,8 +1,8 @@
 // CoordinatorChannel: the executor's transport to the coordinator.
 //
-// Purpose: opens and closes it as the core asks, passes its messages and events
-// to the core (those of the timeline to the timeline), and tells the core when
-// a Presence message is acknowledged.
+// Purpose: opens and closes the transport as the core asks, passes its messages
+// and events to the core (those of the timeline to the timeline), and tells the
+// core when a Presence message is acknowledged.
 //
 // Thread contract: the executor's loop.
 #ifndef MAYPOLE_WORKER_EXECUTOR_COORDINATOR_CHANNEL_H_
@@ -22,7 +22,7 @@ namespace maypole::worker {
 
 class CoordinatorChannel {
  public:
-  // All must outlive this object. do_actions: does what the core has asked for.
+  // All must outlive this object. do_actions: executes the core's actions.
   CoordinatorChannel(ExecutorSystem* system, ExecutorObserver* observer,
                      ExecutorCore* core, ExecutorTimeline* timeline,
                      std::function<void()> do_actions)
@@ -51,7 +51,7 @@ class CoordinatorChannel {
   const std::function<void()> do_actions_;
   LoopPoster poster_;
   uint64_t presence_sequence_ = 0;  // unacknowledged Presence, or 0
-  // Its threads call back.
+  // Declared last, because its threads call back.
   std::unique_ptr<Transport> transport_;
 };
 

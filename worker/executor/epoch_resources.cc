@@ -116,14 +116,14 @@ void EpochResources::Do(WantCopies& a) {
 }
 
 void EpochResources::Do(IssueRun& a) {
-  // After an abort no ticket may be placed.
+  // After an abort no ticket may be queued.
   const bool by_ranks = a.run.site == RunSite::kRanks;
   if (keeper_ == nullptr || keeper_->board().aborted() ||
       (!by_ranks && network_ == nullptr)) {
     return;
   }
   a.run.issued_ns = system_.NowNs();
-  // Ranks count what runs within the node.
+  // Operations within the node are counted by the ranks.
   if (a.run.site != RunSite::kExecutors && a.run.nodes.size() > 1) {
     observer_.OnIssued(a.run);
   }
@@ -220,7 +220,7 @@ void EpochResources::MakeGpus() {
     post(
         [this, number, id] { core_.OnCommunicatorIdMade(number, ToAbsl(id)); });
   };
-  // Also of GPUs of an epoch that is over, and when the loop has ended.
+  // May come after the epoch is over, or after the loop has ended.
   callbacks.on_abort_stuck = [system = &system_](std::string reason) {
     system->EndProcess(reason);
   };
@@ -242,9 +242,9 @@ void EpochResources::Do(ConnectGpus& a) {
   gpus_->Connect(std::move(a.communicator), std::move(a.id));
 }
 
-// Ranks that have seen an abort do not wait for a run that has not begun. The
-// fence and that of ProgressEngine::GpuIsIdle(): either the abort is seen here,
-// or the run there.
+// Ranks that have seen an abort do not wait for a run that has not begun. This
+// fence pairs with that of ProgressEngine::GpuIsIdle(): either this thread sees
+// the abort, or the rank sees the run.
 void EpochResources::Do(RunOnGpus& a) {
   if (keeper_ == nullptr || gpus_ == nullptr) return;
   keeper_->board().header().gpu_runs.fetch_add(1);

@@ -1,9 +1,9 @@
 // EpochResources: the board, the network and the GPUs of the epoch that starts
 // or runs.
 //
-// Purpose: makes them, does with them what the core asks for, passes their
-// events to the core, and drops them in an order in which no thread of theirs
-// finds the board gone.
+// Purpose: makes them, executes the core's actions on them, passes their events
+// to the core, and drops them in an order in which none of their threads finds
+// the board gone.
 //
 // Thread contract: the executor's loop.
 #ifndef MAYPOLE_WORKER_EXECUTOR_EPOCH_RESOURCES_H_
@@ -26,7 +26,7 @@ namespace maypole::worker {
 
 class EpochResources {
  public:
-  // All must outlive this object. do_actions: does what the core has asked for.
+  // All must outlive this object. do_actions: executes the core's actions.
   EpochResources(ExecutorSystem* system, ExecutorObserver* observer,
                  ExecutorCore* core, ExecutorTimeline* timeline,
                  std::function<void()> do_actions)
@@ -43,8 +43,8 @@ class EpochResources {
   const BoardKeeper* keeper() const { return keeper_.get(); }
   BoardWake* wake() { return wake_.get(); }  // with the board
   const EpochNetwork* network() const { return network_.get(); }
-  // Sleeping ranks look at their sockets: a rank that sleeps on the board does
-  // not watch its own.
+  // Makes sleeping ranks read their sockets: a rank that sleeps on the board
+  // does not watch its socket.
   void WakeRanks();
   void TakePeerMessages();
 

@@ -60,8 +60,8 @@ void Discard(int fd) {
   [[maybe_unused]] const ssize_t n = read(fd, &value, sizeof(value));
 }
 
-// Whether the descriptor may be what the message says. A state's is a memfd; to
-// close anything else might wait for a socket that lingers.
+// Whether the message may carry this descriptor. A state must be a memfd:
+// closing another descriptor might block on a socket that lingers.
 bool BelongsTo(const std::vector<char>& message, const Fd& descriptor) {
   if (message.size() < sizeof(session::Header)) return false;
   const session::Type type = session::TypeOf(message.data());
@@ -104,11 +104,12 @@ class EndWatch : public ProcessWatch {
 
 class SocketLink : public ClientLink {
  public:
-  // end: of its process (common/system/process_end.h), invalid: not known.
+  // end: readable when the client's process has ended (process_end.h); invalid:
+  // unknown.
   SocketLink(Poller* poller, ClientId id, Fd socket, Fd end)
       : connection_(std::move(socket), std::move(end)),
         socket_watch_(poller->Watch(connection_.socket(), SocketTag(id))) {
-    // Of GPU memory, of states, and of a timeline's file.
+    // Descriptors come with GPU memory, states and a timeline's file.
     TakeDescriptors(connection_.socket());
     if (!connection_.process_end().valid()) return;
     end_watch_ = poller->Watch(connection_.process_end().get(), EndTag(id));
@@ -243,10 +244,10 @@ Executor::HandOver Executor::TakeClient(ClientId id, ArrivingClient* client,
   std::memcpy(&hand_over, message.data.data(), sizeof(hand_over));
   client->hello = hand_over.hello;
   client->pid = hand_over.pid;
-  // The client cannot be told why, because its socket is lost; the log says it.
+  // The client cannot be told, because its socket is lost; the log says why.
   if (!s.ok() || message.fds.empty()) return HandOver::kLost;
-  // Without a pidfd the executor watches the client itself: a thread of the
-  // supervisor would end with it, and the executor goes on.
+  // Without a pidfd the executor itself watches the client: a thread of the
+  // supervisor would end with the supervisor, which the executor outlives.
   Fd end = message.fds.size() > 1 ? std::move(message.fds[1])
                                   : WatchProcess(hand_over.pid);
   *link = std::make_unique<SocketLink>(&poller_, id, std::move(message.fds[0]),

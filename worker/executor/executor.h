@@ -41,8 +41,7 @@ class Executor : private ExecutorSystem {
   Executor(ExecutorOptions options, Fd control, SharedStats stats);
   ~Executor() override;
 
-  // Runs until the executor has to end (see ExecutorLogic). `stop_signals` is a
-  // signalfd or invalid.
+  // Runs until ExecutorLogic is done. `stop_signals` is a signalfd or invalid.
   absl::Status Run(Fd stop_signals);
 
  private:

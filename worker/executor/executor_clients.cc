@@ -11,8 +11,8 @@ namespace {
 // At most this many messages of a client are read in a turn, so that a client
 // that floods the executor does not starve the others.
 constexpr int kMessagesPerTurn = 32;
-// Before a new client is admitted, all messages of the others are read; this is
-// more than a socket's buffer holds.
+// Before a new client is admitted, all messages of the other clients are read;
+// this is more than a socket's buffer holds.
 constexpr int kMessagesBeforeHandOver = 16384;
 
 session::Refused MakeRefused(Code code, const std::string& text) {
@@ -85,7 +85,7 @@ void ExecutorClients::Read(ClientId id, int max_messages) {
 
 void ExecutorClients::OnProcessEnded(ClientId id) {
   if (watched_.erase(id) > 0) return handler_.OnProcessEnded(id);
-  // Messages that it has sent before its end still count.
+  // Messages that the process sent before its end still count.
   Read(id, kMessagesBeforeHandOver);
   if (clients_.contains(id)) Gone(id, "its process ended without shutdown");
 }

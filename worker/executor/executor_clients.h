@@ -1,8 +1,8 @@
 // ExecutorClients: the connections of the executor's clients.
 //
-// Purpose: reads their messages, sends them others in their version of the
-// session protocol, and watches processes whose connections are closed. What
-// the messages mean, Handler decides.
+// Purpose: reads the clients' messages, sends messages in each client's version
+// of the session protocol, and watches processes whose connections are closed.
+// Handler decides what the messages mean.
 //
 // Thread contract: the executor's loop.
 //
@@ -38,7 +38,7 @@ class ExecutorClients {
     virtual void AfterMessage() = 0;
     // `how` completes "rank 3 died: ".
     virtual void OnClientGone(ClientId id, const std::string& how) = 0;
-    // A process has ended whose connection was closed.
+    // A process whose connection was closed has ended.
     virtual void OnProcessEnded(ClientId id) = 0;
   };
 
@@ -47,9 +47,9 @@ class ExecutorClients {
                   ExecutorObserver* observer, Handler* handler)
       : options_(options), observer_(*observer), handler_(*handler) {}
 
-  // Reads what the others have sent first: if a rank reconnects, its Goodbye
-  // may still be queued in its old socket. Returns false if there are too many
-  // clients; this one is told so.
+  // First reads what the other clients have sent: if a rank reconnects, its
+  // Goodbye may still be queued in its old socket. Returns false if there are
+  // too many clients; then this client gets a Refused.
   bool Admit(ClientId id, const ArrivingClient& client,
              std::unique_ptr<ClientLink> link);
   // The client's socket can be read or written.
@@ -57,8 +57,8 @@ class ExecutorClients {
   // The process of a client, or of one that was closed, has ended.
   void OnProcessEnded(ClientId id);
 
-  // These do nothing if the client has gone. `message` begins with a header, of
-  // which the version is set.
+  // These do nothing if the client has gone. `message` begins with a header;
+  // Send() sets its version.
   void Send(ClientId id, void* message, size_t bytes);
   void SendState(ClientId id, session::StateReply* reply, const Fd* state);
   // From now on the client and this executor speak the version of `welcome`.
@@ -66,8 +66,8 @@ class ExecutorClients {
                const BoardWake& wake);
   void Refuse(const RefuseClient& refusal);
   void Close(ClientId id) { clients_.erase(id); }
-  // The connection will be closed; watches its process. Returns false if that
-  // cannot be watched.
+  // Watches the client's process after its connection is closed. Returns false
+  // if the process cannot be watched.
   bool KeepWatching(ClientId id);
   void StopWatching(ClientId id) { watched_.erase(id); }
 
@@ -75,8 +75,8 @@ class ExecutorClients {
   Fd TakeDescriptor() { return std::move(descriptor_); }
   bool has_descriptor() const { return descriptor_.valid(); }
   bool Has(ClientId id) const { return clients_.contains(id); }
-  // Of a client that is there: the rank in its Hello; its pid in our PID
-  // namespace, or 0.
+  // The client must be there. RankOf: the rank in its Hello; PidOf: its pid in
+  // our PID namespace, or 0.
   int RankOf(ClientId id) const { return clients_.at(id).rank; }
   int PidOf(ClientId id) const { return clients_.at(id).pid; }
   size_t size() const { return clients_.size(); }
@@ -86,7 +86,7 @@ class ExecutorClients {
   struct Client {
     std::unique_ptr<ClientLink> link;
     int rank = 0;
-    // Of the messages to it: until Welcome the oldest that it reads.
+    // Of messages to the client; until Welcome, the oldest that it reads.
     uint32_t version = 0;
     int pid = 0;
   };

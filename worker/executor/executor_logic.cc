@@ -11,7 +11,7 @@ namespace maypole::worker {
 namespace {
 
 constexpr int64_t kHeldTicketMs = 5;
-// For how long an epoch may drain after SIGTERM. The agent waits longer.
+// An epoch may drain this long after SIGTERM. The agent waits longer.
 constexpr int64_t kStopDrainMs = 500;
 
 // Parses the message and passes it to `take`.
@@ -283,7 +283,7 @@ void ExecutorLogic::Do(ReplyClient& a) {
   const BoardKeeper* const keeper = epoch_.keeper();
   if (slot != nullptr && slot->code == 0 && keeper != nullptr &&
       !keeper->IsAllotted(slot->slot)) {
-    // There was no memory for the slot, which has aborted the epoch.
+    // There was no memory for the slot; this has aborted the epoch.
     const Status why = keeper->board().AbortStatus();
     slot->code =
         static_cast<uint32_t>(why.ok() ? Code::kResourceExhausted : why.code());
@@ -299,7 +299,7 @@ void ExecutorLogic::Do(CloseClient& a) {
 
 void ExecutorLogic::Do(KeepWatching& a) {
   if (clients_.KeepWatching(a.client)) return;
-  core_.OnProcessEnded(a.client);  // its end could not be noticed
+  core_.OnProcessEnded(a.client);  // the process cannot be watched
 }
 
 void ExecutorLogic::Do(RecallFrom& a) {
@@ -328,7 +328,7 @@ void ExecutorLogic::Do(CreateBoard& a) {
 void ExecutorLogic::Do(SendStats& a) {
   if (!coordinator_.open()) return;
   // Some counters are read from the board. The last regular scan is up to
-  // kBoardScanMs old, by which rates over a second would be wrong.
+  // kBoardScanMs old, which would falsify rates over a second.
   if (epoch_.keeper() != nullptr) {
     observer_->OnScan(epoch_.keeper()->TakeSnapshot(0));
   }
@@ -348,7 +348,7 @@ void ExecutorLogic::Do(DropEpoch&) {
 
 // --- The supervisor ----------------------------------------------------------
 
-// Takes one client in a turn; the event is reported again for the others.
+// Takes one client in a turn; the event is reported again for further clients.
 void ExecutorLogic::TakeClients() {
   ArrivingClient client;
   std::unique_ptr<ClientLink> link;
@@ -361,7 +361,7 @@ void ExecutorLogic::TakeClients() {
       core_.OnSupervisorGone();
       return DoActions();
     case ExecutorSystem::HandOver::kLost:
-      ++received_;  // the supervisor counts it, too
+      ++received_;  // the supervisor has counted it
       observer_->OnClientRefused(
           client.hello.rank,
           "its connection could not be passed to the executor, which may be "

@@ -1,7 +1,7 @@
 // ExecutorLogic: connects the executor's core to events and to the system.
 //
 // Purpose: translates events to calls of the core, and the core's actions to
-// calls of the board, the network and the clients; it also fixes the order in
+// calls of the board, the network and the clients. It also fixes the order in
 // which these are created and destroyed. It reaches descriptors, threads and
 // the clock only through ExecutorSystem, so that the program and the simulation
 // run the same logic.
@@ -9,17 +9,17 @@
 //   ExecutorLogic logic(core_options, &system, &observer);
 //   while (!logic.done()) {
 //     const int64_t ms = logic.PrepareSleep();
-//     logic.Wake(events);   // those that have happened within ms
+//     logic.Wake(events);   // the events within `ms`
 //   }
 //
 // A turn is Wake() and PrepareSleep(). New clients are admitted last in a turn:
 // if a rank reconnects, its Goodbye may still be unread in its old socket.
 //
-// done() becomes true after Stop(), and when no client is left and the
-// supervisor has agreed to end the executor or is gone; but not while the epoch
-// drains, that is, while other nodes still receive the results of operations
-// that this node's ranks have left behind (after Stop() for kStopDrainMs), and
-// not before the coordinator knows how the epoch has ended here.
+// done() becomes true after Stop(), or when no client is left and the
+// supervisor has agreed to end the executor or is gone. It stays false while
+// the epoch drains, that is, while other nodes still receive the results of
+// operations that this node's ranks have left behind (after Stop() for at most
+// kStopDrainMs), and until the coordinator knows how the epoch has ended here.
 //
 // Thread contract: one thread.
 #ifndef MAYPOLE_WORKER_EXECUTOR_EXECUTOR_LOGIC_H_
@@ -42,15 +42,15 @@ namespace maypole::worker {
 
 class ExecutorLogic : private ExecutorClients::Handler {
  public:
-  // Both outlive it.
+  // `system` and `observer` must outlive this object.
   ExecutorLogic(const ExecutorCoreOptions& options, ExecutorSystem* system,
                 ExecutorObserver* observer);
   ~ExecutorLogic() override;
 
-  // Call it before the loop sleeps; ranks that act after it wake the loop.
+  // Call it before the loop sleeps; ranks that act afterwards wake the loop.
   // Returns for how many milliseconds the loop may sleep.
   int64_t PrepareSleep();
-  // Handles the events; none if only time has passed.
+  // Handles the events; `events` is empty if only time has passed.
   void Wake(std::span<const ExecutorEvent> events);
   // Ends the executor, upon SIGTERM.
   void Stop();
@@ -77,7 +77,7 @@ class ExecutorLogic : private ExecutorClients::Handler {
   // Scans the board for stragglers, frozen and blocked ranks, if a scan is due.
   void LookAround();
   int64_t SleepMs() const;
-  int64_t PauseMs() const;  // but for the frozen tier
+  int64_t PauseMs() const;  // SleepMs() without the frozen tier
   void Handle(const ExecutorEvent& event);
   void TakeClients();
 
@@ -89,7 +89,7 @@ class ExecutorLogic : private ExecutorClients::Handler {
   void OnStateRequest(ClientId id, const session::StateRequest& request);
 
   void DoActions();
-  // The actions that concern several parts, or none of them.
+  // Actions that concern several parts, or none.
   void Do(ReplyClient& a);
   void Do(RefuseClient& a) { clients_.Refuse(a); }
   void Do(CloseClient& a);
@@ -113,7 +113,7 @@ class ExecutorLogic : private ExecutorClients::Handler {
   bool idle_reported_ = false;
   bool supervised_ = true;
   bool done_ = false;
-  int64_t done_at_ms_ = INT64_MAX;  // although the epoch drains
+  int64_t done_at_ms_ = INT64_MAX;  // even if the epoch drains
   int64_t looked_ms_ = 0;
   bool tickets_held_ = false;  // by the board's keeper
   ClientId next_client_ = 1;

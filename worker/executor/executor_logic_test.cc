@@ -332,8 +332,8 @@ std::set<uint32_t> VersionsIn(const FakeClient& client) {
   return versions;
 }
 
-// Else a rate over the time between two messages is that of fewer or more
-// scans.
+// Otherwise a rate computed from two messages would cover fewer or more scans
+// than the time between them.
 TEST_F(ExecutorLogicTest, StatisticsAreOfTheMomentInWhichTheyAreSent) {
   for (int rank = 0; rank < 2; ++rank) Connect(Rank(rank, 2));
   Hear(Start(2));
@@ -386,7 +386,8 @@ TEST_F(ExecutorLogicTest, ARankIsRefusedInAVersionThatItReads) {
   EXPECT_EQ(VersionsIn(Connect(wrong)), std::set<uint32_t>{1});
 }
 
-// The process ends with unread messages: they count, however many there are.
+// The process ends with unread messages. They still count, however many there
+// are.
 TEST_F(ExecutorLogicTest, AGoodbyeBehindManyRequestsIsNoDeath) {
   FakeClient& rank0 = Connect(Rank(0, 2));
   Connect(Rank(1, 2));
@@ -467,7 +468,7 @@ TEST_F(ExecutorLogicStateTest, OutlivesTheRankUntilItIsDropped) {
   Turn({{Kind::kProcessEnded, 1}});
   EXPECT_EQ(logic_.clients(), 0u);
 
-  // All have died: the executor waits for them for --state_timeout.
+  // All processes have died: the executor waits --state_timeout for new ones.
   now_ms_ += ExecutorCoreOptions().state_timeout_ms - 1;
   Turn();
   EXPECT_EQ(idle_with_, 0u);
@@ -659,7 +660,8 @@ TEST_F(DrainTest, AnEpochThatDrainsOutlivesTheAgent) {
   EXPECT_TRUE(logic_.done());
 }
 
-// Who came to another node meanwhile would begin the training again.
+// Otherwise a process that connects on another node would begin the training
+// again.
 TEST_F(ExecutorLogicTest, WithoutAnAgentItKeepsTheEndOfATrainingKnown) {
   FakeClient& client = Connect(Elastic(100));
   proto::CoordinatorMessage start = Start(1);

@@ -25,7 +25,7 @@ namespace maypole::worker {
 
 class ExecutorReporter : public ExecutorObserver {
  public:
-  // The watchdog outlives it.
+  // The watchdog must outlive this object.
   ExecutorReporter(std::string job, SharedStats stats, LoopWatchdog* watchdog);
 
   void OnAction(const Action& action) override;
@@ -65,19 +65,19 @@ class ExecutorReporter : public ExecutorObserver {
  private:
   void NoteGpu(const proto::ExecutorMessage& message);
   void Sample();
-  // From the operation's presence here until now.
+  // Observes the time since the operation became present here.
   void ObservePresence(uint32_t slot, uint32_t generation, int64_t now_ns);
 
   const std::string job_;
   const SharedStats stats_;
   GpuUse gpu_use_;
   GpuLoads gpu_loads_;
-  std::set<GpuUuid> epoch_gpus_;  // that its ranks use
+  std::set<GpuUuid> epoch_gpus_;  // GPUs that the epoch's ranks use
   LoopWatchdog* const watchdog_;
   uint64_t epoch_ = 0;                       // 0: none
   std::unique_ptr<CounterSampler> sampler_;  // of the epoch's board
   StepCounter steps_;
-  // By slot: since when its last ready operation is present on this node.
+  // By slot: since when its last ready operation has been present here.
   struct PresentSince {
     uint32_t generation = 0;
     int64_t ns = 0;

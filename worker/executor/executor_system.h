@@ -4,15 +4,15 @@
 // Purpose: ExecutorLogic decides what an executor does, and uses the system
 // only through this file. The program implements it with descriptors and
 // threads (executor.h), tests/simulation with events in an order that a seed
-// determines. So the simulation covers the whole executor except these
+// determines. So the simulation covers the whole executor except the program's
 // implementations.
 //
 // A ClientLink or BoardWake is watched as long as it exists: the loop that has
-// made it reports its events. There are no calls to watch or to close, so
-// nothing can be closed while it is watched.
+// made it reports its events. There are no calls that watch or close one, so
+// none can be closed while it is watched.
 //
-// Thread contract: everything is called from the executor's loop, except
-// ExecutorSystem::Post() and what is marked otherwise.
+// Thread contract: the executor's loop, except ExecutorSystem::Post() and
+// functions that are marked otherwise.
 #ifndef MAYPOLE_WORKER_EXECUTOR_EXECUTOR_SYSTEM_H_
 #define MAYPOLE_WORKER_EXECUTOR_EXECUTOR_SYSTEM_H_
 
@@ -59,7 +59,7 @@ struct ExecutorEvent {
 class BoardWake {
  public:
   virtual ~BoardWake() = default;
-  // Called for each event of it.
+  // Called for each kBoardWake event.
   virtual void Drain() = 0;
 };
 
@@ -78,7 +78,7 @@ class ClientLink {
   // kDeadlineExceeded if there is no message now.
   virtual Status Receive(std::vector<char>* message, Fd* descriptor) = 0;
   // Sends the message, or keeps it until the socket accepts it. Returns an
-  // error if this client will never get it. That a client has gone is not an
+  // error if this client will never get it. A client that has gone is not an
   // error here; Receive() reports it.
   virtual Status Send(const void* data, size_t bytes) = 0;
   virtual Status SendWelcome(const session::Welcome& welcome,
@@ -113,8 +113,9 @@ class EpochNetwork {
   virtual void Add(RunSpec run) = 0;
   // The epoch is over: ends all waits for other nodes.
   virtual void Abort() = 0;
-  // To and from the executors of other nodes; the messages of each arrive in
-  // the order in which they were sent. After Start(), nothing waits.
+  // Messages to and from the executors of other nodes; those of each executor
+  // arrive in the order in which it sent them. Call these after Start(); they
+  // do not wait.
   virtual void SendToPeers(const std::vector<uint32_t>& nodes,
                            const proto::PeerMessage& message) = 0;
   using PeerMessages = std::vector<std::pair<uint32_t, proto::PeerMessage>>;
@@ -126,12 +127,12 @@ class EpochNetwork {
 // The file of the job's timeline.
 class TimelineFile {
  public:
-  // What was written goes to the file, if that does not take long.
+  // Writes the rest to the file, unless that takes long.
   virtual ~TimelineFile() = default;
   // Appends to the file. Does not wait.
   virtual void Write(std::string text) = 0;
-  // Calls done(), from any thread, when all is written or has failed; never
-  // after the destructor has returned.
+  // Calls done(), from any thread, when everything is written or writing has
+  // failed; never after the destructor has returned.
   virtual void Close(std::function<void(Status)> done) = 0;
 };
 
@@ -181,16 +182,16 @@ class ExecutorSystem {
   virtual std::unique_ptr<TimelineFile> OpenTimelineFile(Fd /*file*/) {
     return nullptr;
   }
-  // A new file in the directory in which the process is. Calls failed(), from
-  // any thread, if it cannot be made; never after the file's destructor has
-  // returned.
+  // Makes a new file in the working directory of the process. Calls failed(),
+  // from any thread, if it cannot be made; never after the file's destructor
+  // has returned.
   virtual std::unique_ptr<TimelineFile> MakeTimelineFile(
       int /*pid*/, const std::string& /*name*/,
       std::function<void(Status)> /*failed*/) {
     return nullptr;
   }
-  // From any thread. Ends the process at once: a thread of it is stuck for
-  // ever.
+  // From any thread. Ends the process at once, because one of its threads is
+  // stuck forever.
   virtual void EndProcess(const std::string& reason) = 0;
 };
 
@@ -219,23 +220,23 @@ class ExecutorObserver {
   virtual void OnEpochOver(const EpochNetwork* /*or null*/) {}
   virtual void OnBoardBytes(size_t /*bytes*/) {}
   virtual void OnRankLeft(const MarkLeft&) {}
-  // The states that the executor keeps have changed, or `refusal` says why not.
-  // `rank` is the one in the client's Hello.
+  // The executor's kept states have changed, or `refusal` says why they have
+  // not. `rank` is the one in the client's Hello.
   virtual void OnStateCall(int /*rank*/, const session::StateRequest&,
                            uint64_t /*bytes of all states*/,
                            const Status& /*refusal*/) {}
   virtual void OnChangeWanted(uint32_t /*ranks*/) {}
   // The board has been scanned for stragglers, frozen and blocked ranks.
   virtual void OnScan(const BoardSnapshot&) {}
-  // Adds what has been counted for the ranks of the running epoch.
+  // Adds the counters of the running epoch's ranks.
   virtual void FillStats(proto::NodeStats*) {}
   virtual void OnTick(const EpochNetwork* /*or null*/) {}
 
   virtual void OnReady(const ReadySlot&) {}
   virtual void OnIssued(const RunSpec&) {}
-  // Inputs of small operations have been sent to so many other nodes.
+  // Inputs of small operations have been sent to `nodes` other nodes.
   virtual void OnInputsSent(size_t /*bytes*/, size_t /*nodes*/) {}
-  // Small operations have ended, with the inputs that other nodes have sent.
+  // Small operations have completed with the inputs that other nodes sent.
   virtual void OnSmallFinished(const FinishSmall&) {}
   virtual void OnOperationFailed(const FailSlot&, const std::string& /*name*/) {
   }

@@ -104,7 +104,7 @@ void FileWriter::Run(const std::shared_ptr<State>& state) {
     if (state->status.ok()) state->status = std::move(s);
   }
   state->file.Reset();
-  // Under the lock, so that it does not come after the destructor.
+  // Under the lock, so that no callback comes after the destructor.
   if (state->done) state->done(state->status);
   state->ended = true;
   state->changed.notify_all();

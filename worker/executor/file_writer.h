@@ -6,11 +6,12 @@
 // Thread contract: one thread calls Write(), Close() and the destructor; the
 // callback of Close() comes from the writer's thread.
 //
-// MakeFileOf() makes a new file in the directory of another process of the
-// user.
+// MakeFileOf() makes a new file in the working directory of another process of
+// the same user.
 //
-// Invariants: at most kMaxWaiting bytes wait. After the first error, or if more
-// would wait, nothing more is written, and Close() tells the error.
+// Invariants: at most kMaxWaiting bytes wait to be written. After the first
+// error, or if more would wait, nothing more is written, and Close() reports
+// the error.
 #ifndef MAYPOLE_WORKER_EXECUTOR_FILE_WRITER_H_
 #define MAYPOLE_WORKER_EXECUTOR_FILE_WRITER_H_
 
@@ -44,13 +45,13 @@ class FileWriter : public TimelineFile {
   struct State;
   static void Run(const std::shared_ptr<State>& state);
 
-  // The thread has it, too, and outlives this object if the disk hangs.
+  // Shared with the thread, which outlives this object if the disk hangs.
   const std::shared_ptr<State> state_;
 };
 
 // pid: in our PID namespace; 0: unknown. An existing file is an error, and so
-// is a name with a slash: whoever else may write to the directory must not
-// choose what is written to.
+// is a name with a slash: other users who may write to the directory must not
+// choose the file that is written.
 Status MakeFileOf(int pid, const std::string& name, Fd* file);
 
 }  // namespace maypole::worker

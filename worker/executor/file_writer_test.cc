@@ -125,7 +125,7 @@ TEST(FileWriter, WhatWaitsIsBounded) {
   const Fd read(ends[0]);
   FileWriter writer{Fd(ends[1])};
   writer.Write(std::string(1 << 20, 'x'));
-  // Its thread has taken that, and waits for the reader.
+  // The writer's thread has taken that text, and waits for the reader.
   pollfd readable{read.get(), POLLIN, 0};
   ASSERT_EQ(poll(&readable, 1, -1), 1);
   writer.Write(std::string(FileWriter::kMaxWaiting, 'x'));

@@ -30,7 +30,7 @@ using NvmlDevice = void*;
 // The functions of NVML that are called. The library stays loaded.
 class Nvml {
  public:
-  // False: there is none here.
+  // Returns false if this machine has no NVML.
   bool Open(const std::string& library) {
     void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (handle == nullptr) return false;
@@ -63,7 +63,7 @@ class Nvml {
     return *function != nullptr;
   }
 
-  // An instance of MIG has the UUID of a GPU for CUDA, but another prefix here.
+  // CUDA reports a MIG instance's UUID like a GPU's; NVML's has another prefix.
   NvmlDevice Find(const GpuUuid& uuid) const {
     cuda::CUuuid bytes{};
     std::memcpy(bytes.bytes, uuid.data(), uuid.size());

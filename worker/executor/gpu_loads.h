@@ -1,20 +1,19 @@
 // GpuLoads: memory and load of GPUs, as nvidia-smi shows them.
 //
-// Purpose: an operator who looks at a job sees whether its GPUs are busy. The
-// figures come from NVML, libnvidia-ml.so.1, which is opened when somebody
-// looks for the first time; without it there are none.
-// (https://docs.nvidia.com/deploy/nvml-api/)
+// Purpose: shows an operator whether a job's GPUs are busy. The figures come
+// from NVML, libnvidia-ml.so.1, which is opened when they are first requested;
+// without NVML there are none. (https://docs.nvidia.com/deploy/nvml-api/)
 //
 //   GpuLoads loads;
 //   loads.Look({uuid});          // none yet
 //   ...a second later...
 //   for (const GpuLoads::Load& load : loads.Look({uuid})) ...
 //
-// Thread contract: one thread calls; a call does not wait. NVML is asked by a
-// thread of its own, because it waits for a GPU that hangs.
+// Thread contract: one thread calls; a call does not wait. A thread of this
+// class calls NVML, which blocks if a GPU hangs.
 //
-// Invariants: a result is that of the last call whose answer has come. The
-// thread ends with the object, or when NVML answers again.
+// Invariants: Look() returns the newest answer that NVML has given. The thread
+// ends with the object, or later when NVML answers again.
 #ifndef MAYPOLE_WORKER_EXECUTOR_GPU_LOADS_H_
 #define MAYPOLE_WORKER_EXECUTOR_GPU_LOADS_H_
 
@@ -34,23 +33,23 @@ class GpuLoads {
     GpuUuid uuid{};
     uint64_t used_bytes = 0;
     uint64_t total_bytes = 0;
-    // Of the last sample period, which is between 1/6 s and 1 s; none: NVML
-    // does not tell, as of an instance of MIG.
+    // Over the last sample period, which is between 1/6 s and 1 s; none if NVML
+    // does not report it, as for a MIG instance.
     std::optional<uint32_t> busy_percent;
   };
 
   explicit GpuLoads(std::string library = "libnvidia-ml.so.1");
   ~GpuLoads();
 
-  // Those of these GPUs that NVML knows. No thread runs before the first call
-  // that names one.
+  // Returns the loads of those GPUs that NVML knows. No thread runs before the
+  // first call that names a GPU.
   std::vector<Load> Look(const std::vector<GpuUuid>& gpus);
 
  private:
   struct State;
   static void Run(const std::shared_ptr<State>& state);
 
-  // The thread has it, too, and outlives this object if a GPU hangs.
+  // Shared with the thread, which outlives this object if a GPU hangs.
   const std::shared_ptr<State> state_;
 };
 

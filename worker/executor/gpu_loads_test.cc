@@ -20,7 +20,7 @@ GpuUuid Gpu(uint8_t first) {
   return uuid;
 }
 
-// What comes after the first answer.
+// Calls Look() until there is an answer, and returns it.
 std::vector<GpuLoads::Load> Await(GpuLoads* loads,
                                   const std::vector<GpuUuid>& gpus) {
   const auto until = steady_clock::now() + std::chrono::seconds(30);
@@ -56,7 +56,7 @@ TEST(GpuLoadsTest, WithoutNvmlThereAreNone) {
   for (int i = 0; i < 10; ++i) EXPECT_TRUE(loads.Look({Gpu(1)}).empty());
 }
 
-// Neither a look nor the end waits.
+// Neither Look() nor the destructor waits.
 TEST(GpuLoadsTest, AGpuThatHangsHoldsUpNobody) {
   const auto began = steady_clock::now();
   {

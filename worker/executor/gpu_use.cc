@@ -9,7 +9,7 @@
 namespace maypole::worker {
 namespace {
 
-// Of the tensor.
+// The number of elements of the tensor.
 uint64_t ElementsOf(const GpuOperation& o, uint32_t tensor) {
   if (!Gathers(o.kind)) return o.elements;
   const size_t each = o.kind == Kind::kAlltoall ? o.members.size() : 1;
@@ -106,7 +106,7 @@ void GpuUse::Begin(const GpuOperation& o, int64_t now_ns) {
 
 void GpuUse::Commit(const CommitSlot& a, int64_t now_ns) {
   const auto it = operations_.find({a.slot, a.generation});
-  if (it == operations_.end()) return;  // it ran on the host
+  if (it == operations_.end()) return;  // no RunOnGpus has begun it
   const Operation& o = it->second;
   for (const auto& [gpu, bytes] : o.bytes) {
     StatsPage::Add(gpu->operations, 1);

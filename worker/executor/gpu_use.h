@@ -1,8 +1,8 @@
 // GpuUse: counts, for the statistics page, what a job does on each GPU.
 //
-// Purpose: follows the core's actions: memory that is opened (OpenGpuMemory,
-// then the reply to the rank) and closed, operations that begin (RunOnGpus)
-// and succeed (CommitSlot, or IssueRun with their sizes); and the times of runs
+// Purpose: follows the core's actions: memory is opened (OpenGpuMemory, then
+// the reply to the rank) and closed; operations begin (RunOnGpus) and succeed
+// (CommitSlot, or IssueRun with their sizes). Also counts the times of runs
 // (GpuRunTimes).
 //
 //   GpuUse use(&*stats);
@@ -12,9 +12,9 @@
 //
 // Thread contract: one thread.
 //
-// Invariants: an entry of the page belongs to the same GPU as long as the
-// executor lives, also if the epochs number the GPUs differently. Operations
-// that fail are not counted.
+// Invariants: an entry of the page belongs to one GPU as long as the executor
+// lives, even if epochs number the GPUs differently. Operations that fail are
+// not counted.
 #ifndef MAYPOLE_WORKER_EXECUTOR_GPU_USE_H_
 #define MAYPOLE_WORKER_EXECUTOR_GPU_USE_H_
 

@@ -1,12 +1,12 @@
-// LoopPoster: posts functions to the executor's loop from other threads, for as
-// long as what posts them is current.
+// LoopPoster: posts functions to the executor's loop from other threads, and
+// drops them once the object that posted them is no longer current.
 //
 // Purpose: a transport, a network or a file calls back from its threads. When
-// it is replaced or dropped, what it has posted and what has not run yet must
-// not run any more.
+// it is replaced or dropped, its posted functions that have not run yet must
+// not run.
 //
-// Thread contract: the loop's thread; what Renew() and Current() return may be
-// called by any.
+// Thread contract: the loop's thread; any thread may call the functions that
+// Renew() and Current() return.
 #ifndef MAYPOLE_WORKER_EXECUTOR_LOOP_POSTER_H_
 #define MAYPOLE_WORKER_EXECUTOR_LOOP_POSTER_H_
 
@@ -22,10 +22,10 @@ class LoopPoster {
  public:
   using Post = std::function<void(std::function<void()>)>;
 
-  // `system` must outlive this object, and this object what it posts.
+  // `system` must outlive this object, and this object the functions it posts.
   explicit LoopPoster(ExecutorSystem* system) : system_(*system) {}
 
-  // Posts for what is current now.
+  // Returns a function that posts until the next Cancel() or Renew().
   Post Current() {
     return [this, number = number_](std::function<void()> function) {
       system_.Post([this, number, function = std::move(function)] {
@@ -33,7 +33,7 @@ class LoopPoster {
       });
     };
   }
-  // Nothing is current any more: what was posted does not run.
+  // Functions that were posted and have not run yet do not run.
   void Cancel() { ++number_; }
   Post Renew() {
     Cancel();

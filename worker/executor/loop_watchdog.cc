@@ -72,7 +72,7 @@ void LoopWatchdog::Awake() {
 void LoopWatchdog::Main() {
   std::unique_lock lock(mutex_);
   int64_t turn = 0;                 // the start of the turn seen last
-  auto told = longest_ - longest_;  // how much of it was reported
+  auto told = longest_ - longest_;  // its duration at the last report
   while (!changed_.wait_for(lock, longest_ / 4, [this] { return stop_; })) {
     const int64_t since = awake_since_ns_.load(std::memory_order_relaxed);
     if (since != std::exchange(turn, since)) told = told.zero();

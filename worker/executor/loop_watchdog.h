@@ -27,8 +27,8 @@
 namespace maypole::worker {
 
 // A turn is reported when it has lasted this long, and again after each further
-// period of this length. In debug builds whatever blocks the loop is reported,
-// as by EventLoop.
+// period of this length. In debug builds the bound is so short that any call
+// that blocks the loop is reported, as by EventLoop.
 #ifdef NDEBUG
 inline constexpr std::chrono::milliseconds kLongestTurn(10000);
 #else

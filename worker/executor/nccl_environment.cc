@@ -12,7 +12,7 @@ void SetNcclEnvironment(const std::vector<std::string>& networks) {
   std::string interfaces;
   for (const std::string& address : networks) {
     const std::string interface = InterfaceOf(address);
-    // "=": the names are no prefixes.
+    // "=": NCCL must not take the names as prefixes.
     if (!interface.empty()) {
       interfaces += (interfaces.empty() ? "=" : ",") + interface;
     }

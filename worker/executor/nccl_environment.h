@@ -1,4 +1,4 @@
-// SetNcclEnvironment: what NCCL must know about the executor's memory and
+// SetNcclEnvironment: sets what NCCL must know about the executor's memory and
 // network.
 //
 // NCCL reads its settings from the environment, once.
@@ -13,14 +13,15 @@
 namespace maypole::worker {
 
 // NCCL_P2P_DIRECT_DISABLE=1: between GPUs of one process, NCCL would read and
-// write the tensors of other GPUs in place, but ranks' memory that was imported
-// (cuMemMap) can be accessed by its own GPU only. Then NCCL copies through its
-// own buffers, as between processes. What the user has set stays. Variables
-// that make calls wait are unset (common/wire/job_variables.h).
+// write the tensors of other GPUs in place, but only its own GPU can access
+// ranks' memory that was imported (cuMemMap). With the variable, NCCL copies
+// through its own buffers, as between processes. A value that the user has set
+// stays. Variables that make calls wait are unset
+// (common/wire/job_variables.h).
 //
-// NCCL_SOCKET_IFNAME, if `networks` (--network) has addresses of interfaces of
-// this machine: NCCL's ports authenticate nobody, so they are open on these
-// interfaces only, instead of on all of them.
+// NCCL_SOCKET_IFNAME is set if `networks` (--network) has addresses of
+// interfaces of this machine: NCCL's ports authenticate nobody, so they are
+// opened on these interfaces only, instead of on all.
 void SetNcclEnvironment(const std::vector<std::string>& networks);
 
 }  // namespace maypole::worker

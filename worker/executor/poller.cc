@@ -9,7 +9,7 @@
 namespace maypole::worker {
 namespace {
 
-constexpr int kMaxEvents = 512;  // more than there can be descriptors
+constexpr int kMaxEvents = 512;  // more than the possible descriptors
 
 }  // namespace
 

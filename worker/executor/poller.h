@@ -51,7 +51,7 @@ class Registration {
   int epoll_ = -1;
   int fd_ = -1;
   uint64_t tag_ = 0;
-  uint32_t events_ = 0;  // that the kernel has been asked for
+  uint32_t events_ = 0;  // those registered with the kernel
 };
 
 // The poller must outlive its registrations.
@@ -62,10 +62,11 @@ class Poller {
   // Wait() returns the tag whenever the descriptor can be read. The descriptor
   // must stay open as long as the registration exists.
   Registration Watch(int fd, uint64_t tag);
-  // As Watch(), but once for each time at which something has been written to
-  // an eventfd, whether or not it has been read since.
+  // As Watch(), but edge-triggered: Wait() returns the tag after a write to the
+  // eventfd, and not again before the next write, even if nobody has read the
+  // eventfd.
   Registration WatchWrites(int eventfd, uint64_t tag);
-  // Returns the tags of ready descriptors; none after `ms` milliseconds. The
+  // Returns the tags of ready descriptors, or none after `ms` milliseconds. The
   // span is valid until the next call.
   absl::StatusOr<std::span<const uint64_t>> Wait(int64_t ms);
   // Can be read when Wait() would return tags at once.

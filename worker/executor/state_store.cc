@@ -12,8 +12,8 @@
 namespace maypole::worker {
 namespace {
 
-// Shrunk memory would kill a rank that reads it (SIGBUS), grown memory would
-// escape the limit.
+// Memory that shrinks would kill a rank that reads it (SIGBUS); memory that
+// grows would escape the limit.
 Status SizeOfSealed(const Fd& state, uint64_t* bytes) {
   constexpr int kWanted = F_SEAL_SHRINK | F_SEAL_GROW;
   if (!state.valid()) {

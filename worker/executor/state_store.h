@@ -2,7 +2,8 @@
 //
 // Purpose: a rank's last commit is in memory that outlives the rank, because
 // the executor holds its descriptor (docs/elastic.md). The store never maps or
-// reads it, so what a rank writes there cannot harm the executor.
+// reads that memory, so a rank cannot harm the executor by what it writes
+// there.
 //
 //   StateStore store(limit_bytes);
 //   Status s = store.Keep("state", std::move(descriptor));

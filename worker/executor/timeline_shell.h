@@ -1,5 +1,5 @@
-// TimelineShell: gives the job's timeline (ExecutorTimeline) its file, and its
-// way to ranks, board and coordinator.
+// TimelineShell: connects the job's timeline (ExecutorTimeline) to its file,
+// the ranks, the board and the coordinator.
 //
 // Thread contract: the executor's loop; timeline().recording() any thread.
 #ifndef MAYPOLE_WORKER_EXECUTOR_TIMELINE_SHELL_H_
@@ -42,8 +42,8 @@ class TimelineShell : private ExecutorTimeline::Shell {
 
   void OnEpochStarted(const CreateBoard& board,
                       std::vector<std::string> node_names);
-  // The rank's file for it has come, or no descriptor, with the message that is
-  // being handled.
+  // The message being handled brought the descriptor of the rank's file for the
+  // timeline, or none.
   void OnFile(ClientId id, const session::TimelineFile& message);
 
  private:
@@ -53,8 +53,8 @@ class TimelineShell : private ExecutorTimeline::Shell {
   void WriteFile(std::string text) override;
   void CloseFile() override;
   void MakeFile(ClientId client, const std::string& name) override;
-  // For the file of the timeline that is on: it is complete, or has failed. May
-  // be called by any thread.
+  // Returns the callback for the end of the current timeline's file: the file
+  // is complete, or writing has failed. Any thread may call it.
   std::function<void(Status)> FileEnded(LoopPoster::Post post);
 
   ExecutorSystem& system_;
@@ -63,7 +63,7 @@ class TimelineShell : private ExecutorTimeline::Shell {
   const Ways ways_;
   LoopPoster poster_;  // of the file
   ExecutorTimeline timeline_;
-  // Its thread calls back.
+  // Declared last, because its thread calls back.
   std::unique_ptr<TimelineFile> file_;
 };
 

@@ -1,8 +1,8 @@
 """From raw rounds to figures: kinds of rounds, medians, ratios, targets.
 
-The figure of a turn is the median of its rounds, that of a column the median of its turns.
-A turn is near or far by the flag ping-pong before and after its round; if the
-two differ it counts only in "all".
+The figure of a turn is the median of its rounds; the figure of a column is the median of its turns.
+The flag ping-pong before and after its round says whether a turn is near or far; if the
+two differ, the turn counts only in "all".
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
-"""The conductor: lets one contestant after the other do a turn.
+"""The conductor: gives the contestants their turns, one after the other.
 
-All contestants' ranks are connected and asleep in a read of their socket;
-contest.h has the protocol. A contestant that fails is dropped from the setting with the
+All contestants' ranks are connected, and sleep in a read of their socket;
+contest.h has the protocol. A contestant that fails is dropped from the setting, with the
 reason; the others continue.
 """
 

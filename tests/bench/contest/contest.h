@@ -1,8 +1,9 @@
 // Contest: one rank of a contestant of the comparison.
 //
-// Purpose: all contestants' processes are alive at the same time and sleep;
-// the conductor (compare.py) lets one after the other do a few rounds. A rank
-// talks with it over a unix SOCK_SEQPACKET socket, a line of text per message:
+// Purpose: all contestants' processes are alive at the same time and sleep; the
+// conductor (compare.py) lets one contestant after the other do a few rounds. A
+// rank talks to the conductor over a unix SOCK_SEQPACKET socket, a line of text
+// per message:
 //
 //   rank       hello CONTESTANT RANK PID STORAGE...   (private, arena)
 //
@@ -11,7 +12,8 @@
 //   conductor  turn ID ROUND WARMUPS ROUNDS
 //   rank       times MICROSECONDS...                  of one operation each
 //   conductor  close ID
-//   rank       closed TENSORS ARENA                   reduced tensors, and those
+//   rank       closed TENSORS ARENA                   reduced tensors, and
+//   those
 //                                                     of them in the arena
 //   conductor  quit
 //   rank       ok                                     and ends

@@ -1,6 +1,6 @@
 // contest_gloo: Gloo's ring allreduce over TCP, as a contestant. See contest.h.
 //
-// The environment also says BENCH_RANK, BENCH_SIZE, BENCH_HOST (the address to
+// The environment also sets BENCH_RANK, BENCH_SIZE, BENCH_HOST (the address to
 // listen on) and BENCH_STORE (an empty directory, the same for all ranks).
 #include <gloo/allreduce.h>
 #include <gloo/math.h>

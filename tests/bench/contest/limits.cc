@@ -6,7 +6,7 @@
 //   pingpong   nanoseconds that a flag takes from one core to another
 //   memcpy     GB/s of each core, all of them copying 256 MiB at once
 //
-// Threads are pinned: on far cores the flag takes longer, which separates near
+// Threads are pinned. On far cores the flag takes longer, which separates near
 // from far rounds.
 #include <pthread.h>
 #include <sched.h>

@@ -1,4 +1,4 @@
-"""Ranks wait for each other for ever; each records its error.
+"""Ranks wait for each other forever; each records its error.
 
 usage: crossed.py kinds|names
   kinds  the last rank gathers 'x', the others reduce it

@@ -9,12 +9,12 @@ when rank N has reached that point.
   wait     it waits with others in an operation that one rank has not submitted
            (the next one after the victim, which computes)
   send     all ranks wait for the file "cut"; then the victim's node broadcasts a few
-           bytes, for which it waits for nobody
+           bytes, without waiting for another node
 WAY is what the victim does at SIGUSR1: exception, exit0, exit3, shutdown.
 
 A rank without an error continues: when the file "go" appears, the computing
-victim and the late rank submit what the others wait for, training ends, and all
-exit with status 0.
+victim and the late rank submit the operations that the others wait for, training
+ends, and all exit with status 0.
 """
 
 import os

@@ -1,5 +1,5 @@
 """Many operations with long names: the last rank submits them, then all submit one more, which ends; when the file "go"
-appears, the others submit them, too.
+appears, the other ranks submit the many operations as well.
 
 usage: many_names.py NUMBER LENGTH
 """

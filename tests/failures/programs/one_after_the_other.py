@@ -1,4 +1,4 @@
-"""Two epochs. Rank 0 ends the first one as soon as the file "agent" appears, the others when "go" does.
+"""Two epochs. Rank 0 leaves the first one as soon as the file "agent" appears, the other ranks when "go" does.
 
 usage: one_after_the_other.py
 """

@@ -2,8 +2,8 @@
 
 usage: restarts.py
 
-Every step has a name of its own, an allgather, and names that come again: so it
-is always negotiated.
+Every step has a name of its own, an allgather, and names that recur, so the
+coordinator always orders it.
 """
 
 import os

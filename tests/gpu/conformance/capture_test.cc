@@ -1,5 +1,5 @@
-// Graphs: how a stream that is being captured is recognised, and what does not
-// end the capture of another stream.
+// Graphs: how to recognise a stream that is being captured, and which calls do
+// not end the capture of another stream.
 #include <dlfcn.h>
 
 #include <optional>

@@ -1,4 +1,4 @@
-// Memory of the host that the GPU accesses, what the driver says of addresses,
+// Host memory that the GPU accesses, what the driver reports about addresses,
 // and the context that all users of a GPU share.
 #include "tests/gpu/conformance/conformance.h"
 

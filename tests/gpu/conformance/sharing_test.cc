@@ -1,5 +1,6 @@
 // Device memory of several processes: by descriptors (virtual memory
-// management) and by legacy IPC handles; who may die, and when it is free.
+// management) and by legacy IPC handles; which process may die, and when the
+// memory is free.
 #include <fcntl.h>
 
 #include <chrono>

@@ -1,5 +1,5 @@
 // How the host learns that a stream has done its work: by a word that the
-// stream writes, by a kernel that writes one, or by an event.
+// stream writes, by a word that a kernel writes, or by an event.
 #include <memory>
 #include <thread>
 

@@ -1,4 +1,4 @@
-"""What a phase of the day works with: where the programs are, jobs on the GPU, and checks that are written at once.
+"""What a phase of the day works with: the paths of programs, jobs on the GPU, and checks that are recorded at once.
 
     def run(day):
         with day.check("4 ranks, ipc") as values:        # an exception is a failed check; the phase goes on

@@ -1,6 +1,6 @@
 """A day on a real GPU can be carried, rehearses well from a read-only folder as another user, and its tables are true.
 
-With DAY_TORCH=pypi in the environment it is rehearsed with the newest torch of PyPI, by this user.
+With DAY_TORCH=pypi in the environment it rehearses with the newest torch of PyPI, as this user.
 """
 
 import json

@@ -3,8 +3,8 @@
     {"phase": "training", "check": "4 ranks, ipc", "state": "passed", "values": {...}}
 
 States: passed, failed; measured (values are figures); skipped (values has the reason); noted (what was found). A check
-named "(whole)" tells how its phase has ended. Of a rehearsal, each line has "rehearsal": true, and no table of the
-documentation takes it.
+named "(whole)" says how its phase has ended. Each line of a rehearsal has "rehearsal": true, and no table of the
+documentation uses it.
 
 Thread contract: any process appends; a line is written by one write().
 """

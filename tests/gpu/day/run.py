@@ -2,8 +2,8 @@
 
     run.py [--first | --rehearse=FAKES] [PHASE ...]
 
-A phase is a process: one that crashes, hangs or is out of time ends alone, with all that it has started, and the next
-one begins. FAKES: the directory with fake/libcuda.so.1 and fake_nccl/libnccl.so.2.
+A phase is a process. If it crashes, hangs or runs out of time, it ends with all that it has started, and the next phase
+begins. FAKES: the directory with fake/libcuda.so.1 and fake_nccl/libnccl.so.2.
 
 Ends with status 1 if a check has failed or a phase has not ended well, with 2 if the arguments are wrong.
 """

@@ -2,8 +2,8 @@
 
     tests/gpu/day/tables.py [results.jsonl ...]     appends these to docs/gpu-day.jsonl, and writes the tables
 
-A table stands between the lines `<!-- day: NAME -->` and `<!-- end of day -->`. What no day has measured is 'not
-measured'. Lines of a rehearsal are refused. Of two results of one check, the later one counts.
+A table stands between the lines `<!-- day: NAME -->` and `<!-- end of day -->`. A table shows 'not measured' for what
+no day has measured. Lines of a rehearsal are refused. Of two results of one check, the later one counts.
 """
 
 import json

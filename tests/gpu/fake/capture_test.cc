@@ -1,4 +1,5 @@
-// What a stream capture forbids, to whom, and what it does not execute.
+// What a stream capture forbids, to which threads, and what it does not
+// execute.
 #include <thread>
 
 #include "gtest/gtest.h"

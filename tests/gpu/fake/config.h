@@ -5,9 +5,8 @@
 //
 //   devices=N          GPUs of the machine (default 1)
 //   memory=BYTES       of each; suffixes K, M, G (default 1G)
-//   seed=N             0 (default): operations run as soon as they can.
-//   Otherwise
-//                      each is late by a pseudo-random time
+//   seed=N             0 (default): operations run as soon as they can;
+//                      otherwise each is late by a pseudo-random time
 //   late=MICROSECONDS  the most that a seed delays an operation (default 300)
 //   vmm=0 | lies       no virtual memory management | it is announced, but no
 //                      descriptor can be imported

@@ -1,4 +1,4 @@
-// What the fake GPUs of a machine are, and which of them a process may see.
+// The fake GPUs of a machine, and which of them a process sees.
 //
 // Purpose: the same in every process, so that processes agree on UUIDs.
 //

@@ -1,7 +1,7 @@
 // FakeTest: a test on the fake libcuda.so.1, which it opens as the product
 // opens the driver.
 //
-// Purpose: tests call the fake by the Driver that LoadDriver() has filled.
+// Purpose: tests call the fake through the Driver that LoadDriver() has filled.
 //
 //   class StreamTest : public FakeTest {};
 //   TEST_F(StreamTest, Copies) {

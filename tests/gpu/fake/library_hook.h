@@ -1,8 +1,8 @@
-// What another fake library, such as NCCL's, asks of the fake driver.
+// What another fake library, such as NCCL's, needs from the fake driver.
 //
-// Purpose: libraries of CUDA launch kernels of their own. A fake one is loaded
-// beside libcuda.so.1 and finds these functions there by dlsym(). They are not
-// counted by fail= of $MAYPOLE_FAKE_CUDA.
+// Purpose: CUDA libraries launch their own kernels. A fake library is loaded
+// beside libcuda.so.1 and finds these functions there by dlsym(). fail= of
+// $MAYPOLE_FAKE_CUDA does not count them.
 //
 //   FakeCudaLaunch launch = {.context = context, .streams = &stream, ...};
 //   void* operation = nullptr;
@@ -13,7 +13,7 @@
 // for fakeCudaCurrent(). `work` is called by a stream's thread, without a
 // mutex.
 //
-// Invariants: `work` is called at most once: not if the process ends before.
+// Invariants: `work` is called once, or never if the process ends before.
 #ifndef MAYPOLE_TESTS_GPU_FAKE_LIBRARY_HOOK_H_
 #define MAYPOLE_TESTS_GPU_FAKE_LIBRARY_HOOK_H_
 

@@ -2,17 +2,18 @@
 // host memory that it has registered.
 //
 // Purpose: says what an address is and where its bytes are. Device memory is a
-// memfd, so other processes can map it, too.
+// memfd, so other processes can map it as well.
 //
 //      CUdeviceptr range                    alias range
 //      no access: the host crashes          read-write: streams and kernels
 //      [ reservation            ]           [ reservation.host       ]
 //           [ region ]            -------->      [ region.host ]   (the memfd)
 //
-//   auto backing = Backing::Create(state, limit, 0, bytes,
-//   Backing::kAllocation); CUdeviceptr address = memory.MapNew({.kind =
-//   MemoryKind::kAllocated, ...}); memory.Where(address + 8, 16).data    // of
-//   kind Place::kKnown
+//   auto backing =
+//       Backing::Create(state, limit, 0, bytes, Backing::kAllocation);
+//   CUdeviceptr address =
+//       memory.MapNew({.kind = MemoryKind::kAllocated, ...});
+//   memory.Where(address + 8, 16).data    // of kind Place::kKnown
 //
 // Thread contract: the caller serialises the calls.
 //

@@ -1,10 +1,9 @@
 // NVML without a GPU: libnvidia-ml.so.1, as GpuLoads calls it. It knows every
-// GPU whose UUID does not begin with 00, and of those that begin with
-//   f0   that they are instances of MIG: it has no utilization of them, and
-//   knows
-//        them by the prefix MIG only
-//   ff   nothing: a call for one does not return
-// All have the same memory and load.
+// GPU whose UUID does not begin with 00. A UUID that begins with
+//   f0   is that of a MIG instance, which has no utilization, and which NVML
+//        finds by the prefix MIG only
+//   ff   makes NVML hang: a call for it does not return
+// All GPUs have the same memory and load.
 #include <unistd.h>
 
 #include <cstring>

@@ -1,8 +1,8 @@
-// FakeProcess: all that the fake driver knows in one process; Call, with which
-// each driver function begins.
+// FakeProcess: the state of the fake driver in one process. Call: with it each
+// driver function begins.
 //
-// Purpose: the functions of the driver (calls/) say what is particular to
-// them; the checks that all have in common are here.
+// Purpose: the functions of the driver (calls/) contain only what is particular
+// to them; their common checks are here.
 //
 //   CUresult cuMemFree_v2(CUdeviceptr address) {
 //     return InContext("cuMemFree", InCapture::kUnsafe, [&](Call& call) {
@@ -11,7 +11,8 @@
 //   }
 //
 // Thread contract: mutex() guards all but the thread's own state; a Call holds
-// it. Waiting releases it, so what was found before may be gone afterwards.
+// it. Waiting releases it, so objects that were found before may be gone
+// afterwards.
 //
 // Invariants: handles are numbers that are never used twice, so a stale one is
 // an error and not a crash. The object is never destroyed: threads may use the

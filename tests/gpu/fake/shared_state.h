@@ -1,8 +1,8 @@
 // SharedState: what the processes that use one set of fake GPUs share.
 //
-// Purpose: a process sees the memory that others use, and who owns an exclusive
-// GPU. What a process held is free again as soon as it is dead, however it
-// died.
+// Purpose: a process sees how much memory others use, and which process owns an
+// exclusive GPU. What a process held is free again as soon as the process is
+// dead, however it died.
 //
 //   SharedState state("/tmp/x");             // "": this process is alone
 //   if (!state.Charge(0, bytes, limit)) ...  // no memory left on GPU 0
@@ -10,7 +10,7 @@
 //
 // Thread contract: the caller serialises the calls.
 //
-// Invariants: the file DIR/memory is an array of rows, of which each names a
+// Invariants: the file DIR/memory is an array of rows, each of which names a
 // process by its id and start time; it changes under flock(). An owner holds a
 // record lock on a byte of DIR/owners, which the kernel drops at its death.
 #ifndef MAYPOLE_TESTS_GPU_FAKE_SHARED_STATE_H_

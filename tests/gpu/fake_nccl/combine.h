@@ -1,6 +1,6 @@
 // Combine: the arithmetic of NCCL's reductions.
 //
-// Purpose: the hub reduces what the ranks have sent.
+// Purpose: with it the hub reduces what the ranks have sent.
 //
 //   Combine(ncclFloat32, ncclSum, {from_rank_0, from_rank_1}, count, to);
 //

@@ -5,12 +5,12 @@
 //   Begin() -> Initialise(), Connect(), Launch(), Finalise() -> End(result)
 //   Cancel() -> Reclaim(true)
 //
-// Thread contract: any thread may call Cancel(), state() and what is constant;
-// between Begin() and End() the other functions are called by the threads of
-// one batch, for one communicator one after the other.
+// Thread contract: any thread may call Cancel(), state() and the constant
+// functions. Between Begin() and End() the threads of one batch call the other
+// functions, one after the other for each communicator.
 //
-// Invariants: all waits for other ranks end by Cancel(). Launches are done one
-// after the other, whatever their streams are.
+// Invariants: all waits for other ranks end by Cancel(). Launches run one after
+// the other, whatever their streams are.
 #ifndef MAYPOLE_TESTS_GPU_FAKE_NCCL_COMMUNICATOR_H_
 #define MAYPOLE_TESTS_GPU_FAKE_NCCL_COMMUNICATOR_H_
 

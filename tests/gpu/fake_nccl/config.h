@@ -15,8 +15,8 @@
 //                       waits until all ranks have aborted or are dead, as
 //                       NCCL's documents allow
 //   peer_death=error    once a rank is gone, ncclCommGetAsyncError says
-//                       ncclRemoteError, and what waits for it on the host
-//                       fails; without it the others wait until aborted
+//                       ncclRemoteError, and calls that wait for it on the host
+//                       fail; without it the others wait until aborted
 //   fail=NAME:K[:N]     the K-th call of NAME in this process returns error N
 //                       (default 3, internal error); may be given several times
 //   fail_later=NAME:K[:N]   the same, but of a communicator that does not block

@@ -1,12 +1,12 @@
-// Group: what a thread has called between ncclGroupStart and ncclGroupEnd.
+// Group: a thread's calls between ncclGroupStart and ncclGroupEnd.
 //
-// Purpose: every call is part of a group: of its own, if the thread has begun
-// none. When the outermost group ends, its calls are executed:
+// Purpose: every call is part of a group; if the thread has begun none, of a
+// group of its own. When the outermost group ends, its calls are executed:
 //
 //   1. in parallel: initialisations, first connections, finalisations, aborts
 //   2. if none has failed: the launches of each communicator, in order
-//
-// The caller does that if its communicators block; else a thread does, later.
+// The caller executes them if its communicators block; otherwise a thread does,
+// later.
 //
 //   Group& group = Group::Mine();
 //   group.Start();
@@ -15,9 +15,9 @@
 //
 // Thread contract: each thread has its own.
 //
-// Invariants: as with NCCL, communicators that block and others cannot be in
-// one group, one that fails cancels the others of its group, and a group with
-// an abort or a destruction is executed by the caller.
+// Invariants: as with NCCL, blocking and nonblocking communicators cannot be in
+// one group; a communicator that fails cancels the others of its group; and the
+// caller executes a group with an abort or a destruction.
 #ifndef MAYPOLE_TESTS_GPU_FAKE_NCCL_GROUP_H_
 #define MAYPOLE_TESTS_GPU_FAKE_NCCL_GROUP_H_
 

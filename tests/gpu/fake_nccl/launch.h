@@ -1,7 +1,7 @@
 // EnqueueLaunch: puts the operations of one group on their streams.
 //
-// Purpose: the part of a communicator's work that a GPU's kernel does in NCCL:
-// it holds its stream until the other ranks have come.
+// Purpose: does what in NCCL a GPU's kernel does: it holds its stream until the
+// other ranks have come.
 //
 //   CUresult error = EnqueueLaunch(context, link, rank, ranks, operations,
 //                                  previous, &launched);

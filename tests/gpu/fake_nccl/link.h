@@ -10,8 +10,8 @@
 // Thread contract: any thread may call the functions. `lost` is called by the
 // link's own thread, which keeps the link alive.
 //
-// Invariants: a Wait() ends with the result or by Cancel(), whatever becomes of
-// the hub: as NCCL's kernels do, it waits for a dead rank for ever.
+// Invariants: a Wait() ends with the result or by Cancel(), whatever happens to
+// the hub: like NCCL's kernels, it waits for a dead rank forever.
 #ifndef MAYPOLE_TESTS_GPU_FAKE_NCCL_LINK_H_
 #define MAYPOLE_TESTS_GPU_FAKE_NCCL_LINK_H_
 

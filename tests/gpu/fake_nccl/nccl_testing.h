@@ -1,6 +1,6 @@
 // NcclTest: a test on the fake libnccl.so.2, with ranks of its own process.
 //
-// Purpose: tests call NCCL as a program does that has opened it.
+// Purpose: tests call NCCL as a program that has opened it does.
 //
 //   class GroupTest : public NcclTest {};
 //   TEST_F(GroupTest, Adds) {
@@ -11,8 +11,8 @@
 // Thread contract: a Rank is used by one thread at a time, which begins with
 // Rank::Enter().
 //
-// Invariants: rank r is on device r. What a test has not destroyed is aborted
-// at its end.
+// Invariants: rank r is on device r. At a test's end, communicators that it has
+// not destroyed are aborted.
 #ifndef MAYPOLE_TESTS_GPU_FAKE_NCCL_NCCL_TESTING_H_
 #define MAYPOLE_TESTS_GPU_FAKE_NCCL_NCCL_TESTING_H_
 

@@ -1,4 +1,4 @@
-// Process: what the fake NCCL knows in one process.
+// Process: the state of the fake NCCL in one process.
 //
 // Purpose: the configuration, the communicators by their handles, and the text
 // of the last error.
@@ -10,7 +10,7 @@
 // Thread contract: any thread may call the functions.
 //
 // Invariants: the object is never destroyed. A handle is never used twice, so a
-// stale one is noticed. At exit(), all that waits for other ranks ends.
+// stale one is noticed. At exit(), all waits for other ranks end.
 #ifndef MAYPOLE_TESTS_GPU_FAKE_NCCL_PROCESS_H_
 #define MAYPOLE_TESTS_GPU_FAKE_NCCL_PROCESS_H_
 

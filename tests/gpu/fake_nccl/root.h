@@ -1,8 +1,9 @@
-// The root of a communicator: where the ranks that have the same unique id find
+// The root of a communicator: through it the ranks with the same unique id find
 // each other.
 //
-// Purpose: the process that has made the id answers each rank when all have
-// said hello: whether two of them use one GPU, and where rank 0's hub is.
+// Purpose: when all ranks have sent their hello, the process that has made the
+// id tells each rank whether two of them use one GPU, and where rank 0's hub
+// is.
 //
 //   ncclUniqueId id;
 //   StartRoot(&id);

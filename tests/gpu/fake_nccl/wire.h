@@ -1,6 +1,6 @@
 // Call, and the messages between a communicator's ranks and its hub.
 //
-// Purpose: what a rank asks of the others, as it goes over a socket.
+// Purpose: the format of a rank's calls on a socket.
 //
 //   rank                               hub (in the process of rank 0)
 //     | -- MessageHeader{id, Call}, bytes of input -->  |
@@ -12,8 +12,8 @@
 // Thread contract: functions and values; two threads must not send on one
 // socket at the same time.
 //
-// Invariants: names are of the kernel's abstract namespace, so nothing is left
-// behind by a process that dies.
+// Invariants: names are in the kernel's abstract namespace, so a process that
+// dies leaves nothing behind.
 #ifndef MAYPOLE_TESTS_GPU_FAKE_NCCL_WIRE_H_
 #define MAYPOLE_TESTS_GPU_FAKE_NCCL_WIRE_H_
 

@@ -1,4 +1,4 @@
-// What the program measures, each group on its own.
+// The groups of measurements of the program.
 //
 //   Run run = {.device = device, .report = report, .quick = false};
 //   run.copy_rate = MeasureCopies(run);   // others state a share of it

@@ -1,4 +1,4 @@
-// How long after its submission a small copy's end is known.
+// Measures how long after its submission the end of a small copy is known.
 #include "tests/gpu/figures/figures.h"
 #include "tests/gpu/testing/memory.h"
 #include "tests/gpu/testing/peer.h"

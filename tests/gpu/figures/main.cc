@@ -1,4 +1,4 @@
-// Measures what decides the design and the speed of Maypole on a GPU.
+// Measures what determines the design and the speed of Maypole on a GPU.
 //
 //   figures [--quick] [--json=FILE]
 //

@@ -1,6 +1,6 @@
-// Whether kernels and copies of this process run beside another process's
-// kernels. All kernels have one block, so that there is room for both: a share
-// of 1 means side by side, of 0.5 by turns.
+// Measures whether kernels and copies of this process run beside another
+// process's kernels. All kernels have one block, so there is room for both: a
+// share of 1 means that they run side by side, 0.5 that they take turns.
 #include "tests/gpu/figures/figures.h"
 #include "tests/gpu/testing/memory.h"
 #include "tests/gpu/testing/peer.h"

@@ -6,8 +6,8 @@
     work.wait()                        # array holds the result
     array.read()
 
-Everything runs on one stream of the program's own. The functions of libcuda.so.1
-are called as a framework would: no memory is shared with Maypole but by address.
+Everything runs on one stream of the program. It calls the functions of libcuda.so.1
+as a framework would, and shares memory with Maypole by address only.
 """
 
 import copy

@@ -3,7 +3,7 @@
 Rank r uses the GPU r // RANKS_PER_GPU. In each round all operations are
 submitted one after the other, with the same names as in the other rounds; then
 once more, all at once, each rank in an order of its own; then as one group.
-Records, for each round, which of the first ones ran on the GPUs.
+Records, for each round, which of those submitted one by one ran on the GPUs.
 
 usage: kinds.py ROUNDS SEED RANKS_PER_GPU
 """

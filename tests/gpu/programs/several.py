@@ -5,10 +5,10 @@ operations, each rank in an order of its own, and compare the results with NumPy
 
 usage: several.py ROUNDS SEED [kill RANK ROUND | wait_at ROUND | epochs N | crowded RANK]
 
-wait_at ROUND: waits before this round for the file `go`, and makes one after it.
+wait_at ROUND: waits before this round for the file `go`, and plays one round after it.
 epochs N: plays the rounds N times, each time between init() and shutdown().
 crowded RANK: this rank has GPU memory for some of a round's operations only; the
-memory of all ranks is there before the first round.
+memory of all ranks is allocated before the first round.
 ON_GPU=1 in the environment: the rounds begin when operations run on GPUs.
 """
 

@@ -6,8 +6,8 @@ The arithmetic of the model itself runs in NumPy, between copies in stream order
 
 usage: train.py STEPS [on_gpu] [kill RANK STEP | wait_at STEP | host RANK]
 
-on_gpu: trains when operations run on GPUs. host RANK: this rank does not share
-GPU memory with its executor.
+on_gpu: training begins when operations run on GPUs. host RANK: this rank does not
+share GPU memory with its executor.
 """
 
 import hashlib

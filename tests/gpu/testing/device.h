@@ -1,8 +1,8 @@
 // Device: the first GPU, for programs that test or measure what a driver does.
 //
-// Purpose: the calls that such a program needs again and again. An unexpected
-// result is an exception, so that it ends one test and not the program; results
-// that a test is about are those of cuda()'s functions.
+// Purpose: the calls that such programs have in common. An unexpected result is
+// an exception, so that it ends one test and not the program; for results that
+// it examines, a test calls cuda()'s functions.
 //
 //   const Driver* driver = nullptr;
 //   if (Status s = LoadDriver(&driver); !s.ok()) ...
@@ -11,8 +11,8 @@
 //   device.Upload(memory, data);             // done when it returns
 //   device.Check(device.cuda().cuStreamQuery(stream), "cuStreamQuery");
 //
-// Thread contract: used by the thread that has made it, for which the GPU's
-// primary context is current meanwhile.
+// Thread contract: used by the thread that has made it; during its life the
+// GPU's primary context is current for this thread.
 //
 // Invariants: only functions of Driver are called. The stream does not block.
 #ifndef MAYPOLE_TESTS_GPU_TESTING_DEVICE_H_

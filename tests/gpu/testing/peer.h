@@ -1,7 +1,7 @@
-// Peer: another process that uses the same GPU, and does what it is told.
+// Peer: another process that uses the same GPU, and executes requests.
 //
-// Purpose: the program starts itself again, as a peer; the two talk by a unix
-// socket, which also passes descriptors.
+// Purpose: the program starts itself again, as a peer; the two communicate over
+// a unix socket, which also passes descriptors.
 //
 //   int main(int argc, char** argv) {
 //     if (IsPeer(argc, argv)) return RunPeer();
@@ -13,8 +13,8 @@
 //
 // Thread contract: one thread.
 //
-// Invariants: a peer has at most one memory at a time. It ends when its Peer
-// or the process that has this does.
+// Invariants: a peer has at most one memory at a time. It ends with its Peer,
+// or with the process that owns the Peer.
 #ifndef MAYPOLE_TESTS_GPU_TESTING_PEER_H_
 #define MAYPOLE_TESTS_GPU_TESTING_PEER_H_
 

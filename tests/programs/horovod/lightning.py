@@ -1,4 +1,4 @@
-"""PyTorch Lightning with Trainer(strategy="horovod"); `apart` is the difference to one process on the whole batches.
+"""PyTorch Lightning with Trainer(strategy="horovod"); `apart` is the difference from one process on the whole batches.
 
 Lightning multiplies the learning rate by the number of ranks.
 """

@@ -1,4 +1,4 @@
-"""Trains a small model, and saves it in each way that docs/inference.md names, with what it predicts.
+"""Trains a small model, and saves it, with its predictions, in each way that docs/inference.md names.
 
 torch_load.py loads the files where Maypole cannot be imported.
 """

@@ -1,4 +1,4 @@
-"""Imported first: from here on `import maypole` fails, as where it is not installed."""
+"""Imported first: from here on `import maypole` fails, as if Maypole were not installed."""
 
 import sys
 

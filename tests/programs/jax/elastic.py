@@ -1,4 +1,4 @@
-"""An elastic training with jitted steps. One process dies in the middle, once in the job.
+"""An elastic training with jitted steps. One process dies in the middle of the training, once in the job.
 
     elastic.py DIRECTORY
 

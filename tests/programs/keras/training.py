@@ -1,4 +1,4 @@
-"""Training on all ranks is compared with one process' that sees the batches of all."""
+"""Compares training on all ranks with that of one process that sees the batches of all."""
 
 import numpy as np
 from setting import (BACKEND, BATCH, KERAS3, MINE, RANK, SIZE, X, Y, check, close, compiled, fit, hvd,

@@ -1,4 +1,4 @@
-"""The estimators on a real Spark with Fashion-MNIST; prints JSON of what came out.
+"""The estimators on a real Spark with Fashion-MNIST; prints the results as JSON.
 
     estimators.py DIRECTORY NAME...      NAME: torch, torch_columns, keras
 """

@@ -1,4 +1,4 @@
-"""maypole.spark.run() and run_elastic() on a real Spark, one after the other; prints JSON of what each returned.
+"""maypole.spark.run() and run_elastic() on a real Spark, one after the other; prints as JSON what each returned.
 
     jobs.py MASTER DIRECTORY NAME...      NAME: a function here
 """

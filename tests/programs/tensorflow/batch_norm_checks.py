@@ -1,4 +1,4 @@
-"""SyncBatchNormalization is a BatchNormalization of all ranks' rows. For training.py."""
+"""SyncBatchNormalization equals a BatchNormalization of all ranks' rows. For training.py."""
 
 import numpy as np
 import tensorflow as tf

@@ -1,6 +1,6 @@
 """Every collective of maypole.tensorflow by value: eager, in a tf.function, in a session of compat.v1.
 
-All operations of a way of running are in one function, so that a job of ranks imports TensorFlow once. The expected
+All operations of one way of running are in one function, so that a job's ranks import TensorFlow once. The expected
 values are computed by NumPy from the inputs of all ranks. Records the version and the number of compared values.
 """
 

@@ -1,7 +1,7 @@
 """Operations that end only together, in an order that differs by rank, on TensorFlow pools of two threads.
 
-Operation i needs the value before it in a chain, whose order is the rank's own: a kernel that blocked its thread would
-keep the chain from going on, and with two of them the job would stand still. Records the sums, by way of running.
+Operation i needs the previous value in a chain, and each rank has its own order: a kernel that blocked its thread would
+keep the chain from continuing, and two such kernels would stop the job. Records the sums, by way of running.
 """
 
 import random

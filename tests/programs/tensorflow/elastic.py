@@ -1,12 +1,13 @@
 """Elastic training with TensorFlow: elastic.py DIRECTORY RANKS KIND PASSES, where KIND is keras, legacy, graph or apart.
 
 Rank 1 kills itself once, two steps after a commit; training ends after a process has taken its place. Each rank writes
-what it ended with to DIRECTORY/end.RANK.json; `apart` there is the difference to one process with all rows.
+its final values to DIRECTORY/end.RANK.json; `apart` there is their difference from those of one process with all rows.
 
-PASSES: gradients of so many steps are applied as one. With 3, commits and changes of ranks come when the gradients of
-one or two steps are waiting. A rank that is lost takes its own ones with it, so all ranks have all rows then.
+PASSES: gradients of this many steps are applied as one. With 3, commits and changes of ranks come when the gradients of
+one or two steps are waiting. A rank that is lost takes its own gradients with it, so in this case all ranks have all
+rows.
 
-apart: graphs in which rank 0 alone trains a second variable; refused when the state is synchronized.
+KIND apart: graphs in which rank 0 alone trains a second variable; refused when the state is synchronized.
 """
 
 import json

@@ -1,5 +1,5 @@
 """Rank 1 dies: the operations of rank 0 that wait for it, eager, in a function and in one that XLA compiles (from
-TensorFlow 2.18 on), end with an error that says so, and that an elastic run knows."""
+TensorFlow 2.18 on), end with an error that says so, and that an elastic run recognises."""
 
 import os
 

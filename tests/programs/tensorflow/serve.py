@@ -1,6 +1,6 @@
-"""Serves what a training with Maypole has left in DIRECTORY, where Maypole cannot be imported: prints predictions.
+"""Serves, where Maypole cannot be imported, what a training with Maypole has left in DIRECTORY: prints predictions.
 
-DIRECTORY/checkpoint is a MonitoredTrainingSession's: its variables are frozen into a graph of inference here.
+DIRECTORY/checkpoint is a MonitoredTrainingSession's: this program freezes its variables into an inference graph.
 DIRECTORY/frozen.pb was frozen from the graph of the training.
 """
 

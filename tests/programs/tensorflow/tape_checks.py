@@ -1,4 +1,4 @@
-"""DistributedGradientTape: what its gradients are, on every rank. For training.py."""
+"""DistributedGradientTape: its gradients on every rank. For training.py."""
 
 import numpy as np
 import tensorflow as tf

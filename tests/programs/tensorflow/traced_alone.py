@@ -1,6 +1,6 @@
 """Rank 0 traces a step again, alone; for tensorflow_training_test.py. Each rank prints the error with which it ends.
 
-Its Python argument has changed, and rank 1 has no gradient of a variable: so rank 0 asks the others what they have.
+The step's Python argument has changed, and rank 1 has no gradient of a variable, so rank 0 asks the others for theirs.
 """
 
 import tensorflow as tf

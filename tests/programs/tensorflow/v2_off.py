@@ -1,4 +1,4 @@
-"""A script of TensorFlow 1: tf.disable_v2_behavior(), so variables are references and conditions are switches."""
+"""A TensorFlow 1 script: tf.disable_v2_behavior() makes variables references and conditions switches."""
 
 import numpy as np
 import tensorflow.compat.v1 as tf

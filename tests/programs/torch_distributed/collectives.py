@@ -1,7 +1,7 @@
 """Each operation of torch.distributed on the backend maypole and on Gloo, in the same ranks: equal results, bit for bit.
 
-Started by a launcher, on $PROGRAMS_DEVICE (training.py). Rank 0 prints 'equal: N operations'; a rank that finds a difference raises AssertionError, which
-names the operation.
+Started by a launcher, on $PROGRAMS_DEVICE (training.py). Rank 0 prints 'equal: N operations'; a rank that finds a
+difference raises AssertionError, which names the operation.
 """
 
 import inspect

@@ -1,8 +1,8 @@
-"""What a rank of torch.distributed on Maypole is told when something goes wrong.
+"""The errors that a rank of torch.distributed on Maypole gets when something goes wrong.
 
 errors.py mismatch|shapes|timeout|death|any_source_death|any_source_left
 
-Each rank records the error's type and text, and after how many seconds it came.
+Each rank records the error's type and text, and the seconds until it came.
 """
 
 import datetime

@@ -1,7 +1,7 @@
-"""Groups, dtypes and receives of torch.distributed that collectives.py has not: against the values themselves.
+"""Groups, dtypes and receives of torch.distributed that collectives.py does not cover, compared with expected values.
 
-Started by a launcher, on at least two ranks. Arguments are the names of parts; without one, all run that this torch has.
-Rank 0 prints 'right: NAMES'.
+Started by a launcher, on at least two ranks. Arguments name the parts to run; without any, all that this torch
+supports. Rank 0 prints 'right: NAMES'.
 """
 
 import datetime

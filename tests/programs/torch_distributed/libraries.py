@@ -5,7 +5,7 @@
 $PROGRAMS_DEVICE and $REFERENCE are those of programs.py; with a GPU, each rank is the only one of its node.
 
 Lightning, Fabric and DeepSpeed make the process group from an option. Accelerate, and with it Hugging Face's Trainer,
-would make one of Gloo for CPUs, whatever it is told (accelerate/state.py, _prepare_backend), but takes one that is there.
+would make a Gloo group for CPUs whatever its options (accelerate/state.py, _prepare_backend), but uses an existing one.
 """
 
 import functools

@@ -2,8 +2,9 @@
 
     programs.py [NAME ...]     without names: all but those of checkpoints, which need CHECKPOINTS (a directory)
 
-$REFERENCE is another backend than Gloo: nccl, for CUDA tensors ($PROGRAMS_DEVICE, see training.py). With two ranks bit for bit (a sum of two is the same in either order), with more to rounding. Rank 0 prints
-'equal: NAME; NAME', and a line for each that differs or fails; then the status is 1.
+$REFERENCE names another backend than Gloo: nccl, for CUDA tensors ($PROGRAMS_DEVICE, see training.py). With two
+ranks the backends must agree bit for bit (a sum of two is the same in either order), with more up to rounding. Rank 0
+prints 'equal: NAME; NAME', and a line for each program that differs or fails; then the status is 1.
 """
 
 import importlib

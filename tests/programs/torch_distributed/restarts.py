@@ -1,4 +1,4 @@
-"""Training under torchrun --max-restarts: the last rank dies once; torchrun starts all again, from the checkpoint.
+"""Training under torchrun --max-restarts: the last rank dies once; torchrun restarts all ranks from the checkpoint.
 
 restarts.py DIRECTORY: keeps the checkpoint there. Rank 0 prints 'trained: STEPS after RESTARTS restarts, sum VALUE'.
 """

@@ -1,6 +1,6 @@
-"""Ranks of torch.distributed that go on after a death: survive.py shrink|again|reconfigure|abort, in an elastic job of 3.
+"""torch.distributed ranks that outlive a death: survive.py shrink|again|reconfigure|abort, in an elastic job of 3.
 
-Each rank sums over the group; after three steps the last one kills itself. The others go on in their processes, as a
+Each rank sums over the group; after three steps the last one kills itself. The others continue in their processes, as a
 group of two. Each survivor records its rank before and after, sums, the error's text, and the seconds from the death to
 the first sum without the dead one. (The launcher starts another process; it waits for the next membership epoch.)
 """

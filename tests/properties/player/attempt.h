@@ -5,9 +5,9 @@
 // outside is detected. After an error Freeze() records the contents of the
 // memory, which must not change any more.
 //
-// A tensor on a GPU is written there in the order of a random stream at the
-// submission, and its result is taken in the order of another. The memory
-// described above is then a copy of what is on the GPU, read back at the end.
+// A tensor on a GPU is written in the order of a random stream at its
+// submission, and its result is taken in the order of another stream. The
+// memory described above is then a copy of the GPU's, read back at the end.
 //
 // Thread contract: one thread.
 #ifndef MAYPOLE_TESTS_PROPERTIES_PLAYER_ATTEMPT_H_

@@ -2,8 +2,8 @@
 //
 //   large_ranks --agents=/path/a[,/path/b] --kind=allreduce
 //
-// Ends with 0 and prints "large: KIND ok, N seconds" if all was right. Takes up
-// to 7 GiB. The agents must run already: see daemons.py.
+// Ends with 0 and prints "large: KIND ok, N seconds" if all values were right.
+// Takes up to 7 GiB. The agents must run already: see daemons.py.
 #include <signal.h>
 #include <sys/wait.h>
 

@@ -6,9 +6,9 @@
 //
 // Within a phase the rank submits in random order (except operations that are
 // matched by order), polls, waits briefly, sleeps; then it waits for some of
-// the outstanding operations, or joins. At the program's end it waits for all
-// others. The first unexpected error ends the program: nothing more is
-// submitted, and the rank waits for all pending operations.
+// the outstanding operations, or joins. At the program's end it waits for the
+// remaining ones. The first unexpected error ends the program: the rank submits
+// nothing more, and waits for all pending operations.
 //
 // Thread contract: one thread.
 #ifndef MAYPOLE_TESTS_PROPERTIES_PLAYER_PLAYER_H_

@@ -4,12 +4,12 @@
 //   property_ranks --agents=/path/a[,/path/b] --layout=2,2 --seed=7
 //
 // The job stays up and plays one program after the other; now and then all
-// ranks leave and join again (an epoch). Ends with 0 if all was right, having
-// printed what was covered (see coverage.h); else a line on stderr names rank,
-// seed and operation, and a second the first seed of the epoch and the number
-// of programs since: what plays it again. The agents (one a node) must run
-// already: see daemons.py; properties_test.py makes a command of the second
-// line.
+// ranks leave and join again (an epoch). If all results were right, prints what
+// was covered (see coverage.h) and ends with 0. Otherwise a line on stderr
+// names rank, seed and operation, and a second line the first seed of the epoch
+// and the number of programs since, which replay the failure;
+// properties_test.py turns the second line into a command. The agents (one per
+// node) must run already: see daemons.py.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>

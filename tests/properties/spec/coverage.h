@@ -1,4 +1,4 @@
-// Coverage: what the programs have covered, and what they must cover.
+// Coverage: what programs have covered, and what they must cover.
 //
 // Counts an operation once, not once per rank, when its result (or error) was
 // found correct. Lies in memory that the ranks share, initially zero.

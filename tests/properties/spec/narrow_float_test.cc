@@ -1,6 +1,6 @@
-// The reference's conversions are right; the product's are the same, for every
-// value of 16 bits and around every boundary; and a product that is wrong in
-// any of the usual ways would be noticed.
+// The reference's conversions are right; the product's agree with them for
+// every value of 16 bits and around every boundary; and the test would detect a
+// product that is wrong in any of the usual ways.
 #include "tests/properties/spec/narrow_float.h"
 
 #include <gtest/gtest.h>

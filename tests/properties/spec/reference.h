@@ -3,11 +3,11 @@
 // One element after the other, by the rules of docs/design.md and maypole.h:
 // within a node in the order of ranks; over several nodes each node's part
 // first, in the tensor's dtype, then the parts in the order of nodes. float16
-// and bfloat16 accumulate in float32 and round once per step of these; a
-// prescaled input is rounded to the tensor's dtype. Integers wrap, an average
-// of integers truncates toward zero. Ranks aside are left out, but an average
-// divides by all. Shares no code with the kernels: narrow_float.h reads and
-// writes half and bfloat16.
+// and bfloat16 accumulate in float32, and round once for each node's part and
+// once at the end; a prescaled input is rounded to the tensor's dtype. Integers
+// wrap, an average of integers truncates toward zero. Ranks that stand aside
+// are left out, but an average divides by the number of all ranks. Shares no
+// code with the kernels: narrow_float.h reads and writes half and bfloat16.
 //
 // Thread contract: pure functions.
 #ifndef MAYPOLE_TESTS_PROPERTIES_SPEC_REFERENCE_H_

@@ -1,9 +1,10 @@
 // Spec: random programs of collectives, the same on every rank for one seed.
 //
 // A program is a list of phases. Every rank submits all operations of a phase
-// that concern it, in its own order, before it waits without a bound for any
-// operation of this phase or a later one; the exceptions are barriers, which
-// have one order on all ranks. So no order of waiting can cause a deadlock.
+// that concern it, in its own order, before it waits without a time limit for
+// any operation of this phase or a later one; the exceptions are barriers,
+// which have one order on all ranks. So no order of waiting can cause a
+// deadlock.
 //
 // Process sets are made and removed in one phase and used in later ones. Ranks
 // join after phases: a rank that has joined takes no part in the phases that

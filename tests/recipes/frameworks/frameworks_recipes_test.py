@@ -1,4 +1,4 @@
-"""Recipes of TensorFlow, Keras and JAX from seeds: N ranks as one process on the whole batch; see whole_batch.py."""
+"""Recipes of TensorFlow, Keras and JAX from seeds: N ranks train as one process on the batch; see whole_batch.py."""
 
 import os
 import unittest

@@ -5,7 +5,7 @@ has the largest power of two of ranks that is smaller than their number; a and b
 
     (1 - a.b / 2a.a) a + (1 - a.b / 2b.b) b
 
-for each parameter; a term whose divisor is 0 is 0. Of steps that cancel nothing is left.
+for each parameter; a term whose divisor is 0 is 0. Steps that cancel give 0.
 
 Thread contract: one thread.
 """

@@ -4,7 +4,7 @@
         ...                                     # play
 
 A mutant is a function that returns patches, (holder, attribute, value). Those in ONE_RANK are faults of rank 1 only.
-mutants_test.py has the programs that each can show itself in.
+mutants_test.py has the programs in which each mutant can have an effect.
 
 Thread contract: one thread.
 """

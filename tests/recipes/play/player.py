@@ -11,7 +11,7 @@ It connects to the unix socket in the environment's RECIPES_SOCKET and then answ
 An end is {"moments": [[label, values, digest], ...], "error": null or {"kind", "text", "ours", "trace"}}. ours: Maypole
 raised it on purpose, or passed it on.
 
-After an error a rank leaves the job, as a script does that ends by an exception, so the other ranks do not wait for it.
+After an error a rank leaves the job, like a script that an exception ends, so the other ranks do not wait for it.
 
 Thread contract: one thread.
 """

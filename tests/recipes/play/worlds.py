@@ -7,8 +7,8 @@ The reference is the mathematics of a DistributedOptimizer, computed from whole 
 
 * Average: the loss is the mean of the ranks' mean losses. Sum: their sum. A rank that has no batch, or computes no
   gradient, contributes zero, and the mean is still over all ranks.
-* A parameter that some rank has had a gradient of counts as one with a gradient of zeros from then on, in steps in which
-  no rank has one. (Torch would leave it out of the step; the ranks cannot know this without a message.)
+* Once some rank has had a gradient of a parameter, its gradient counts as zeros in steps in which no rank has one.
+  (Torch would leave it out of the step; the ranks cannot know this without a message.)
 * A rank outside of the process set trains alone.
 * float16 and bfloat16 on the way are a tolerance (check.py), and Adasum is in adasum.py. PowerSGD is an approximation that
   has no reference: only the ranks' bits are compared.

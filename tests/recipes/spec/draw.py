@@ -1,7 +1,7 @@
 """draw(): a recipe from a seed.
 
 Half of the dimensions have their simplest value, so that the others can be combined with each other; at most one value
-is of those that Maypole may refuse, because such a program can end before anything else happens.
+is one that Maypole may refuse, because such a program can end before anything else happens.
 
 Thread contract: pure.
 """

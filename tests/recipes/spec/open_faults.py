@@ -1,7 +1,7 @@
-"""Faults that the oracle has found and nobody has mended yet: reason_of() says which one a recipe has.
+"""Faults that the oracle has found and that are not fixed yet: reason_of() says which one a recipe has.
 
-Programs with one of them are left out of the tests; recipes_test.py fails when such a fault is mended, so that its line
-is taken out.
+The tests leave out programs with such a fault; recipes_test.py fails when the fault is fixed, so that its line is
+removed.
 
 Thread contract: pure.
 """

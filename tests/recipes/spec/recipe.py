@@ -4,8 +4,8 @@
     json.dumps(recipe.differences())      # {"optimizer": "Adam", ...}: only what is not the simplest
     Recipe.of({"optimizer": "Adam"})      # back
 
-DIMENSIONS has every dimension with its values; the first is the simplest one and the default. normal() puts a
-dimension back to it where the others leave it without meaning or where no reference is defined, so that any
+DIMENSIONS has every dimension with its values; the first is the simplest one and the default. normal() resets a
+dimension to its default where the others make it meaningless or where no reference is defined, so that any
 combination of values leads to a program. REFUSABLE has the values that Maypole may refuse with an error; a program
 without any of them must end equal to one process, except for those that refusable() has.
 

@@ -7,12 +7,12 @@
 // written, unless Leadership::Leads() says so; the process ends with its
 // leadership, and is started again as a standby.
 //
-// Its clock need not run as fast as others'. While it is paused (SIGSTOP),
-// nothing happens in it but that its lease's alarm is set; all that comes
-// meanwhile is handled afterwards.
+// Its clock need not run as fast as others'. While the process is paused
+// (SIGSTOP), only its lease's alarm is set; it handles all that comes meanwhile
+// afterwards.
 //
-// Thread contract: not synchronized. One world at a time in a process, as a
-// Leadership's clock is a function.
+// Thread contract: not synchronized. One world at a time in a process, because
+// a Leadership's clock is a function.
 #ifndef MAYPOLE_TESTS_SIMULATION_ELECTION_CANDIDATE_H_
 #define MAYPOLE_TESTS_SIMULATION_ELECTION_CANDIDATE_H_
 

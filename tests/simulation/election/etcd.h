@@ -1,8 +1,8 @@
 // SimulatedEtcd: the store of the election (coordinator/election/store.h): one
 // key, attached to a lease, and linearizable.
 //
-// Purpose: what a call does once it has reached the members. How long it takes
-// to get there, and what is lost, is the candidate's (candidate.h).
+// Purpose: executes a call once it has reached the members. The candidate
+// (candidate.h) decides how long it takes to get there, and whether it is lost.
 //
 // Thread contract: not synchronized.
 #ifndef MAYPOLE_TESTS_SIMULATION_ELECTION_ETCD_H_

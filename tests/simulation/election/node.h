@@ -3,7 +3,7 @@
 //
 // Purpose: dials the coordinators in turn, as GrpcTransport does, and plays the
 // rank: it enters the job's epoch, submits the operations of one step after the
-// other, and begins anew if the epoch ends. There is no board and no network
+// other, and starts again if the epoch ends. There is no board and no network
 // between nodes: an operation is executed when its run is issued here.
 //
 // Thread contract: not synchronized.

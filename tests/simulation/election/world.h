@@ -2,11 +2,11 @@
 // executors of a job, with the seed's faults.
 //
 // Promises: no coordinator writes to an executor unless etcd says that it leads
-// (as far as its clock runs as fast as others'); an executor that has joined a
-// term joins no lower one, and refuses it by name; whoever leads, all nodes
-// execute the same operations in the same order, each once; the job does not
-// end by a change of leaders; when nothing is wrong any more, a coordinator
-// leads within the documented time, and the job ends.
+// (if its clock runs as fast as others'); an executor that has joined a term
+// joins no lower one, and refuses it by name; whichever coordinator leads, all
+// nodes execute the same operations in the same order, each once; a change of
+// leaders does not end the job; after the last fault, a coordinator leads
+// within the documented time, and the job ends.
 #ifndef MAYPOLE_TESTS_SIMULATION_ELECTION_WORLD_H_
 #define MAYPOLE_TESTS_SIMULATION_ELECTION_WORLD_H_
 

@@ -2,12 +2,13 @@
 //
 // Purpose: does in C++ what run() does in Python (maypole/common/elastic.py):
 // gets the state from rank 0, makes steps, commits; leaves the epoch when a
-// change is wanted or something has failed, and joins the next one; leaves for
-// good when it gets SIGTERM, or when the last step is made. After that it may
-// evaluate for some time, and fail.
+// change is wanted or something has failed, and joins the next one; leaves the
+// job when it gets SIGTERM, or after the last step. After that it may evaluate
+// for some time, and fail.
 //
 // The state is the number of steps that are committed. The programs of the
-// epochs are as those of other jobs (program.h), with a commit after each step.
+// epochs are like those of other jobs (program.h), with a commit after each
+// step.
 //
 // Thread contract: not synchronized.
 #ifndef MAYPOLE_TESTS_SIMULATION_PARTS_ELASTIC_PROCESS_H_

@@ -5,8 +5,8 @@
 // a turn when a source becomes ready, or when the timeout given by the logic
 // has passed; ready sources are reported in any order.
 //
-// It checks that the logic handles every reported source, that it releases what
-// it has made, and that ranks wake it when they make operations ready.
+// It checks that the logic handles every reported source and releases what it
+// has made, and that ranks wake it when they make operations ready.
 //
 // Thread contract: not synchronized.
 #ifndef MAYPOLE_TESTS_SIMULATION_PARTS_EXECUTOR_H_

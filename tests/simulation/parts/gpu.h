@@ -1,11 +1,11 @@
 // SimulatedGpus: GPU memory and operations of one executor, without a GPU.
 //
-// Purpose: keeps the promises of EpochGpus: runs of an executor take
-// some time each and end in their order, and no callback follows the
-// destruction. Runs with a communicator begin when all its nodes have come to
-// them: if two nodes came to them in different orders, they would wait for
-// ever. Some memories are refused, and some are on another GPU. GpuTensor is a
-// rank's side: the tensor that lies in such a memory.
+// Purpose: keeps the promises of EpochGpus: runs of an executor take some time
+// each and end in their order, and no callback follows the destruction. A run
+// with a communicator begins when all its nodes have reached it; two nodes that
+// reach runs in different orders would wait forever. Some memories are refused,
+// and some are on another GPU. GpuTensor is a rank's side: the tensor in such a
+// memory.
 //
 // Thread contract: not synchronized. Events call the callbacks.
 #ifndef MAYPOLE_TESTS_SIMULATION_PARTS_GPU_H_

@@ -1,5 +1,5 @@
-// ExecuteOnGpus: what the GPUs of one or several executors do with an
-// operation.
+// ExecuteOnGpus: executes an operation as the GPUs of one or several executors
+// do.
 //
 // Thread contract: not synchronized.
 #ifndef MAYPOLE_TESTS_SIMULATION_PARTS_GPU_EXECUTION_H_

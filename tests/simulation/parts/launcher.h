@@ -1,11 +1,11 @@
 // Launcher: maypolerun's part of an elastic job
 // (client/launcher/elastic/elastic_job.h), on the simulation's clock.
 //
-// Purpose: passes events to the real ElasticJob and what it does to the world,
-// and checks each act by an account of its own: which hosts are listed, what
-// runs there, and what has failed. As in maypolerun, several events may come
-// before the job acts; then acts may be right that no longer look so, and only
-// those that are never right are found.
+// Purpose: passes events to the real ElasticJob, and the job's acts to the
+// world. It checks each act against its own record of which hosts are listed,
+// what runs there, and what has failed. As in maypolerun, several events may
+// come before the job acts. Then a right act may look wrong, so the check finds
+// only acts that are never right.
 //
 // Thread contract: not synchronized.
 #ifndef MAYPOLE_TESTS_SIMULATION_PARTS_LAUNCHER_H_

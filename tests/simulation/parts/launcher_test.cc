@@ -1,6 +1,6 @@
 // maypolerun's part of an elastic job alone, in any order of events: hosts that
-// are listed or not, nodes and processes that end. With the rest of Maypole it
-// is in the simulation (--elastic).
+// are listed or not, nodes and processes that end. The simulation (--elastic)
+// runs it with the rest of Maypole.
 #include "tests/simulation/parts/launcher.h"
 
 #include <csignal>

@@ -2,8 +2,8 @@
 // thread.
 //
 // Purpose: runs the real NetworkRunner over a SimulatedBackend. As in reality,
-// it gets a turn when it is woken by the flags on the board; so a missing
-// wake-up is found.
+// it gets a turn when the flags on the board wake it, so a missing wake-up is
+// found.
 //
 // Thread contract: not synchronized.
 #ifndef MAYPOLE_TESTS_SIMULATION_NETWORK_H_

@@ -2,9 +2,9 @@
 //
 // Purpose: keeps the promises of RankGpus (client/gpu/rank_gpus.h): runs are
 // put on the rank's stream, and begin, in the order of Begin(). A run is
-// executed when all ranks of its communicator have come to it: if two ranks
-// came to their runs in different orders, they would wait for ever. Sometimes
-// NCCL fails in a run that is on the stream, or says that another rank is lost.
+// executed when all ranks of its communicator have reached it; two ranks that
+// reach their runs in different orders would wait forever. Sometimes NCCL fails
+// in a run that is on the stream, or reports that another rank is lost.
 //
 // Thread contract: not synchronized.
 #ifndef MAYPOLE_TESTS_SIMULATION_PARTS_RANK_GPU_H_

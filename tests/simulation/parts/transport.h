@@ -1,7 +1,7 @@
 // SimulatedTransport: an executor's session with the coordinator.
 //
 // Purpose: does on simulated streams what worker/network/grpc_transport.h does
-// with threads and gRPC, by the same session.h.
+// with threads and gRPC, using the same session.h.
 //
 // Thread contract: not synchronized. Callbacks come from events of their own.
 #ifndef MAYPOLE_TESTS_SIMULATION_PARTS_TRANSPORT_H_

@@ -1,10 +1,10 @@
-// Operator: starts and stops the job's timeline at any moment, as maypolectl
-// does, and looks at what the coordinator says of it.
+// Operator: starts and stops the job's timeline at random moments, as
+// maypolectl does, and checks what the coordinator reports about it.
 //
-// It checks that the end of each timeline which it has stopped is told soon,
-// with the reason if its file is not complete, and that nobody is told that the
-// file is complete before it is. That the job does not notice is checked
-// elsewhere: no fault is blamed for a timeline (ledger.h).
+// It checks that the coordinator reports the end of each stopped timeline soon,
+// with the reason if its file is incomplete, and never reports the file as
+// complete before it is. The ledger checks that the job is not affected: it
+// accepts no timeline as the cause of a fault (ledger.h).
 //
 // Thread contract: not synchronized.
 #ifndef MAYPOLE_TESTS_SIMULATION_TIMELINE_OPERATOR_H_

@@ -1,9 +1,9 @@
 // GpuCommunicators: NCCL's communicators of an epoch, as this node knows them.
 //
-// Purpose: those over several nodes are announced by the coordinator; those of
-// this node alone are made when an operation first needs them. A communicator
-// connects either GPUs, and this executor calls NCCL, or the ranks of a process
-// set, each with its own GPU, and these call NCCL. The node of NCCL rank 0
+// Purpose: the coordinator announces communicators over several nodes; this
+// node makes its own when an operation first needs one. A communicator connects
+// either GPUs, and then the executors call NCCL, or the ranks of a process set,
+// each with its own GPU, and then the ranks call NCCL. The node of NCCL rank 0
 // makes the id, which the coordinator passes on.
 //
 // Thread contract: not synchronized; no I/O, no clock.
@@ -34,13 +34,13 @@
 
 namespace maypole::worker {
 
-// Ends an error of NCCL.
+// The end of an error message of NCCL.
 inline constexpr absl::string_view kNoNcclHint =
     " (MAYPOLE_NCCL_LIBRARY=none does without NCCL)";
 
 class GpuCommunicators {
  public:
-  // Of ranks that call NCCL themselves.
+  // A communicator of ranks that call NCCL themselves.
   struct OfRanks {
     SharedSet set;
     std::vector<uint32_t> gpus;  // of the local members
@@ -61,15 +61,16 @@ class GpuCommunicators {
   absl::Status OnIdMade(uint32_t number, const absl::StatusOr<std::string>& id);
   absl::Status OnId(const proto::CommunicatorId& message);
 
-  // The communicator of these GPUs of this node; 0 if it is one GPU; none if
-  // there are too many.
+  // Returns the communicator of these GPUs of this node: 0 if it is one GPU,
+  // none if there are too many communicators.
   std::optional<uint32_t> Local(const std::vector<uint32_t>& gpus);
   std::optional<uint32_t> LocalOfRanks(const SharedSet& set,
                                        const std::vector<uint32_t>& gpus);
-  // Null if it is not known, or not a communicator of GPUs over several nodes.
+  // Returns null if it is unknown, or not a communicator of GPUs over several
+  // nodes.
   const GpuCommunicator* Find(uint32_t number) const;
-  // Null if it is not known, or not a communicator of ranks. Those of this node
-  // alone count, too.
+  // Returns null if it is unknown, or not a communicator of ranks. Also finds
+  // communicators of this node alone.
   const OfRanks* FindOfRanks(uint32_t number) const;
 
   // For a coordinator that has replaced another.
@@ -95,10 +96,10 @@ class GpuCommunicators {
   std::map<std::vector<uint32_t>, uint32_t> local_;
   std::map<std::pair<uint32_t, std::vector<uint32_t>>, uint32_t>
       local_of_ranks_;
-  // Over several nodes, for a coordinator that replaces this one.
+  // Those over several nodes, for a coordinator that replaces this one.
   std::vector<proto::Communicator> announced_;
   std::map<uint32_t, proto::CommunicatorId> ids_;  // by number
-  std::set<uint32_t> ids_received_;                // others were made here
+  std::set<uint32_t> ids_received_;  // of ids_; the other ids were made here
   size_t ids_in_state_ = 0;  // of ids_, when the coordinator was replaced
 };
 

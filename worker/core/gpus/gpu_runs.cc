@@ -13,8 +13,8 @@
 
 namespace maypole::worker {
 
-// The ranks' words come from shared memory: only places within their memories
-// are used, and only for what GPUs can do.
+// The ranks' words come from shared memory: accepts only places within their
+// memories, and only operations that GPUs can execute.
 absl::Status GpuRuns::ReadTensors(const ReadySlot& ready,
                                   SlotEntry* entry) const {
   entry->gpu_tensors.clear();
@@ -65,7 +65,7 @@ absl::Status GpuRuns::TakeTensors(const ReadySlot& ready,
                                   SlotEntry* entry) const {
   if (absl::Status s = ReadTensors(ready, entry); !s.ok()) return s;
   entry->ranks_call_nccl = memories_.RanksCanRun(entry->gpu_tensors);
-  // Theirs and memory that is shared do not go together.
+  // Ranks' own GPUs and memory that is shared cannot be in one operation.
   if (!entry->ranks_call_nccl && memories_.AnyIsOwn(entry->gpu_tensors)) {
     entry->gpu_tensors.clear();
     entry->gpu_rooms.clear();
@@ -174,7 +174,7 @@ absl::Status GpuRuns::OnEnded(const GpuRun& run, const absl::Status& status) {
                        absl::StrCat(" (", status.message(), ")"));
     } else {
       failed_ = true;
-      // A lost node is no fault of NCCL's.
+      // A lost node is not NCCL's fault.
       const bool of_nccl =
           run.communicator != 0 && !absl::IsUnavailable(status);
       const absl::string_view hint = of_nccl ? kNoNcclHint : "";

@@ -1,14 +1,14 @@
 // GpuRuns: operations whose tensors are on GPUs.
 //
-// Purpose: decides where such an operation runs: on one GPU, on several with
-// NCCL called by this executor, by the ranks that call NCCL themselves, or on
-// the host; and handles its end.
+// Purpose: decides where such an operation runs: on one GPU; on several, where
+// either this executor or the ranks themselves call NCCL; or on the host. Also
+// handles its end.
 //
 // A rank that calls NCCL itself announces its GPU (session::GpuSharing::kOwn).
 // If all local members of a process set have submitted tensors on such GPUs,
-// and no two on the same one, the operation becomes a run of the ranks: its
+// and no two on the same GPU, the operation becomes a run of the ranks: its
 // plan names a communicator, which belongs to the process set and its members'
-// GPUs. Tickets fix the order, so all ranks call NCCL in the same one. Over
+// GPUs. Tickets fix the order, so all ranks call NCCL in the same order. Over
 // several nodes the plan of an allgather or alltoall also has the sizes of all
 // members' tensors.
 //
@@ -51,7 +51,7 @@ class GpuRuns {
         runs_(*runs),
         output_(*output) {}
 
-  // Sets where the local members' tensors of an operation over several nodes
+  // For an operation over several nodes: sets where the local members' tensors
   // are, and the room for their results.
   absl::Status TakeTensors(const ReadySlot& ready, SlotEntry* entry) const;
   // An operation of this node alone.

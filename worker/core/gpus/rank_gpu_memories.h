@@ -1,4 +1,4 @@
-// RankGpuMemories: memory of GPUs that this node's ranks share with their
+// RankGpuMemories: the GPU memory that this node's ranks share with their
 // executor, and the GPUs of ranks that call NCCL themselves.
 //
 // Purpose: checks the ranks' requests, has memory opened, numbers the own GPUs
@@ -28,7 +28,7 @@
 
 namespace maypole::worker {
 
-// The NCCL of all nodes of the job.
+// The NCCL version that all nodes of the job have.
 struct JobNccl {
   // Operations may run on several GPUs.
   bool enabled = false;
@@ -52,29 +52,29 @@ class RankGpuMemories {
   RankGpuMemories(const JobNccl& nccl, EpochOutput* output)
       : nccl_(nccl), output_(*output) {}
 
-  // An error concerns the rank, which has broken the protocol.
+  // Returns an error if the rank has broken the protocol.
   absl::Status OnRequest(const LocalMember& member,
                          const session::GpuMemoryRequest& request);
   // The result of OpenGpuMemory.
   void OnOpened(GpuMemoryId id, const absl::StatusOr<OpenedGpuMemory>& opened);
   // The rank has left.
   void Forget(uint32_t local);
-  // Tells a coordinator that has replaced another.
+  // Reports the open memories to a coordinator that has replaced another.
   void OnRecovered();
 
-  // Null if it is not open.
+  // Returns null if the memory is not open.
   const Memory* FindOpen(GpuMemoryId id) const;
-  // Of a rank that has shared memory, and has not left.
+  // Returns the client of a rank that has requested memory and has not left.
   std::optional<ClientId> ClientOf(uint32_t local) const;
-  // Some of the tensors are on GPUs of ranks that call NCCL themselves.
+  // True if a tensor is on the GPU of a rank that calls NCCL itself.
   bool AnyIsOwn(const std::vector<GpuTensor>& tensors) const;
-  // All are, and on different GPUs.
+  // True if all are, and on different GPUs.
   bool RanksCanRun(const std::vector<GpuTensor>& tensors) const;
 
  private:
   using Uuid = std::array<uint8_t, 16>;
 
-  // The number of a rank's own GPU, if its ranks may use it.
+  // Returns the number of a rank's own GPU, if ranks may use it.
   absl::StatusOr<OpenedGpuMemory> OwnGpu(
       const LocalMember& member, const session::GpuMemoryRequest& request);
   // Tells the coordinator that the rank uses the GPU of this memory.

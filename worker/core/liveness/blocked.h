@@ -3,8 +3,8 @@
 //
 // Purpose: the node's part in detecting a deadlock for certain. A rank says on
 // the board that its only thread waits and has nothing to do. The board must
-// confirm that the wait cannot end without a call of another rank or without
-// another node. Two snapshots in a row must show the same.
+// confirm that only a call of another rank, or another node, can end the wait.
+// Two snapshots in a row must show the same.
 //
 // Thread contract: not synchronized; no I/O, no clock.
 #ifndef MAYPOLE_WORKER_CORE_LIVENESS_BLOCKED_H_
@@ -25,7 +25,7 @@ class WaitJudge {
   virtual bool WaitsInJoin(uint32_t local) const = 0;
   virtual bool WaitsForSet(uint32_t local) const = 0;
   // All local members have submitted the operation, and the coordinator has
-  // been told so but has not answered.
+  // received the report but has not answered.
   virtual bool WaitsForOthers(uint32_t slot, uint32_t generation) const = 0;
   // The slot belongs to a name.
   virtual bool IsSlot(uint32_t slot) const = 0;
@@ -42,8 +42,8 @@ struct BlockedWait {
 
 class BlockedRanks {
  public:
-  // Returns true if all live ranks are blocked, and the previous snapshot has
-  // shown the same.
+  // Returns true if all live ranks are blocked, and the previous snapshot
+  // showed the same.
   bool Check(const BoardSnapshot& snapshot, const WaitJudge& judge);
   // The waits of all live ranks if the last snapshot shows all of them blocked;
   // empty otherwise.

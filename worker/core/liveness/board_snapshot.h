@@ -1,7 +1,7 @@
 // BoardSnapshot: a copy of the board's state at one moment, from which the core
 // finds stragglers and frozen or blocked ranks.
 //
-// Ranks have written everything in it, so it is not trusted: the core only
+// Ranks have written everything in it, so the core does not trust it: it only
 // draws conclusions from it.
 //
 // Thread contract: values.
@@ -29,12 +29,13 @@ struct RankSnapshot {
   // The slot of a running operation that the rank has not left.
   std::optional<uint32_t> holds;
   uint64_t beat = 0;  // changes while the rank moves
-  // If the count is odd, the rank says that it waits for blocked_on without a
-  // bound (common/board/board.h).
+  // An odd count: the rank says that it waits for blocked_on without a time
+  // limit (common/board/board.h).
   uint64_t blocked_count = 0;
   uint64_t blocked_on = 0;
-  // If blocked_on is an operation: whether it is undecided and the rank's last
-  // generation of it, and which local members have not submitted it.
+  // If blocked_on is an operation. `undecided`: it is undecided, and the rank's
+  // last generation of its slot. `missing`: the local members that have not
+  // submitted it.
   bool undecided = false;
   uint64_t missing = 0;
 };
@@ -44,7 +45,7 @@ struct BoardSnapshot {
   std::vector<WaitingSlot> waiting;
   // By slot: the newest generation that a local rank has submitted; 0: none.
   std::vector<uint32_t> generations;
-  // A mask of the local ranks, among those asked about, whose process is
+  // A mask of the local ranks, among those that were checked, whose process is
   // stopped by a signal or a debugger.
   uint64_t stopped = 0;
 };

@@ -1,5 +1,5 @@
 // BoardWatch: finds stragglers, frozen and blocked ranks in snapshots of the
-// board, and tells the coordinator.
+// board, and reports stragglers and blocked ranks to the coordinator.
 //
 // Thread contract: not synchronized; no I/O, no clock.
 #ifndef MAYPOLE_WORKER_CORE_LIVENESS_BOARD_WATCH_H_
@@ -57,12 +57,12 @@ class BoardWatch {
   // True if a snapshot is wanted now.
   bool wants_snapshot() const { return confirm_round_ != 0; }
 
-  // Returns which of these local ranks (a mask, not empty) gets a notice: if
-  // possible one that waits and that no local rank waits for, because such a
-  // rank prints the text at once.
+  // Returns which of these local ranks (a mask, not empty) gets a notice:
+  // preferably one that waits, and for which no local rank waits, because it
+  // prints the text at once.
   uint32_t RankToTell(uint64_t locals) const;
 
-  // A coordinator that has replaced another gets all reports anew.
+  // A coordinator that has replaced another gets all reports again.
   void OnCoordinatorReplaced();
   void OnRecovered();
 

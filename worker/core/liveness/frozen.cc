@@ -9,9 +9,9 @@ namespace maypole::worker {
 std::optional<uint32_t> FrozenRanks::Check(int64_t now_ms,
                                            const BoardSnapshot& snapshot) {
   if (timeout_ms_ == 0) return std::nullopt;
-  // A long time since the last look means that this process has stood still
-  // itself, and perhaps all ranks with it (a suspended machine): count only a
-  // part of it.
+  // If much time has passed since the last snapshot, this process itself was
+  // stopped, and perhaps all ranks with it (a suspended machine): count only
+  // part of that time.
   const int64_t passed = std::min(now_ms - last_ms_, 2 * kBoardScanMs);
   last_ms_ = now_ms;
   std::optional<uint32_t> frozen;

@@ -2,8 +2,8 @@
 //
 // Purpose: a rank that has not submitted an operation is a straggler and may
 // remain one forever. A rank that has submitted it and makes no progress is
-// frozen: its process is stopped or broken, and the others wait for it. After a
-// timeout it counts as lost.
+// frozen: its process is stopped or broken, and other ranks wait for it. After
+// a timeout it counts as lost.
 //
 // Thread contract: not synchronized; no I/O, no clock.
 #ifndef MAYPOLE_WORKER_CORE_LIVENESS_FROZEN_H_

@@ -38,7 +38,7 @@ std::vector<LocalStragglers::Late> LocalStragglers::late() const {
 uint64_t LocalStragglers::suspects() const {
   uint64_t ranks = 0;
   for (const auto& [slot, s] : slots_) {
-    // Asked two scans early, so that the look that finds it late can say
+    // Two scans early, so that the scan that finds the operation late can say
     // whether the rank is stopped.
     if (check_ms_ > 0 && now_ms_ - s.since_ms + 2 * kBoardScanMs >= check_ms_) {
       ranks |= s.slot.missing;

@@ -28,9 +28,10 @@ class LocalStragglers {
 
   // `waiting` lists all operations that wait now.
   void Check(int64_t now_ms, const std::vector<WaitingSlot>& waiting);
-  // The late operations as of the last look, the oldest first.
+  // The late operations as of the last Check(), the oldest first.
   std::vector<Late> late() const;
-  // A mask of the local ranks that late or soon late operations wait for.
+  // A mask of the local ranks for which operations wait that are late, or will
+  // be within two scans.
   uint64_t suspects() const;
 
  private:

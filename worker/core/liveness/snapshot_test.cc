@@ -29,7 +29,7 @@ class SnapshotTest : public ExecutorCoreTest {
     for (RankSnapshot& rank : look_.ranks) rank.here = true;
     Drop();
   }
-  // Looks every kBoardScanMs until the time has come.
+  // Takes a snapshot every kBoardScanMs until this time.
   void LookUntil(int64_t ms) {
     for (; now_ms_ <= ms; now_ms_ += kBoardScanMs) LookAt(now_ms_);
   }
@@ -51,8 +51,8 @@ class SnapshotTest : public ExecutorCoreTest {
     }
     return out;
   }
-  // Rank 0 waits for 'x', which rank 1 has not submitted; 1 for 'y', which
-  // both have, and which is present.
+  // Rank 0 waits for 'x', which rank 1 has not submitted; rank 1 waits for 'y',
+  // which both have submitted, and which is present.
   void BlockAll() {
     Slot("x");
     Slot("y");
@@ -103,7 +103,7 @@ TEST_F(SnapshotTest, LateRanksAreToldOnceAndWhenItIsOver) {
   EXPECT_EQ(TakeLate().size(), 1u);
 }
 
-// A rank that is late does not read it.
+// A rank that is late does not read the notice.
 TEST_F(SnapshotTest, ANoticeGoesToARankThatWaits) {
   Start();
   Slot("x");
@@ -121,7 +121,7 @@ TEST_F(SnapshotTest, ANoticeGoesToARankThatWaits) {
   look_.waiting = {{0, 1, 2, 1}};
   LookUntil(6000);
   EXPECT_EQ(told(), 2u);
-  // Both are late: the smallest.
+  // If both are late, the smallest rank gets it.
   look_.waiting = {{0, 1, 2, 1}, {1, 1, 1, 2}};
   LookUntil(12000);
   EXPECT_EQ(told(), 1u);

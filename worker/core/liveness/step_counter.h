@@ -1,10 +1,10 @@
-// StepCounter: how many steps a job has made, as this node sees it.
+// StepCounter: estimates how many steps a job has made, as this node sees it.
 //
-// Purpose: Maypole knows no steps, only operations with names; but a training
-// step submits the same names as the one before. So between two looks there
-// were as many steps as the names that were used have advanced in generations:
-// their median, since some names come once in many steps, or several times in
-// one.
+// Purpose: Maypole knows no steps, only operations with names; but each
+// training step submits the same names as the one before. So the number of
+// steps between two calls is the number of generations by which the names that
+// were used have advanced. The median counts, because some names occur once in
+// many steps, or several times in one.
 //
 //   StepCounter steps;
 //   total += steps.Count(snapshot.generations);

@@ -26,8 +26,8 @@ TEST(StepCounterTest, SlotsComeAndNamesChange) {
   StepCounter steps;
   steps.Count({3});
   EXPECT_EQ(steps.Count({4, 1}), 1u);
-  // A slot has another name, which begins where the last one has ended; or the
-  // epoch is a new one.
+  // A slot has got another name, which begins where the last one ended; or the
+  // epoch is new.
   EXPECT_EQ(steps.Count({0, 2}), 1u);
   EXPECT_EQ(steps.Count({2, 4}), 2u);
 }

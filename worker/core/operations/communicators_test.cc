@@ -118,7 +118,7 @@ TEST_F(CommunicatorsTest, TwoNodesRunInTheCoordinatorsOrder) {
   EXPECT_EQ(runs[0].run.operations[0].elements, 1000u);
   core_.OnGpuRunEnded(runs[0].run, absl::OkStatus());
   EXPECT_EQ(Take<CommitSlot>().at(0).slot, slot);
-  // It can come again.
+  // The operation can be submitted again.
   core_.OnReadySlot(OnGpus(slot, 2, 2, 1));
   EXPECT_EQ(TakeSent().size(), 0u);  // the last report is not acknowledged
   core_.OnPresenceAcknowledged();
@@ -131,7 +131,8 @@ TEST_F(CommunicatorsTest, OnlyTheFirstNodeMakesTheId) {
   EXPECT_TRUE(Take<MakeCommunicatorId>().empty());
 }
 
-// Some node cannot: its report has no GPUs, and the run goes to the board.
+// Another node's tensors are not on GPUs: its report has none, so the run goes
+// to the board.
 TEST_F(CommunicatorsTest, ARunOnTheHostIsOneOfTheBoard) {
   StartTwo(kNccl);
   OpenMemories(0, 0);
@@ -217,7 +218,7 @@ TEST_F(LostNodeTest, TheCoordinatorNamesIt) {
   EXPECT_NE(AbortText().find("rank 3 was lost"), std::string::npos);
 }
 
-// NCCL's error ends all runs of the GPUs, also those of this node alone.
+// NCCL's error ends all runs of the GPUs, even those of this node alone.
 TEST_F(LostNodeTest, RunsOfThisNodeAloneWaitForTheCoordinatorToo) {
   MakeSet(1, 1, {0, 1});
   const uint32_t slot = Slot("y", Kind::kAllreduce, 1).slot;

@@ -1,10 +1,11 @@
-// DecisionLog: the coordinator's decisions that other nodes may not have got.
+// DecisionLog: the coordinator's decisions that other nodes may not have
+// received.
 //
 // Purpose: what the coordinator decides for several nodes (proto Decision) must
-// reach all of them, even if it dies after it has told only some. So each
-// executor keeps the decisions that it has received until it learns that all
-// nodes have them, and tells them to a coordinator that replaces the one
-// before.
+// reach all of them, even if the coordinator dies after it has sent it to only
+// some. So each executor keeps the decisions that it has received until it
+// learns that all nodes have them, and sends them to a coordinator that
+// replaces the previous one.
 //
 //   log.BeginEpoch();
 //   log.Take(message);          // each message, in the order of receipt
@@ -29,13 +30,13 @@ namespace maypole::worker {
 
 class DecisionLog {
  public:
-  // The decisions of the epoch before do not matter any more; a coordinator
-  // that has not heard of the last ones gives their numbers again.
+  // Drops the decisions of the previous epoch, which no longer matter; a
+  // coordinator that has not heard of the last ones reuses their numbers.
   void BeginEpoch() {
     kept_.clear();
     last_ = 0;
   }
-  // Adds the message's decisions, and drops what all nodes have.
+  // Adds the message's decisions, and drops those that all nodes have.
   void Take(const proto::CoordinatorMessage& message);
   void Write(proto::NodeState* state) const;
 

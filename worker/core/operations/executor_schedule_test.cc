@@ -120,7 +120,8 @@ TEST_F(ExecutorScheduleTest, InputsOfSmallRunsTravelWithTheMessage) {
   EXPECT_EQ(finished[0].operations[0].generation, 2u);
   EXPECT_EQ(finished[0].inputs,
             (std::vector<std::string>{"", std::string(32, 'x')}));
-  // It is over: the ranks may submit it again. At the end nothing is left.
+  // The operation is over, so the ranks may submit it again. At the schedule's
+  // end it is pending, and is reported.
   core_.OnReadySlot(Ready(0, 3, Kind::kAllreduce, 8, 8));
   EXPECT_EQ(TakeDone().to_peers.at(0).ready(), 1u);
   PeerRefuses(1);
@@ -163,7 +164,7 @@ TEST_F(ExecutorScheduleTest, AnotherOperationEndsItAndAllIsReported) {
   EXPECT_EQ(done.to_peers[0].refusal().from(), 1u);
   EXPECT_EQ(done.to_peers[0].refusal().text(), "allreduce 'b' (node n0)");
   EXPECT_TRUE(done.to_coordinator.empty());
-  // The peer is not ready for the run for which this node is: it is reported.
+  // This node is ready for the run, but the peer is not: the run is reported.
   PeerRefuses(0);
   done = TakeDone();
   EXPECT_TRUE(done.runs.empty());

@@ -1,5 +1,5 @@
-// MakeGpuOperation: what GPUs execute, from what this node's ranks have
-// submitted.
+// MakeGpuOperation: makes the operation that GPUs execute from what this node's
+// ranks have submitted.
 //
 // Thread contract: pure functions.
 #ifndef MAYPOLE_WORKER_CORE_OPERATIONS_GPU_OPERATION_H_
@@ -13,18 +13,19 @@
 
 namespace maypole::worker {
 
-// The operation of `entry.reported`, with its tensors on this node's GPUs.
-// gpus: the NCCL ranks of the members' GPUs, by position in the process set;
-// empty for an allreduce. rows: of an allgather or alltoall, as for
+// Returns the operation of `entry.reported`, with its tensors on this node's
+// GPUs. gpus: the NCCL ranks of the members' GPUs, by position in the process
+// set; unused for an allreduce. rows: for an allgather or alltoall, as in
 // ResultsHaveRoom() (common/gather_room.h).
 GpuOperation MakeGpuOperation(uint32_t slot, const SlotEntry& entry,
                               const std::vector<uint32_t>& gpus,
                               const std::vector<int64_t>& rows);
 
-// The `rows` that this node's ranks have submitted; 0 for other nodes' ranks.
+// Returns `rows` as this node's ranks have submitted them; 0 for other nodes'
+// ranks.
 std::vector<int64_t> LocalRows(const SlotEntry& entry);
-// The room of each member's result, by position in the process set; no limit
-// for other nodes' ranks.
+// Returns the room of each member's result, by position in the process set;
+// UINT64_MAX for other nodes' ranks.
 std::vector<uint64_t> RoomsOf(const SlotEntry& entry);
 
 }  // namespace maypole::worker

@@ -196,7 +196,7 @@ TEST_F(GpusTest, ANameIsNotSubmittedAgainBeforeItsReductionHasEnded) {
       << text;
 }
 
-// A rank's word is not believed: neither the offset nor the memory nor the GPU.
+// The executor checks what a rank has written: offset, memory and GPU.
 class ForgedPlaceTest : public GpusTest,
                         public testing::WithParamInterface<GpuPlace> {};
 
@@ -281,7 +281,7 @@ TEST_F(GpusTest, ADepartedRanksMemoryIsClosedAndItsOperationsFail) {
   }
   ASSERT_EQ(closed.size(), 1u);
   EXPECT_EQ(closed[0].local, 1u);
-  // One was running, one comes from the board now.
+  // One operation was running; the other comes from the board now.
   Ended(x, 1, absl::UnavailableError("closed"));
   core_.OnReadySlot(OnGpu(y, 1, 100, {1, 0, 0}, {1, 0, 0}));
   const auto fails = Take<FailSlot>();

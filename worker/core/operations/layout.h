@@ -31,7 +31,7 @@ absl::Status Misfit(const proto::Run& run, const std::string& what);
 // Adds the blocks of one operation that begins at `offset`.
 void LayOutScatter(const NodeSet& set, const Signature& s, uint64_t offset,
                    RunSpec* spec);
-// These two set spec->bytes, too. `job_size` is the size of run.first_dims.
+// These two also set spec->bytes. `job_size` is the size of run.first_dims.
 absl::Status LayOutGather(const proto::Run& run, const NodeSet& set,
                           uint32_t job_size, const Signature& s, RunSpec* spec);
 // `entry` is what this node, whose index is `node`, has reported.

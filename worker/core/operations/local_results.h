@@ -1,10 +1,10 @@
 // LocalResults: compares this node's copies of results by their checksums.
 //
 // Purpose: collects the records of the local members of each operation. When
-// all of them have come, the operation is decided: if it is one of this node
-// alone, it is counted if the copies are equal, and reported if they differ; if
-// it is one of several nodes, it is always reported, and the coordinator
-// compares the nodes.
+// all of them have come, the operation is decided. An operation of this node
+// alone is counted if the copies are equal, and reported if they differ. An
+// operation of several nodes is always reported, and the coordinator compares
+// the nodes.
 //
 //   results.Expect({slot, generation}, operation);
 //   results.Add({slot, generation}, local, record);
@@ -12,10 +12,10 @@
 //
 // Thread contract: not synchronized; no I/O, no clock.
 //
-// Invariants: at most kMaxComparedResults operations are undecided; beyond that
-// the oldest is decided by the records that have come. A rank's records of one
-// slot come in order: one of a later generation means that an earlier one is
-// lost.
+// Invariants: at most `limit` operations (kMaxComparedResults) are undecided;
+// beyond that the oldest is decided by the records that have come. A rank's
+// records of one slot come in order, so a record of a later generation means
+// that missing earlier ones are lost.
 #ifndef MAYPOLE_WORKER_CORE_OPERATIONS_LOCAL_RESULTS_H_
 #define MAYPOLE_WORKER_CORE_OPERATIONS_LOCAL_RESULTS_H_
 
@@ -51,22 +51,22 @@ class LocalResults {
   void Expect(const Key& key, ResultOperation operation);
   // Does nothing if the operation is not expected.
   void Add(const Key& key, uint32_t local, const session::ResultRecord& record);
-  // Records that are lost.
+  // Counts records that are lost.
   void CountLost(uint64_t records) {
     message_.set_unchecked(unchecked() + records);
   }
-  // The operations over several nodes that are not told yet count as unchecked:
-  // the coordinator that has numbered them is no more.
+  // Counts the operations over several nodes that have not been reported as
+  // unchecked: the coordinator that has numbered them is gone.
   void ForgetNumbered();
   // The rank will send no more records.
   void Forget(uint32_t local);
 
-  // Something has been decided and not been taken.
+  // True if Take() would return nothing.
   bool empty() const {
     return message_.equal() == 0 && unchecked() == 0 &&
            message_.results_size() == 0;
   }
-  // Copies within the node differ: it should be told at once.
+  // Copies within the node differ: report it at once.
   bool differs() const { return differs_; }
   size_t bytes() const { return bytes_; }  // of what Take() will return
   std::optional<proto::Results> Take();

@@ -145,7 +145,8 @@ TEST(LocalResultsTest, ARankThatHasLeftIsNotWaitedFor) {
   results.Forget(1);
   EXPECT_EQ(Text(results.Take()->results(0)), "11:4 12:6");
   EXPECT_EQ(results.undecided(), 1u);
-  // Nor for its record of an operation that failed because it has left.
+  // Nor does it wait for a record of an operation that failed because the rank
+  // has left.
   results.Expect({3, 1}, Operation(Locals({1, 2})));
   results.Add({3, 1}, 2, None());
   EXPECT_EQ(results.undecided(), 1u);

@@ -1,9 +1,9 @@
-// MemberRequests: local ranks' requests for process sets of which they are
-// members, and for which only the members ask (proto::SetRequest.by_members).
+// MemberRequests: local ranks' requests for process sets that only the members
+// request (proto::SetRequest.by_members).
 //
-// Purpose: unlike Requests, these are matched by the set's ranks, not by
-// number. This class tracks which rank waits for which set. Several requests of
-// a rank for one set are one request to the coordinator.
+// Purpose: unlike Requests, matches these by the set's ranks, not by number.
+// This class tracks which rank waits for which set. Several requests of a rank
+// for one set become one request to the coordinator.
 //
 // Thread contract: not synchronized; no I/O, no clock.
 //
@@ -45,8 +45,8 @@ class MemberRequests {
     const auto it = waiting_.find(local_rank);
     return it != waiting_.end() && it->second > 0;
   }
-  // Returns those that wait for the answer about the set of these ranks, which
-  // is now given.
+  // Returns the requests that this reply answers, those for the set of its
+  // ranks. They no longer wait.
   std::vector<Asker> Answer(const proto::SetReply& reply) {
     std::vector<Asker> out;
     const std::vector<uint32_t> ranks = RanksOf(reply.ranks());
@@ -66,7 +66,7 @@ class MemberRequests {
       return entry.first.second == local_rank;
     });
   }
-  // For a coordinator that knows nothing of them.
+  // Calls `use` for each unanswered request, for a coordinator that knows none.
   void ForEach(const std::function<void(const proto::SetRequest&)>& use) const {
     for (const auto& [key, request] : requests_) use(request.message);
   }

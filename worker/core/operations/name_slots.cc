@@ -38,8 +38,8 @@ absl::StatusOr<uint32_t> NameSlots::AllotFor(const LocalMember& member,
   if (name.empty()) {
     return absl::InvalidArgumentError("an operation must have a name");
   }
-  // The coordinator could not parse a message with such a name, and the session
-  // with it would end.
+  // The coordinator could not parse a message with such a name, and would end
+  // the session.
   if (!IsUtf8(name)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "operation '", absl::CHexEscape(name), "': the name must be UTF-8"));
@@ -185,7 +185,7 @@ bool NameSlots::MayRecall(uint32_t slot) const {
     return sets_.Find(entry.set->id) == nullptr ||
            !UnnamedNumber(entry.set->id, entry.name);
   }
-  return false;  // only places for splits are scarce, and this name needs none
+  return false;  // only room for splits is scarce, and this name needs none
 }
 
 void NameSlots::OnIdleSlots(const std::vector<IdleSlot>& idle) {
@@ -251,7 +251,7 @@ absl::Status NameSlots::OnTime(int64_t now_ms) {
   now_ms_ = now_ms;
   if (!waits()) return absl::OkStatus();
   // A rank that does not answer a recall (it may be stopped) is a straggler:
-  // the others wait for it.
+  // other ranks wait for it.
   if (now_ms - freed_ms_ < kSlotWaitMs || recalls_.silent() != 0) {
     ReportSilence();
     Recall();
@@ -261,7 +261,8 @@ absl::Status NameSlots::OnTime(int64_t now_ms) {
     Answer(w.member, w.request, /*may_wait=*/false);
   }
   if (waiting_stand_ins_.empty()) return absl::OkStatus();
-  // No rank of this node can submit it, and the other nodes would wait forever.
+  // No rank of this node can submit the operation, and other nodes would wait
+  // forever.
   uint32_t slot = 0;
   const proto::StandIn& s = waiting_stand_ins_.front();
   return absl::ResourceExhaustedError(absl::StrCat(

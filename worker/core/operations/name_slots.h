@@ -1,15 +1,15 @@
 // NameSlots: gives the names of operations their slots.
 //
-// Purpose: answers a rank that wants a slot for a name, finds the slot of an
+// Purpose: answers a rank that requests a slot for a name, finds the slot of an
 // operation in a coordinator's message, and recalls slots (recalls.h) when none
 // is free. A request that finds no slot waits for one, for at most kSlotWaitMs
-// after the last slot became free. So does a request of the coordinator that
-// joined ranks stand in for an operation.
+// after the last slot became free. The same holds for the coordinator's request
+// that joined ranks stand in for an operation.
 //
 // Thread contract: not synchronized; no I/O, no clock.
 //
-// Errors: those of requests go to the rank. An error that a function returns
-// means that the epoch cannot continue.
+// Errors: an error of a request goes to the rank. An error that a function
+// returns means that the epoch cannot continue.
 #ifndef MAYPOLE_WORKER_CORE_OPERATIONS_NAME_SLOTS_H_
 #define MAYPOLE_WORKER_CORE_OPERATIONS_NAME_SLOTS_H_
 
@@ -36,7 +36,8 @@ namespace maypole::worker {
 
 class NameSlots {
  public:
-  // All must outlive this object. No slot of an active `schedule` is recalled.
+  // All must outlive this object. Slots of an active `schedule` are not
+  // recalled.
   NameSlots(const EpochInfo& info, const Schedule& schedule, SetTable* sets,
             SlotTable* slots, EpochOutput* output)
       : info_(info),
@@ -46,13 +47,12 @@ class NameSlots {
         output_(*output),
         recalls_(slots) {}
 
-  // Answers at once, or when a slot becomes free, or with an error after
-  // kSlotWaitMs in which none has become free.
+  // Answers at once, or when a slot becomes free, or with an error if none
+  // becomes free for kSlotWaitMs.
   void OnRequest(const LocalMember& member,
                  const session::SlotRequest& request);
   absl::Status OnStandIn(const proto::StandIn& stand_in);
-  // The result of FindIdleSlots: slots whose local members are all at the same
-  // generation.
+  // The result of FindIdleSlots.
   void OnIdleSlots(const std::vector<IdleSlot>& idle);
   absl::Status OnReturn(const LocalMember& member,
                         const session::SlotReturn& answer);
@@ -60,15 +60,16 @@ class NameSlots {
   // `first`.
   absl::Status OnFreed(uint32_t slot, uint32_t first);
   absl::Status OnTime(int64_t now_ms);
-  // More names can give their slots back than at the last attempt.
+  // Recalls again without a pause, because more names can now give their slots
+  // back.
   void RecallNow();
 
   // True if a rank or the coordinator waits for a slot.
   bool waits() const {
     return !waiting_.empty() || !waiting_stand_ins_.empty();
   }
-  // The coordinator has requested an operation that joined ranks have not
-  // submitted yet.
+  // True if the coordinator has requested an operation that joined ranks have
+  // not submitted yet.
   bool WaitsForStandIn() const;
 
   // Returns the slot of an operation in a coordinator's message; allots one if
@@ -81,12 +82,12 @@ class NameSlots {
 
   // The rank has left.
   void Forget(uint32_t local);
-  // The epoch is over: answers the requests of `members` that wait with this
+  // The epoch is over: answers the waiting requests of `members` with this
   // error.
   void RefuseWaiting(const absl::Status& why, const Membership& members);
-  // The coordinator is not there: names that wait for it wait longer.
+  // The coordinator is away or recovering: waiting names wait longer.
   void OnCoordinatorMissing(int64_t now_ms) { freed_ms_ = now_ms; }
-  // Another coordinator requests again what it still wants.
+  // The new coordinator repeats the requests that it still needs.
   void OnCoordinatorReplaced() { waiting_stand_ins_.clear(); }
 
  private:
@@ -109,8 +110,8 @@ class NameSlots {
   bool MayRecall(uint32_t slot) const;
   void Release(const std::vector<uint32_t>& slots);
   absl::Status ServeWaiting();
-  // Sends the rank that waits for a slot a notice that names the rank which
-  // does not give slots back.
+  // Sends the first rank that waits for a slot a notice, which names a rank
+  // that has not answered its recall.
   void ReportSilence();
 
   const EpochInfo& info_;
@@ -119,11 +120,11 @@ class NameSlots {
   SlotTable& slots_;
   EpochOutput& output_;
   SlotRecalls recalls_;
-  // By local rank; ranks that have asked.
+  // By local rank: the ranks that have requested slots.
   std::map<uint32_t, ClientId> clients_;
   std::deque<WaitingRequest> waiting_;
   std::deque<proto::StandIn> waiting_stand_ins_;
-  // By slot: the last generation that members that stand aside were asked for.
+  // By slot: the last generation for which members were asked to stand in.
   std::map<uint32_t, uint32_t> wanted_;
   size_t freeing_ = 0;  // slots for which OnFreed() is outstanding
   int64_t now_ms_ = 0;

@@ -46,7 +46,8 @@ class AsBeforeTest : public ExecutorCoreTest {
     EXPECT_FALSE(Reported(1, 8).as_before()) << "it has no id";
     Run(1);
   }
-  // Both ranks submit an allreduce of so many rows. Returns the report.
+  // The ranks submit an allreduce of `rows` (rank 1: `rows1`) rows. Returns the
+  // report.
   proto::PresentOperation Reported(uint32_t generation, int64_t rows,
                                    int64_t rows1 = -1) {
     core_.OnReadySlot(
@@ -174,7 +175,7 @@ TEST_F(ExecutorCoreTest, AWaitForWhatRunsAlreadyIsNotTold) {
   waited.urgency = Urgency::kAwaited;
   core_.OnReadySlot(waited);
   EXPECT_TRUE(TakeSent().empty());
-  // The next generation is another matter; by id now.
+  // For the next generation the wait is reported, now by id.
   core_.OnReadySlot(Ready(0, 2, Kind::kAllreduce, 8, 8));
   core_.OnPresenceAcknowledged();
   Drop();

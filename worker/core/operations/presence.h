@@ -1,9 +1,9 @@
 // PresenceBatch: batches the reports of operations that are ready on the node.
 //
 // Purpose: avoids a cycle timer. A new report is sent at once if no Presence
-// message is unacknowledged; otherwise it is sent, with all reports that gather
-// meanwhile, when the acknowledgement arrives. Acknowledged means received by
-// the coordinator, not executed.
+// message is unacknowledged. Otherwise it is sent when the acknowledgement
+// arrives, together with all other reports that have gathered until then.
+// Acknowledged means received by the coordinator, not executed.
 //
 // Thread contract: not synchronized; no I/O, no clock.
 //
@@ -26,7 +26,7 @@ class PresenceBatch {
  public:
   // Adds the entry's `reported` generation with its signatures.
   void Add(const SlotEntry& entry);
-  // Adds all that is pending.
+  // Adds all pending entries (SlotEntry::IsPending).
   void AddPending(const SlotTable& slots);
   // The `reported` generation, which was added before, has become urgent.
   void AddUrgent(const SlotEntry& entry);
@@ -38,7 +38,7 @@ class PresenceBatch {
     urgent_.clear();
   }
   void OnAcknowledged() { unacknowledged_ = false; }
-  // Nothing was added or sent.
+  // Forgets all that was added or sent.
   void Reset() {
     Clear();
     unacknowledged_ = false;

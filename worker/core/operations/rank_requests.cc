@@ -82,8 +82,8 @@ absl::Status RankRequests::OnSetReply(const proto::SetReply& r) {
     return asked.first.first == r.number();
   });
   reply.number = r.number();
-  // After a rank has left, the coordinator may answer a number more than once:
-  // for ranks that asked late.
+  // After a rank has left, the coordinator may answer a number more than once,
+  // for ranks whose requests came late.
   for (const ClientId client : set_requests_.Answer(r.number())) {
     output_.Add(ReplyClient{client, reply});
   }
@@ -95,7 +95,7 @@ absl::Status RankRequests::OnSetReply(const proto::SetReply& r) {
 absl::Status RankRequests::OnJoinRequest(const LocalMember& member,
                                          const session::JoinRequest& request) {
   const bool settles = request.settled != 0;
-  // When a rank leaves, a join may be answered before it settles.
+  // When a rank leaves, the answer to a join may come before it is complete.
   if (request.number == 0 ||
       (settles
            ? joins_.last(member.local_rank) != request.number ||

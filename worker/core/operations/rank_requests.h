@@ -1,9 +1,9 @@
-// RankRequests: this node's requests that the coordinator answers for all ranks
-// that ask: for process sets, and joins.
+// RankRequests: this node's requests for process sets, and joins, which the
+// coordinator answers for all requesting ranks together.
 //
 // Purpose: checks the requests of local ranks and sends them to the
-// coordinator, makes and removes process sets as it answers, and passes the
-// answers on to the ranks that wait.
+// coordinator, makes and removes process sets as the coordinator answers, and
+// passes the answers on to the ranks that wait.
 //
 // Thread contract: not synchronized; no I/O, no clock.
 //
@@ -50,11 +50,11 @@ class RankRequests {
            member_requests_.Waits(local_rank);
   }
   bool WaitsInJoin(int local_rank) const { return joins_.Waits(local_rank); }
-  // A rank of this node waits.
+  // True if a rank of this node waits.
   bool AnyWaits() const;
 
-  // For a coordinator that has replaced another: what was answered, and what is
-  // not.
+  // For a coordinator that has replaced another: FillState() adds what was
+  // answered, OnRecovered() repeats the unanswered requests.
   void FillState(proto::NodeState* state) const;
   void OnRecovered();
 

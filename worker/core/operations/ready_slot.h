@@ -1,5 +1,5 @@
 // ReadySlot: what BoardKeeper has read from the board about one slot, and the
-// checks that it must pass before it is used.
+// checks that this must pass before the core uses it.
 //
 // Thread contract: values; pure functions.
 #ifndef MAYPOLE_WORKER_CORE_OPERATIONS_READY_SLOT_H_
@@ -32,10 +32,10 @@ struct ReadySlot {
   bool copied = false;
 };
 
-// The error names the rank. It only occurs if a rank has corrupted the board.
+// Errors name the rank. They only occur if a rank has corrupted the board.
 absl::Status CheckReadySlot(const ReadySlot& ready, const SlotEntry& entry,
                             const std::string& node_text);
-// The error for ranks that have submitted a name again before its last
+// Returns the error for ranks that have submitted a name again before its last
 // operation had ended.
 absl::Status SubmittedTooEarly(const ReadySlot& ready, const SlotEntry& entry,
                                const std::string& node_text);

@@ -45,8 +45,8 @@ SlotRecalls::Choice SlotRecalls::Choose(
     Note(i);
     if (IsCandidate(i.slot) && may(i.slot)) candidates.push_back(i.slot);
   }
-  // Among slots that the same look has found used, the least often used go
-  // first.
+  // Among slots that were last found in use at the same look, the least often
+  // used go first.
   const auto age = [this](uint32_t slot) {
     const SlotEntry& e = *slots_.Get(slot);
     return std::tuple(e.used, e.seen - e.first, slot);

@@ -1,15 +1,15 @@
 // SlotRecalls: takes slots back from names that are no longer used.
 //
-// Purpose: the slots bound the names that are in use at the same time, but not
-// the names that a job uses in its life. When a name finds no free slot, the
-// least recently used slots are taken from their names:
+// Purpose: the number of slots bounds the names that are in use at the same
+// time, but not the names that a job uses in its life. When a name finds no
+// free slot, the least recently used slots are taken from their names:
 //
 //   1. The coordinator forgets the name's id (RetireNames, NamesRetired). Then
 //      all nodes count the name from 1 again, as this node must.
 //   2. Each rank that knows the slot's number gives it back (SlotRecall,
 //      SlotReturn), unless one of its operations uses it.
-//   3. A slot that all ranks have given back, and none has asked for again, is
-//      free.
+//   3. A slot is free when all ranks have given it back and none has requested
+//      it again.
 //
 // docs/board.md explains why no rank can use a slot that was given to another
 // name.
@@ -38,7 +38,8 @@
 
 namespace maypole::worker {
 
-// A slot at which all local members are at this generation.
+// A slot that no rank seems to use (BoardKeeper::IdleSlots), and the greatest
+// generation at which a local member is.
 struct IdleSlot {
   uint32_t slot = 0;
   uint32_t generation = 0;
@@ -48,7 +49,7 @@ class SlotRecalls {
  public:
   explicit SlotRecalls(SlotTable* slots) : slots_(*slots) {}
 
-  // Notes that a local rank gets to know the slot's number.
+  // Records that a local rank learns the slot's number.
   void Hand(uint32_t slot, uint32_t local);
 
   struct Choice {
@@ -74,7 +75,7 @@ class SlotRecalls {
  private:
   void Note(const IdleSlot& idle);
   bool IsCandidate(uint32_t slot) const;
-  // The rank has answered for the slot.
+  // The rank has answered for the slot; `returned`: it has given it back.
   void Settle(uint32_t slot, uint32_t local, bool returned,
               std::vector<uint32_t>* free);
 

@@ -57,8 +57,8 @@ class Requests {
     const auto it = askers_.find(local_rank);
     return it != askers_.end() && !it->second.waiting.empty();
   }
-  // Returns the clients that wait for the answer to this number, which is now
-  // given.
+  // Returns the clients that wait for the answer to this number. They no longer
+  // wait for it.
   std::vector<ClientId> Answer(uint32_t number) {
     std::vector<ClientId> clients;
     for (auto& [local, asker] : askers_) {

@@ -128,8 +128,8 @@ TEST_F(RequestsTest, MembersAreAnsweredByTheRanksOfTheirSet) {
   ASSERT_EQ(replies.size(), 1u);
   EXPECT_EQ(replies[0].first, 2u);
   EXPECT_EQ(replies[0].second.code, 10u);
-  // A set that is there: its id, and no second set. Requests of all ranks are
-  // numbered apart.
+  // For a set that exists, the members get its id, and no second set is made.
+  // Requests of all ranks are numbered separately.
   AskSetAsMember(1, 4, 0b0101);
   AnswerMembers(2, {0, 2});
   EXPECT_EQ(Replies<session::SetReply>().at(0).second.process_set, 2u);
@@ -369,7 +369,7 @@ TEST_F(RequestsTest, AJoinMaySettleAfterItsAnswer) {
   EXPECT_TRUE(TakeSent().at(0).join_state().settled());
 }
 
-// The ranks have joined; without an error the others would wait forever.
+// The ranks have joined; without an error other ranks would wait forever.
 TEST_F(RequestsTest, StandInWithoutAFreeNameEndsTheEpoch) {
   StartTwoNodes();
   for (uint32_t i = 0; i < ExecutorCoreOptions().slots; ++i) {

@@ -27,7 +27,7 @@ absl::Status ResultReports::OnRecords(const LocalMember& member,
                  ", which is not one of its operations");
     }
     const LocalResults::Key key{r.slot, r.generation};
-    // Those of several nodes are expected since they were issued.
+    // Operations of several nodes are expected from the moment of issue.
     if (!entry->set->negotiated()) {
       ResultOperation operation;
       operation.set = entry->set;
@@ -84,7 +84,7 @@ void ResultReports::Send(bool all) {
   message.mutable_results()->set_equal(taken.equal());
   message.mutable_results()->set_unchecked(taken.unchecked());
   size_t bytes = 0;
-  // A rank that leaves can decide many at once, and messages have a bound.
+  // When a rank leaves, many can be decided at once, and messages have a bound.
   for (proto::Result& result : *taken.mutable_results()) {
     if (bytes >= kMaxResultsBytes) {
       output_.Send(std::exchange(message, proto::ExecutorMessage()));

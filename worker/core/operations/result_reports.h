@@ -1,9 +1,9 @@
-// ResultReports: what this node tells the coordinator about the checksums of
-// results, if the job compares them.
+// ResultReports: reports the checksums of this node's results to the
+// coordinator, if the job compares them.
 //
 // Purpose: checks the records of ranks, gives them to LocalResults, and sends
 // what that decides: at once if copies within the node differ, otherwise every
-// kResultsPauseMs.
+// kResultsPauseMs, or earlier if there is much to send.
 //
 // Thread contract: not synchronized; no I/O, no clock.
 #ifndef MAYPOLE_WORKER_CORE_OPERATIONS_RESULT_REPORTS_H_
@@ -32,17 +32,16 @@ class ResultReports {
                          const session::ResultRecords& message);
   // The rank has left cleanly, and has sent all its records.
   void OnNoMore(uint32_t local);
-  // Of each operation of a run: its ranks will send records, if they are
-  // wanted.
+  // Expects records of each operation of the run, if the job compares results.
   absl::Status Expect(const proto::Run& run);
   void OnTime(int64_t now_ms);
   // True if something waits to be sent: call OnTime() after kResultsPauseMs.
   bool waits() const { return !results_.empty(); }
-  // The coordinator that has numbered the operations is no more.
+  // The coordinator that has numbered the operations is gone.
   void OnRecovered() { results_.ForgetNumbered(); }
 
  private:
-  // Sends what is decided here; all of it, or if it is time.
+  // Sends what is decided: now if `all`, otherwise if it is due.
   void Send(bool all);
 
   const bool wanted_;

@@ -128,7 +128,7 @@ TEST_F(ResultsTest, AnOperationOfSeveralNodesIsReportedByItsIdAndCount) {
   EXPECT_EQ(sent[0].results(0).copies(0).ranks_size(), 2);
 }
 
-// It was to be run when its name was forgotten.
+// The operation was pending when the coordinator forgot its name.
 TEST_F(ResultsTest, ANameThatTheCoordinatorForgetsKeepsItsNumbers) {
   Start(2, 2);
   const uint32_t slot = Slot("x").slot;

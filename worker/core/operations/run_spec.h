@@ -1,8 +1,7 @@
-// RunSpec: what the executor must know to execute one negotiated run.
+// RunSpec: what the executor needs to execute one negotiated run.
 //
-// Purpose: the core makes it from the coordinator's Execute and the signatures
-// that the executor has reported itself; BoardKeeper and the network thread
-// read it.
+// Purpose: the core makes it from the coordinator's Execute and the executor's
+// own copy of the signatures; BoardKeeper and the network thread read it.
 //
 // Thread contract: values.
 #ifndef MAYPOLE_WORKER_CORE_OPERATIONS_RUN_SPEC_H_
@@ -37,7 +36,7 @@ struct RunSpec {
   uint32_t generation = 0;  // of the record
   RunSite site = RunSite::kHost;
   uint32_t communicator = 0;  // RunSite::kRanks: its number in the epoch
-  uint64_t bytes = 0;         // of its space
+  uint64_t bytes = 0;         // of its byte space
   uint64_t tensor_bytes = 0;  // `bytes` without the gaps
   Kind kind = Kind::kBarrier;
   DType dtype = DType::kUint8;

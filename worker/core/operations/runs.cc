@@ -32,7 +32,8 @@ void Begin(const SlotEntry& entry, RunSpec* spec) {
   spec->finish.scale = s.postscale;
 }
 
-// The entry of a run's operation, which this node has reported as present.
+// Returns the entry of a run's operation, which this node must have reported as
+// present.
 absl::StatusOr<SlotEntry*> Resolve(const proto::Run& run,
                                    const proto::RunOperation& op,
                                    SlotTable* slots, uint32_t* slot) {
@@ -80,7 +81,7 @@ absl::Status BadOnGpus(const proto::Run& run, const SlotEntry& entry,
 }
 
 // An allgather or alltoall must have the sizes that this node has reported, and
-// room.
+// room for its results.
 absl::Status CheckRows(const proto::Run& run, const SlotEntry& entry,
                        const std::vector<int64_t>& rows) {
   if (rows.empty()) return absl::OkStatus();

@@ -2,8 +2,8 @@
 //
 // Purpose: lays out each run in its byte space (layout.h), gives it a free plan
 // record with a new generation of that record, and queues runs in order while
-// no record is free. An alltoall over several nodes also needs one of kMatrices
-// places for its splits.
+// no record is free. An alltoall over several nodes also needs one of the
+// kMatrices matrices for its splits.
 //
 // Layout: the operations follow one another, each at a multiple of 64 bytes.
 // The layout is the same on every node, because all have the same signatures.
@@ -38,21 +38,21 @@ class RunQueue {
   // Checks and queues the next run. After an error, coordinator and executor
   // are out of step, and the epoch cannot continue.
   absl::Status Add(const proto::Run& run, SlotTable* slots);
-  // Queues a run that the coordinator has not ordered now: a scheduled one.
+  // Queues a run of a schedule, which has no run number.
   absl::Status AddScheduled(const proto::Run& run, SlotTable* slots);
-  // Checks the next run, which needs no record: executors have sent each other
-  // its inputs. Returns its slots.
+  // Checks the next run, which needs no record, because executors have sent
+  // each other its inputs. Returns its slots.
   absl::StatusOr<std::vector<uint32_t>> AddSmall(const proto::Run& run,
                                                  SlotTable* slots);
-  // Checks the next run, which GPUs execute: it needs no record until it has
-  // ended.
+  // Checks the next run, which GPUs execute. It needs a record only after it
+  // has ended, and only if it is an allgather or alltoall.
   absl::StatusOr<GpuRun> AddOnGpus(const proto::Run& run,
                                    const GpuCommunicator& communicator,
                                    SlotTable* slots);
-  // GPUs have executed the allgather or alltoall of this slot. Queues a run
-  // that tells the ranks its sizes.
+  // GPUs have executed the allgather or alltoall of this slot: queues a run
+  // that gives the ranks its sizes.
   absl::Status EndOnGpus(uint32_t slot);
-  // As Add(), but the ranks execute it, with this communicator.
+  // As Add(), but the ranks execute it, with the run's communicator.
   absl::Status AddOnRanks(const proto::Run& run, SlotTable* slots);
   // Queues a run of one operation of this node alone, which its ranks execute.
   // They have written their sizes to its slot.

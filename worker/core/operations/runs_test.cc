@@ -65,7 +65,7 @@ class RunsTest : public testing::Test {
   uint64_t number_ = 0;
 };
 
-// There are no signatures that a run could be laid out from.
+// Without a report there are no signatures from which to lay out a run.
 TEST_F(RunsTest, WhatWasNeverReportedDoesNotRun) {
   bool is_new = false;
   ASSERT_TRUE(slots_.Allot(sets_.all(), Kind::kAllreduce, "a", &is_new).ok());
@@ -202,7 +202,7 @@ TEST_F(RunsTest, AlltoallsWaitForAMatrix) {
   EXPECT_FALSE(queue_.Take().has_value());
 }
 
-// Records are given out again only when all local ranks have left them.
+// A record is reused only when all local ranks have left it.
 TEST_F(RunsTest, WaitsForAFreeRecord) {
   RunQueue queue(6, 1, 1);
   Signature s;

@@ -92,7 +92,7 @@ void Schedule::GoOn() {
 
 void Schedule::TellAbove() {
   if (fan_out_ == 0) return;
-  // How many positions, from 0 on, all of them are ready for.
+  // All of them are ready for the positions below this one.
   Position ready = NextPosition();
   Position from = ready;
   bool all_refused = refused_;

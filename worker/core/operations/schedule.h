@@ -1,47 +1,48 @@
-// Schedule: the runs of a step, which the nodes of a job execute again and
-// again without the coordinator (the frozen tier, docs/schedule.md).
+// Schedule: the runs of a step, which the nodes of a job repeat without the
+// coordinator (the frozen tier, docs/schedule.md).
 //
 // Purpose: agrees with the other nodes, run by run, whether a scheduled run is
-// executed. A run's place in all rounds of the schedule is its position. As
-// soon as all operations of its next run are present on this node, a node tells
-// the nodes of the run that it is ready, and goes on to its next run. A run is
+// executed. A run's number in all rounds of the schedule is its position. As
+// soon as all operations of its next run are present on it, a node tells the
+// nodes of the run that it is ready, and goes on to its next run. A run is
 // executed when all its nodes are ready for it.
 //
 // A node whose ranks do something else refuses: it tells all nodes the position
-// of its next run, and is never ready for that one or a later one. A node that
-// is told of a refusal refuses, too. So each run is executed by all its nodes
-// or by none, and nobody has to ask: messages of two nodes arrive in the order
-// in which they were sent, and "ready for p" and "refused from p or earlier"
-// exclude each other. The schedule has ended here when all nodes have refused
-// and every run for which this node was ready is executed or dropped. What is
-// left is reported to the coordinator.
+// of its next run, and is never ready for that run or a later one. A node that
+// learns of a refusal refuses as well. So each run is executed by all its nodes
+// or by none, without another exchange: messages from one node to another
+// arrive in order, and "ready for p" and "refused from p or earlier" exclude
+// each other. The schedule has ended here when all nodes have refused and every
+// run for which this node was ready is executed or dropped. The remaining
+// operations are reported to the coordinator.
 //
-// On many nodes, each telling each other one would be too many messages. There
-// the nodes form a tree, and every run has all nodes. A node tells its parent
-// that all nodes below it and itself are ready, or have refused; the root tells
-// all, down the tree, that all nodes are ready, or have refused. That a node
-// has refused is told to everybody at once, so that all do.
+// On many nodes, messages between all pairs would be too many. There the nodes
+// form a tree, and every run has all nodes. A node tells its parent when it and
+// all nodes below it are ready, or have refused; the root tells all nodes, down
+// the tree, when all are ready, or have refused. A node's own refusal (Leaving)
+// spreads through the tree at once, so that all nodes refuse.
 //
 //   Schedule schedule(self, nodes);
 //   schedule.Begin(number, length, fan_out, runs, now_ms);
 //   schedule.Add(slot, urgent, copied);       // present here
 //   schedule.OnPeer(node, message);
 //   for (const auto& m : schedule.TakeMessages()) ...   // to other nodes
-//   for (const auto* run : schedule.TakeRuns()) ...     // to execute, in order
+//   for (const auto& run : schedule.TakeRuns()) ...     // to execute, in order
 //   if (schedule.over()) schedule.End();
 //
 // Small runs need no data stage: if a node's ranks have copied their inputs,
-// the message that it is ready has these, too. When all nodes of the run have
-// sent theirs, each node has all it needs for the result; all see the same
-// messages, so they agree about that, too.
+// the node's ready message carries them. When all nodes of the run have sent
+// their inputs, each node can compute the result. All nodes see the same
+// messages, so they also agree whether a run needs a data stage.
 //
-// Whoever waits for kScheduleLateMs refuses: the coordinator then knows again
-// what is present where, and can name stragglers and deadlocks.
+// A node refuses when one of its ranks has waited for kScheduleLateMs. Then the
+// coordinator learns again what is present where, and can name stragglers and
+// deadlocks.
 //
 // Thread contract: not synchronized; no I/O, no clock.
 //
-// Invariants: positions of which this node says that it is ready ascend. Runs
-// are executed in the order of their positions.
+// Invariants: the positions for which this node reports itself ready ascend.
+// Runs are executed in the order of their positions.
 #ifndef MAYPOLE_WORKER_CORE_OPERATIONS_SCHEDULE_H_
 #define MAYPOLE_WORKER_CORE_OPERATIONS_SCHEDULE_H_
 
@@ -62,7 +63,7 @@ struct ScheduledRun {
   uint32_t index = 0;           // among the schedule's runs on all nodes
   std::vector<uint32_t> slots;  // in the run's order; not empty
   std::vector<uint32_t> nodes;  // of its process set, ascending
-  // Its inputs may travel with the news that a node is ready.
+  // Its inputs may travel with a node's ready message.
   bool small = false;
 };
 
@@ -71,8 +72,8 @@ class Schedule {
   Schedule(uint32_t self, uint32_t nodes);
 
   // `length`: runs of a round, on all nodes. `fan_out`: children of a node in
-  // the tree; 0: there is none. `runs`: those of this node, by ascending index;
-  // no slot is in two of them; with a tree, none is small.
+  // the tree; 0: no tree. `runs`: those of this node, by ascending index; no
+  // slot is in two of them; with a tree, none is small.
   void Begin(uint64_t number, uint32_t length, uint32_t fan_out,
              std::vector<ScheduledRun> runs, int64_t now_ms);
   // From Begin() to End().
@@ -91,10 +92,10 @@ class Schedule {
   void Refuse(proto::ScheduleEnd why, const std::string& text);
   void OnPeer(uint32_t node, const proto::PeerMessage& message);
   // Sets the time of the calls that follow. Returns the slot of an operation
-  // for which a rank has waited too long, if there is one: then the owner
-  // refuses.
+  // for which a rank has waited too long, if there is one; then the owner must
+  // call Refuse().
   std::optional<uint32_t> OnTime(int64_t now_ms);
-  // For how many milliseconds OnTime() need not be called; -1: any time.
+  // Call OnTime() within this many milliseconds; -1: no need.
   int64_t WaitMs() const;
 
   struct Message {
@@ -107,31 +108,31 @@ class Schedule {
   // A run to execute now.
   struct Execution {
     std::vector<uint32_t> slots;
-    // A small run of which all nodes have sent their inputs: these, by node of
-    // the run. Then nothing else needs to travel. inputs[self] is empty.
+    // For a small run whose nodes have all sent their inputs: these inputs, by
+    // node of the run, so that no data stage is needed. inputs[self] is empty.
     std::vector<std::string> inputs = {};
     size_t self = 0;
   };
   // In order.
   std::vector<Execution> TakeRuns();
   bool over() const;
-  // Ends it, when it is over. Returns the slots that were added and not
-  // executed.
+  // Ends the schedule; call it when over(). Returns the slots that were added
+  // and not executed.
   std::set<uint32_t> End();
 
-  // Of this schedule: runs executed here, and why it has ended, as far as this
-  // node knows.
+  // Of this schedule: the number of runs executed here, and why it has ended,
+  // as far as this node knows.
   uint64_t executed() const { return executed_; }
   proto::ScheduleEnd why() const { return why_; }
   const std::string& text() const { return text_; }
 
  private:
   using Position = uint64_t;
-  // What a node has said of the schedule with this number.
+  // What a node has reported about the schedule with this number.
   struct Peer {
     uint64_t number = 0;
     std::optional<Position> ready;           // the last one
-    std::map<Position, std::string> inputs;  // of runs that are not decided
+    std::map<Position, std::string> inputs;  // of undecided runs
     std::optional<proto::Refusal> refusal;
     std::optional<proto::Leaving> leaving;
   };
@@ -146,25 +147,25 @@ class Schedule {
     return runs_[turn % runs_.size()];
   }
   Position PositionOf(uint64_t turn) const;
-  // The first one for which this node is not ready.
+  // The first position for which this node is not ready.
   Position NextPosition() const;
-  // What the node has said of the current schedule; null: nothing.
+  // What the node has reported about the current schedule; null: nothing.
   const Peer* SaidBy(uint32_t node) const;
-  // Whose messages decide about a run: all its other nodes; in a tree, the
-  // parent, or, at the root, the children.
+  // The nodes whose messages decide about a run: all its other nodes; in a
+  // tree, the parent, or, at the root, the children.
   const std::vector<uint32_t>& DecidersOf(const ScheduledRun& run) const {
     return fan_out_ == 0 ? run.nodes : above_;
   }
-  // Says that this node is ready for its next runs, as far as it is.
+  // Reports this node ready for its next runs, as far as they are present.
   void GoOn();
-  // In a tree: says what is true of this node and all below it.
+  // In a tree: reports what holds for this node and all nodes below it.
   void TellAbove();
   Fate FateOf(uint64_t turn) const;
-  // Takes what other nodes have sent of this turn's inputs.
+  // Takes the inputs that other nodes have sent for this turn.
   Execution TakeInputs(const Waiting& run);
   proto::PeerMessage RefusalFrom(Position from) const;
   void FindNeighbours();
-  // Refuses if the peer does, or knows of one that does.
+  // Refuses if the peer has refused, or has passed on a refusal.
   void FollowRefusal(const Peer& peer);
   void Tell(const std::vector<uint32_t>& nodes, proto::PeerMessage message,
             std::vector<uint32_t> inputs_of = {});
@@ -184,8 +185,8 @@ class Schedule {
   std::map<uint32_t, uint32_t> run_of_;  // slot -> index in runs_
   std::vector<Peer> peers_;              // by node; the own one is unused
   // A turn counts this node's runs through all rounds.
-  uint64_t next_turn_ = 0;       // the next to be ready for
-  std::deque<Waiting> waiting_;  // ready here, not decided
+  uint64_t next_turn_ = 0;       // the first for which this node is not ready
+  std::deque<Waiting> waiting_;  // ready here, undecided
   // By index in runs_: slots added, and how many of them are copied.
   std::vector<size_t> present_;
   std::vector<size_t> copied_;

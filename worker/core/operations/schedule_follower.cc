@@ -38,7 +38,7 @@ absl::Status ScheduleFollower::OnSchedule(const proto::Schedule& message) {
     return Leave(proto::SCHEDULE_RANK_LEFT,
                  absl::StrCat("rank ", left_.first(), " has left"));
   }
-  // The coordinator drops what it was told and has not answered.
+  // The coordinator drops the reports that it has not answered.
   presence_.Clear();
   absl::Status status;
   slots_.ForEach([&](uint32_t slot, const SlotEntry& entry) {
@@ -166,7 +166,7 @@ void ScheduleFollower::End() {
   ended->set_operations(std::exchange(operations_, 0));
   ended->set_why(schedule_.why());
   ended->set_text(schedule_.text());
-  if (output_.quiet()) {  // what follows is done when it may speak again
+  if (output_.quiet()) {  // OnRecovered() does the rest
     unsent_end_ = std::move(message);
     return;
   }
@@ -187,10 +187,10 @@ void ScheduleFollower::FillState(proto::NodeState* state) const {
   state->set_follows(schedule_.active());
 }
 
-// All ids are forgotten, so all nodes count a name's generations from the same
-// one: every node has now received every decision about it, or has not followed
-// a schedule that others follow. Those forget the ids when it ends: then the
-// same runs have been executed everywhere.
+// Forgets all ids, so that all nodes count a name's generations from the same
+// one. A node without an active schedule has now received every decision about
+// the name. Nodes that follow a schedule forget the ids when it ends: by then
+// all nodes have executed the same runs.
 bool ScheduleFollower::OnRecovered() {
   forget_ids_at_end_ = schedule_.active();
   if (schedule_.active()) return false;

@@ -1,9 +1,10 @@
 // ScheduleFollower: this node's part in the frozen tier (docs/schedule.md).
 //
 // Purpose: begins the schedules that the coordinator sends. While one is
-// executed, operations that are present here go to it instead of to the
-// coordinator, and its runs to the board. Whatever the schedule does not
-// foresee ends it; then the coordinator is told what is pending.
+// active, operations that are present here go to it instead of to the
+// coordinator, and its runs go to the board. An operation or event that is not
+// in the schedule ends it; then the follower reports to the coordinator what is
+// pending.
 //
 // Thread contract: not synchronized; no I/O, no clock.
 //
@@ -51,14 +52,15 @@ class ScheduleFollower {
   // A message of another node about its schedule.
   absl::Status OnPeer(uint32_t node, const proto::PeerMessage& message);
   absl::Status OnTime(int64_t now_ms);
-  // For how many milliseconds OnTime() need not be called; -1: any time.
+  // Call OnTime() within this many milliseconds; -1: no need.
   int64_t WaitMs() const { return schedule_.WaitMs(); }
 
-  // The operation is present here. Needs an active schedule, as AddUrgent().
+  // The operation is present here. This and AddUrgent() need an active
+  // schedule.
   absl::Status Add(uint32_t slot, const SlotEntry& entry);
   // A rank waits for an operation that was added.
   void AddUrgent(uint32_t slot) { schedule_.Urge(slot); }
-  // If a schedule is executed, ends it.
+  // Ends the schedule, if one is active.
   absl::Status Leave(proto::ScheduleEnd why, const std::string& text);
 
   bool active() const { return schedule_.active(); }
@@ -67,15 +69,16 @@ class ScheduleFollower {
   // For a coordinator that has replaced another.
   void FillState(proto::NodeState* state) const;
   void OnCoordinatorReplaced() { unsent_end_.reset(); }
-  // Reports what is pending, with names instead of ids. Returns false if that
-  // must wait for the end of a schedule.
+  // Reports what is pending, with names instead of ids. Returns false if a
+  // schedule must end first.
   bool OnRecovered();
 
  private:
-  // The scheduled runs of this node.
+  // Returns the scheduled runs of this node.
   absl::StatusOr<std::vector<ScheduledRun>> Read(
       const proto::Schedule& message);
-  // Does what the schedule wants now.
+  // Sends the schedule's messages, executes its runs, and ends it if it is
+  // over.
   absl::Status Follow();
   absl::Status Execute(const std::vector<uint32_t>& slots);
   void End();
@@ -93,8 +96,8 @@ class ScheduleFollower {
   uint64_t operations_ = 0;                  // executed, of this schedule
   int64_t now_ms_ = 0;
   bool forget_ids_at_end_ = false;
-  // ScheduleEnded; a coordinator that has replaced another gets it when it is
-  // told what is pending.
+  // A ScheduleEnded message; a coordinator that has replaced another gets it
+  // before the report of what is pending.
   std::optional<proto::ExecutorMessage> unsent_end_;
 };
 

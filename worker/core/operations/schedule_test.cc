@@ -97,7 +97,7 @@ TEST_F(ScheduleTest, ARefusalDropsWhatTheOtherNodeIsNotReadyFor) {
   schedule_.OnPeer(1, Ready(1, 0));
   schedule_.OnPeer(1, Refusal(1, 1, "new"));
   EXPECT_EQ(TakeRuns(), (Runs{{0, 1}}));
-  // It has refused, too, from the run after those for which it was ready.
+  // Node 0 has refused as well, from the first run for which it was not ready.
   const auto said = schedule_.TakeMessages();
   ASSERT_EQ(said.size(), 3u);
   EXPECT_EQ(said[2].message.refusal().from(), 2u);
@@ -154,7 +154,8 @@ TEST_F(ScheduleTest, AMessageMayComeBeforeTheScheduleDoes) {
   other.OnPeer(0, Refusal(1, 1));
   ASSERT_TRUE(other.over());
   other.End();
-  // A refusal of the next one, before it is known here; and an old message.
+  // A refusal of the next schedule, before this node knows it; and an old
+  // message.
   other.OnPeer(0, Refusal(2, 0));
   other.OnPeer(0, Ready(1, 5));
   other.Begin(2, 1, 0, {{0, {7}, {0, 1}}}, 0);
@@ -204,7 +205,7 @@ TEST_F(SmallScheduleTest, IfANodeHasNoCopiesTheInputsTravelAsUsual) {
   EXPECT_EQ(TakeRuns(), (Runs{{0, 1}}));
   schedule_.OnPeer(1, Ready(1, 1));
   EXPECT_EQ(TakeRuns(), (Runs{{2}}));
-  // The same, if it is the other node.
+  // The same if the other node has not sent its inputs.
   AddRound(true);
   schedule_.OnPeer(1, Ready(1, 2));
   EXPECT_EQ(TakeRuns(), (Runs{{0, 1}}));
@@ -278,8 +279,8 @@ TEST_F(TreeTest, ARefusalIsToldAtOnceAndItsPositionWhenAllBelowHaveRefused) {
 }
 
 // Some nodes with overlapping process sets execute a schedule until one of them
-// does something else, at any moment; messages of two nodes stay in order, and
-// nothing else does.
+// does something else, at a random moment. Only the messages from one node to
+// another stay in order.
 class World {
  public:
   World(uint32_t seed, bool is_tree)
@@ -323,7 +324,7 @@ class World {
 
   void Check() {
     ASSERT_TRUE(AllOver());
-    // Who has executed a run has executed it with all of its nodes.
+    // A run was executed by all of its nodes, or by none.
     std::map<std::pair<uint64_t, uint32_t>, uint32_t> executed;
     for (const Node& node : nodes_) {
       std::map<uint32_t, uint64_t> rounds;
@@ -340,7 +341,7 @@ class World {
     for (const auto& [run, times] : executed) {
       EXPECT_EQ(times, round_[run.second].nodes.size());
     }
-    // What was submitted was executed, or is left.
+    // Each submitted operation was executed, or is left over.
     for (Node& node : nodes_) {
       std::map<uint32_t, int> count = node.submitted;
       for (const Slots& slots : node.runs) {
@@ -391,7 +392,7 @@ class World {
                              runs, 0);
     nodes_[n].begun = true;
   }
-  // Any operation of the node that is not pending.
+  // Submits any operation of the node that is not pending.
   void Submit(uint32_t n) {
     Node& node = nodes_[n];
     if (!node.begun || node.over) return;

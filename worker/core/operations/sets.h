@@ -47,9 +47,9 @@ class SetTable {
   void Remove(uint32_t id);
   // Returns null if there is no such set.
   SharedSet Find(uint32_t id) const;
-  // As Find(), but with an error message for the rank that has named the set.
+  // As Find(), but returns an error for the rank that has named the set.
   absl::StatusOr<SharedSet> Get(uint32_t id) const;
-  // All sets that were ever made, by ascending id.
+  // Calls `use` for all sets that were ever made, by ascending id.
   void ForEach(
       const std::function<void(const NodeSet& set, bool removed)>& use) const;
   uint32_t job_size() const {

@@ -1,14 +1,14 @@
 // SlotTable: which slot of the board belongs to which operation.
 //
 // Purpose: allots slots to identities (process set, kind, name), knows the
-// coordinator's ids of them, and keeps what this node has last reported about
-// each, so that a run is laid out from the executor's own copy of the
-// signatures and never from shared memory. A slot whose name is no longer used
-// can be given to another name (recalls.h decides when).
+// coordinator's ids for them, and keeps this node's last report about each. So
+// a run is laid out from the executor's own copy of the signatures, never from
+// shared memory. A slot whose name is no longer used can be given to another
+// name (recalls.h decides when).
 //
 // Generations are those of the slot (common/board/board.h). Messages from and
 // to the coordinator instead count a name's operations from 1, starting when
-// the coordinator learns the name (CountOf, GenerationOf convert).
+// the coordinator learns the name. CountOf() and GenerationOf() convert.
 //
 // Thread contract: not synchronized; no I/O, no clock.
 #ifndef MAYPOLE_WORKER_CORE_OPERATIONS_SLOTS_H_
@@ -30,7 +30,7 @@
 
 namespace maypole::worker {
 
-// What another node has sent of a generation that no run has had here yet.
+// Inputs that another node has sent for a generation that has not run here yet.
 struct SentInputs {
   uint32_t node = 0;
   uint32_t generation = 0;  // the coordinator's count
@@ -48,8 +48,8 @@ struct SlotEntry {
   // Last generation reported as present, or given to GPUs.
   uint32_t reported = 0;
   std::vector<Signature> signatures;  // of `reported`, by local member
-  // Of the last run that the coordinator has sent under `id`, if all local
-  // members have submitted it, and it is all that was reported.
+  // The signature of the last run that the coordinator has sent under `id`, if
+  // Plain() had one for it.
   std::optional<Signature> last;
   uint64_t last_decision = 0;   // Run.decision of that run; 0: there was none
   std::vector<int64_t> splits;  // of `reported`; alltoall
@@ -69,20 +69,21 @@ struct SlotEntry {
   // See recalls.h.
   uint64_t holders = 0;   // local ranks that know the slot's number
   uint64_t asked = 0;     // holders that have not answered a recall
-  bool recalled = false;  // no rank has kept it or asked for it since
+  bool recalled = false;  // and no rank has kept or requested it since
   bool retiring = false;  // the coordinator was asked to forget the id
   uint32_t seen = 0;      // generation at the last look for idle slots
-  uint64_t used = 0;      // number of the last look that found it used
+  uint64_t used = 0;      // number of the last look that found it in use
 
-  // Present here, over several nodes, and not answered.
+  // True for an operation over several nodes that is present here and that the
+  // coordinator has not answered.
   bool IsPending() const { return set->negotiated() && reported != answered; }
   // "allreduce 'grad'"
   std::string Text() const;
   void FillIdentity(proto::Identity* out) const;
-  // The one signature that all local members have submitted on the host; null
-  // if there is more to report of `reported`.
+  // Returns the one signature that all local members have submitted on the
+  // host; null if a report of `reported` needs more than that.
   const Signature* Plain() const;
-  // It can be reported in short (proto PresentOperation.as_before).
+  // True if a short report suffices (proto PresentOperation.as_before).
   bool IsAsBefore() const;
   uint32_t CountOf(uint32_t generation) const { return generation - base; }
   uint32_t GenerationOf(uint32_t count) const { return count + base; }
@@ -93,7 +94,7 @@ class SlotTable {
   explicit SlotTable(uint32_t slots) : limit_(slots) {}
 
   // Returns the slot of the identity; sets *is_new if it is newly allotted.
-  // RESOURCE_EXHAUSTED if no slot, or no place for splits, is free.
+  // Returns RESOURCE_EXHAUSTED if no slot, or no room for splits, is free.
   absl::StatusOr<uint32_t> Allot(SharedSet set, Kind kind,
                                  const std::string& name, bool* is_new);
   // Finds an entry by the coordinator's id or else by identity; in the latter
@@ -104,7 +105,7 @@ class SlotTable {
   SlotEntry* FindId(uint32_t id);
   // The coordinator no longer knows the name and will count from here.
   void ForgetId(SlotEntry* entry);
-  // Of all names of operations over several nodes.
+  // Forgets the ids of all operations over several nodes.
   void ForgetIds();
   // Takes the slot from its name. It can be allotted again after Reuse().
   void Release(uint32_t slot);
@@ -116,7 +117,7 @@ class SlotTable {
   const SlotEntry* Get(uint32_t slot) const;
   // All slots below this number have been allotted at least once.
   uint32_t allotted() const { return static_cast<uint32_t>(entries_.size()); }
-  // All that belong to names, by ascending number.
+  // Calls `use` for all slots that belong to names, by ascending number.
   template <typename Use>  // void(uint32_t slot, const SlotEntry& entry)
   void ForEach(const Use& use) const {
     for (uint32_t slot = 0; slot < entries_.size(); ++slot) {
@@ -124,7 +125,7 @@ class SlotTable {
     }
   }
   uint32_t limit() const { return limit_; }
-  // Whether a new name would find a slot; and, for an alltoall, a place for
+  // Whether a new name would find a slot, and, for an alltoall, room for
   // splits.
   bool has_room() const { return entries_.size() < limit_ || !free_.empty(); }
   bool has_splits() const;

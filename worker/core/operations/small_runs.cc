@@ -9,13 +9,13 @@
 namespace maypole::worker {
 namespace {
 
-// Inputs of one node and operation that are kept: those of the next run, and of
-// the one after it, which the node may have sent before this node has heard of
-// the next.
+// How many inputs of one node and operation are kept: those of the next run,
+// and of the run after it, which the node may send before this node has learnt
+// of the next run.
 constexpr ptrdiff_t kKept = 2;
 
-// Every node needs data of every other node, so the run ends nowhere before all
-// nodes have its order.
+// True if every node needs data of every other node, so that the run cannot end
+// anywhere before all nodes have been ordered to execute it.
 bool NeedsAll(const Signature& s) {
   return s.kind == Kind::kAllreduce && s.Bytes() > 0;
 }
@@ -43,8 +43,7 @@ void SmallRuns::WantCopiesOf(uint32_t slot, bool wanted) {
   output_.Add(WantCopies{slot, wanted});
 }
 
-// The coordinator remembers the signature, too, for reports that nothing has
-// changed.
+// The coordinator remembers the same signature, for reports with as_before.
 void SmallRuns::LearnFrom(const proto::Run& run) {
   std::vector<const Signature*> operations;
   for (const proto::RunOperation& op : run.operations()) {
@@ -130,8 +129,9 @@ absl::Status SmallRuns::OnInputs(uint32_t node,
   for (Waiting& run : waiting_) {
     if (run.Take(node, key, message.inputs())) return FinishReady();
   }
-  // The node has had a run of this id for which it has needed this one, so this
-  // one has known the id, too. If not, the coordinator has retired it.
+  // The other node has had a run of this id that needed this node's data, so
+  // this node has known the id. If it is unknown now, the coordinator has
+  // retired it.
   SlotEntry* const entry = slots_.FindId(key.id());
   if (entry == nullptr || key.after() < entry->last_decision ||
       key.generation() <= entry->CountOf(entry->answered)) {

@@ -1,12 +1,12 @@
-// SmallRuns: runs of so few bytes that no data stage is worth its time.
+// SmallRuns: runs with too few bytes to be worth a data stage.
 //
-// Purpose: what the executors' ranks have copied for a small run travels from
-// executor to executor: in the frozen tier with the news that a node is ready;
-// in the negotiated tier when a node reports an operation, before the
-// coordinator has ordered it. The coordinator knows whether all nodes of a run
-// have sent their inputs; if they have, each node finishes the run as soon as
-// the inputs are there. If not, the run is executed as any other, and what was
-// sent is dropped (docs/eager.md).
+// Purpose: the inputs that ranks have copied for a small run travel from
+// executor to executor: in the frozen tier with a node's ready message; in the
+// negotiated tier when a node reports an operation, before the coordinator has
+// ordered it. The coordinator knows whether all nodes of a run have sent their
+// inputs. If they have, each node completes the run as soon as the inputs are
+// there. If not, the run is executed like any other, and the inputs are dropped
+// (docs/eager.md).
 //
 // Thread contract: not synchronized; no I/O, no clock.
 //
@@ -42,40 +42,40 @@ class SmallRuns {
         runs_(*runs),
         output_(*output) {}
 
-  // Whether a run of these operations over so many nodes is a small one.
+  // Whether a run of these operations over `nodes` nodes is small.
   static bool AreSmall(const std::vector<const Signature*>& operations,
                        size_t nodes);
 
   SmallOperation OperationOf(uint32_t slot) const;
-  // The ranks should copy their inputs for this slot.
+  // Sets whether ranks should copy their inputs for this slot.
   void WantCopiesOf(uint32_t slot, bool wanted);
-  // Finishes a run of which all inputs are here.
+  // Completes a run whose inputs are all here.
   absl::Status Finish(Schedule::Execution run);
 
   // --- The negotiated tier ---------------------------------------------------
-  // What to send of an operation that is reported now; none unless it is to be
-  // expected that its run is small.
+  // Returns the inputs to send for an operation that is reported now; none
+  // unless its run will probably be small.
   std::optional<SendToPeers> InputsOf(uint32_t slot,
                                       const SlotEntry& entry) const;
   absl::Status OnInputs(uint32_t node, const proto::PeerMessage& message);
   // The coordinator has ordered a run whose inputs all nodes have sent.
   absl::Status Begin(const proto::Run& run);
   absl::Status FinishReady();
-  // After a run: whether the next one of its operations may be small.
+  // After a run: learns whether the next run of its operations may be small.
   void LearnFrom(const proto::Run& run);
   // A run waits for inputs of other nodes.
   bool waits() const { return !waiting_.empty(); }
   void set_sends_inputs(bool sends) { sends_inputs_ = sends; }
 
  private:
-  // Ordered, but other nodes' inputs are not here yet.
+  // A run that is ordered, but lacks inputs of other nodes.
   struct Waiting {
     struct Part {
       uint32_t node = 0;
       proto::InputsOf key;
       std::optional<std::string> bytes;
     };
-    // False if they are not of this run.
+    // Returns false if the inputs are not for this run.
     bool Take(uint32_t node, const proto::InputsOf& key,
               const std::string& bytes);
 

@@ -191,8 +191,8 @@ TEST_F(SmallRunsTest, InputsOfAnotherLengthEndTheEpoch) {
       << aborts[0];
 }
 
-// Every node has received the order when ids are forgotten; inputs may come
-// later.
+// Every node has received the order by the time ids are forgotten; inputs may
+// come later.
 TEST_F(SmallRunsTest, AnOrderedRunOutlivesItsCoordinator) {
   Submit(2);
   core_.OnCoordinatorReplaced();

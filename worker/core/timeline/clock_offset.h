@@ -1,9 +1,9 @@
 // ClockOffset: how much the coordinator's clock is ahead of this executor's.
 //
-// Purpose: the executor asks the coordinator for the time, over the link that
-// it has anyway. If the answer came after a round trip r, the offset is known
-// within r / 2; as NTP does, the best answer counts. An answer grows less
-// certain with time, because clocks drift.
+// Purpose: the executor queries the coordinator's time, over the link that it
+// has anyway. A reply after a round trip r determines the offset within r / 2;
+// as in NTP, the best reply counts. A reply grows less certain with time,
+// because clocks drift.
 //
 //   if (offset.Due(now)) Send(offset.Query(now));
 //   offset.OnReply(sent, coordinator_ns, now);
@@ -19,25 +19,25 @@ namespace maypole::worker {
 
 class ClockOffset {
  public:
-  // It asks so often in a row at first, then once in kPeriodNs.
+  // At first this many queries in a row, then one in each kPeriodNs.
   static constexpr int kFirst = 8;
   static constexpr int64_t kPeriodNs = 500'000'000;
-  // A question that is not answered for so long is asked again.
+  // A query without a reply is repeated after this time.
   static constexpr int64_t kPatienceNs = 1'000'000'000;
   // How much two clocks drift apart: 100 microseconds in a second.
   static constexpr int64_t kDriftPart = 10'000;
 
   bool Due(int64_t now) const;
-  // Returns the time to send with the question.
+  // Returns the time to send with the query.
   int64_t Query(int64_t now);
-  // Ignores an answer that is not to the last question.
+  // Ignores a reply that does not answer the last query.
   void OnReply(int64_t sent, int64_t coordinator, int64_t now);
 
-  // True if the first questions are answered.
+  // True if the first kFirst queries have been answered.
   bool ready() const { return answers_ >= kFirst; }
   bool known() const { return answers_ > 0; }
   int64_t ns() const { return ns_; }
-  // The offset is known within this.
+  // The greatest error of ns().
   int64_t Uncertainty(int64_t now) const {
     return half_trip_ + (now - measured_) / kDriftPart;
   }

@@ -11,8 +11,8 @@ namespace {
 constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kSecond = 1000 * kMs;
 
-// Asks at `now`; the ways there and back take so long. Returns the time of the
-// answer.
+// Queries at `now`; the message takes `there`, the reply `back`. Returns the
+// time of the reply.
 int64_t Ask(ClockOffset* clock, int64_t now, int64_t offset, int64_t there,
             int64_t back) {
   const int64_t sent = clock->Query(now);
@@ -44,7 +44,7 @@ TEST(ClockOffset, AsksInARowAtFirstAndThenNowAndThen) {
   EXPECT_TRUE(clock.ready());
   EXPECT_FALSE(clock.Due(now));
   EXPECT_TRUE(clock.Due(now + ClockOffset::kPeriodNs));
-  // No answer: it asks again, and the late answer does not count.
+  // Without a reply it queries again, and a late reply does not count.
   const int64_t lost = clock.Query(now + kSecond);
   EXPECT_FALSE(clock.Due(now + kSecond + kMs));
   EXPECT_TRUE(clock.Due(now + kSecond + ClockOffset::kPatienceNs));
@@ -64,7 +64,7 @@ TEST(ClockOffset, AnOldAnswerGrowsUncertain) {
   EXPECT_EQ(clock.ns(), 3 * kMs);
 }
 
-// Whatever the delays, the offset is wrong by no more than what it says.
+// Whatever the delays, the error of the offset is at most Uncertainty().
 TEST(ClockOffset, IsWithinItsUncertainty) {
   std::mt19937 random(7);
   for (int round = 0; round < 200; ++round) {

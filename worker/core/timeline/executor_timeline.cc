@@ -17,7 +17,7 @@ void ExecutorTimeline::OnEpochStarted(Epoch epoch) {
   }
 }
 
-// Nobody is left to answer.
+// Unanswered requests are dropped: no rank of the epoch is left.
 void ExecutorTimeline::OnEpochOver() {
   if (current_ && current_->writes && current_->file == File::kOpen) {
     TakeHeld();
@@ -112,8 +112,9 @@ void ExecutorTimeline::OnClientGone(ClientId client) {
   }
 }
 
-// The coordinator passes these on before it tells that the last rank has left.
-// They are few, because the writing node has not taken any of them.
+// The coordinator passes these on before it announces that the last rank has
+// left. Only a few messages may be sent, because the writing node has not taken
+// any of them.
 void ExecutorTimeline::SendRest() {
   for (int i = 0; i < kLastMessages && !current_->waiting.empty(); ++i) {
     SendRecords(WholeRecords(current_->waiting, kMaxMessageBytes),
@@ -155,8 +156,8 @@ bool ExecutorTimeline::OnCoordinator(const proto::CoordinatorMessage& m) {
   }
 }
 
-// One that was begun and stopped before the epoch's ranks are there has a file,
-// too, and is closed by all nodes.
+// A timeline that was begun and stopped before the epoch's ranks are there also
+// has a file, and all nodes close it.
 void ExecutorTimeline::KeepEarly(const proto::CoordinatorMessage& message) {
   if (message.timeline().on() ||
       (!early_.empty() && early_.front().epoch() != message.epoch())) {
@@ -199,7 +200,7 @@ void ExecutorTimeline::Begin(const proto::Timeline& timeline) {
   OnTime(now_);
 }
 
-// The rank joins it, if it starts one itself.
+// If that rank starts a timeline itself, it joins this one.
 void ExecutorTimeline::MakeFile() {
   granted_ = current_->info.number();
   for (const auto& [client, rank] : epoch_.ranks) {
@@ -219,8 +220,8 @@ void ExecutorTimeline::Stop(const proto::Timeline& timeline) {
   Pump();
 }
 
-// A start waits until a timeline is on: one that came while the last file was
-// being closed is asked again after that (OnState()). A stop waits until the
+// A start waits until a timeline is on. If it came while the last file was
+// being closed, OnState() requests it again afterwards. A stop waits until the
 // file of its timeline is closed.
 void ExecutorTimeline::AnswerRequests() {
   if (state_.closing()) return;
@@ -252,7 +253,7 @@ void ExecutorTimeline::AnswerRequests() {
 // --- Records -----------------------------------------------------------------
 
 void ExecutorTimeline::Take(std::string_view records, uint64_t dropped) {
-  // What a rank has sent may be anything.
+  // A rank may have sent anything: take whole records only.
   records = records.substr(0, WholeRecords(records, records.size()));
   if (current_->writes) {
     AddToTrace(records, epoch_.node, 0, dropped);
@@ -288,7 +289,7 @@ void ExecutorTimeline::SendRecords(size_t bytes, bool last) {
   proto::ExecutorMessage m;
   proto::TimelineRecords* r = m.mutable_timeline_records();
   r->set_number(current_->info.number());
-  // Without a single answer of the coordinator the times mean nothing.
+  // Without any reply of the coordinator the times mean nothing.
   if (clock_.known()) {
     r->set_records(current_->waiting.substr(0, bytes));
   } else {
@@ -304,7 +305,7 @@ void ExecutorTimeline::SendRecords(size_t bytes, bool last) {
   Send(std::move(m));
 }
 
-// Of another node.
+// Records of another node.
 void ExecutorTimeline::OnRecords(const proto::TimelineRecords& records) {
   if (!current_ || !current_->writes ||
       records.number() != current_->info.number() ||
@@ -337,7 +338,7 @@ void ExecutorTimeline::TakeHeld() {
 
 // --- The file ----------------------------------------------------------------
 
-// The rank whose file it is may be stopped, and never send it.
+// The rank may be stopped and never send its file, so the text is bounded.
 void ExecutorTimeline::AddToTrace(std::string_view records, uint32_t node,
                                   int64_t shift_ns, uint64_t dropped) {
   if (current_->file == File::kOpen ||
@@ -357,7 +358,7 @@ void ExecutorTimeline::Write() {
   if (!text.empty()) shell_->WriteFile(std::move(text));
 }
 
-// Ends the timeline; without a file it has failed.
+// Ends the timeline. Without an open file it has failed.
 void ExecutorTimeline::Finish(Code code, const std::string& text) {
   const bool opened = current_->file == File::kOpen;
   if (opened) {

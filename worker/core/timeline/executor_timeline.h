@@ -2,26 +2,28 @@
 //
 // Purpose: passes the ranks' requests to the coordinator, and its answers back;
 // takes the ranks' records and the executor's own. If a rank of this node has
-// started the timeline, it writes all nodes' records to that rank's file;
-// otherwise it sends its node's to the coordinator, which passes them on
-// (docs/timeline.md). For a timeline that an operator has started it makes the
-// file itself, as the rank's user, in the rank's directory.
+// started the timeline, this executor writes all nodes' records to that rank's
+// file; otherwise it sends its node's records to the coordinator, which passes
+// them on (docs/timeline.md). If an operator has started the timeline, the
+// executor of the writing node makes the file itself, as the rank's user, in
+// the rank's directory.
 //
 //   off -> on -> (stopped) draining: the ranks' last records are on their way
 //       -> drained: a node that does not write has sent its last message
 //       -> (the writing node has closed the file) off
 //
-// Times of other nodes are shifted by how much their clocks differ from this
-// node's, which both know against the coordinator's (ClockOffset).
+// Times of other nodes are shifted by the difference of their clocks from this
+// node's. Each node knows its own offset from the coordinator's clock
+// (ClockOffset).
 //
 // Thread contract: not synchronized, except recording(); no I/O, threads or
 // clock. OnTime() sets the time of the events that follow.
 //
-// Invariants: records that wait, for the writing node or, as text, for the file
-// that a rank is to send, are bounded by kMaxWaitingBytes; what does not fit is
-// counted, and the count goes to the file. At most one message of
-// records is on its way to the writing node, except when the node's last rank
-// leaves: then up to kLastMessages more.
+// Invariants: at most kMaxWaitingBytes of records wait for the writing node,
+// or, as text, for the file that a rank must send. Records that do not fit are
+// counted, and the count goes to the file. At most one message of records is on
+// its way to the writing node; when the node's last rank leaves, up to
+// kLastMessages and an empty one follow.
 #ifndef MAYPOLE_WORKER_CORE_TIMELINE_EXECUTOR_TIMELINE_H_
 #define MAYPOLE_WORKER_CORE_TIMELINE_EXECUTOR_TIMELINE_H_
 
@@ -48,15 +50,16 @@ class ExecutorTimeline {
  public:
   static constexpr size_t kMaxWaitingBytes = 16 << 20;
   static constexpr size_t kMaxMessageBytes = 256 << 10;
-  // What a node sends when its last rank leaves.
+  // A node sends at most this many more messages with records when its last
+  // rank leaves.
   static constexpr int kLastMessages = 4;
-  // How long a timeline that was stopped waits for the ranks' last records, and
-  // the writing node for the other nodes'.
+  // How long a stopped timeline waits for the ranks' last records (kRanksNs),
+  // and the writing node for those of other nodes (kNodesNs).
   static constexpr int64_t kRanksNs = 1'000'000'000;
   static constexpr int64_t kNodesNs = 3'000'000'000;
   static constexpr int kSleepMs = 50;
 
-  // What it needs from outside.
+  // What the timeline needs from its owner.
   class Shell {
    public:
     virtual ~Shell() = default;
@@ -69,8 +72,9 @@ class ExecutorTimeline {
     virtual void WriteFile(std::string text) = 0;
     // Closes it when all is written, then calls OnFileClosed().
     virtual void CloseFile() = 0;
-    // Makes the file `name` in the directory of the client's process; the rest
-    // is written to it. Calls OnFileClosed() if that fails.
+    // Makes the file `name` in the working directory of the client's process;
+    // WriteFile() then appends to this file. Calls OnFileClosed() if that
+    // fails.
     virtual void MakeFile(ClientId client, const std::string& name) = 0;
   };
 
@@ -85,7 +89,7 @@ class ExecutorTimeline {
   explicit ExecutorTimeline(Shell* shell) : shell_(shell) {}
 
   void OnTime(int64_t now_ns);
-  // In how many milliseconds OnTime() should be called; -1: any time.
+  // Call OnTime() again after this many milliseconds; -1: at any time.
   int SleepMs() const { return current_ ? kSleepMs : -1; }
 
   void OnEpochStarted(Epoch epoch);
@@ -95,7 +99,7 @@ class ExecutorTimeline {
   void OnRequest(ClientId client, const session::TimelineRequest& request);
   // True if the client's file is awaited.
   bool AwaitsFile(ClientId client, uint32_t number) const;
-  // The file has come; the shell has it now. opened: the client could open it.
+  // The file has come, and the shell has it. opened: the client could open it.
   void OnFile(ClientId client, uint32_t number, bool opened);
   void OnRecords(ClientId client, const session::TimelineRecords& records);
   // Call it before the core learns that the client has left.
@@ -105,14 +109,14 @@ class ExecutorTimeline {
   // Returns false if the message has nothing to do with timelines.
   bool OnCoordinator(const proto::CoordinatorMessage& message);
   void OnFileClosed(const Status& status);
-  // Another coordinator has replaced the one before, and has been sent what
-  // WriteState() has written: says again what is open. Records that were on
-  // their way are lost.
+  // Another coordinator has replaced the previous one, and has been sent the
+  // output of WriteState(): repeats the unanswered requests and the report that
+  // the file is closed. Records that were on their way are lost.
   void OnCoordinatorReplaced();
   void WriteState(proto::NodeState* state) const;
 
   // --- What the executor does itself -----------------------------------------
-  // True if the following ones should be called. Any thread.
+  // True if the functions below should be called. Any thread.
   bool recording() const { return recording_.load(std::memory_order_relaxed); }
   void OnReady(uint32_t slot, uint32_t generation, int64_t now_ns);
   // `names`: of the run's operations.
@@ -140,7 +144,8 @@ class ExecutorTimeline {
     std::optional<Trace> trace;
     std::map<uint32_t, uint64_t> not_traced;  // records, by node
     std::set<uint32_t> nodes;  // whose last records have not come
-    // Of other nodes, until this node's clock is known: a few of each node.
+    // Other nodes' records, until this node's clock offset is known: a few of
+    // each node.
     std::vector<proto::TimelineRecords> held;
   };
   struct Request {
@@ -184,7 +189,8 @@ class ExecutorTimeline {
   Shell* const shell_;
   int64_t now_ = 0;
   Epoch epoch_;  // number 0: none
-  // Of an epoch that starts: the last timeline is on, and its state now.
+  // For an epoch that starts: the message that began the last timeline, and its
+  // newest state.
   std::vector<proto::CoordinatorMessage> early_;
   proto::Timeline state_;  // the last one received
   std::optional<Current> current_;

@@ -125,7 +125,7 @@ struct Node {
   ExecutorTimeline timeline;
 };
 
-// By an operator, while the nodes prepare the epoch.
+// An operator starts and stops it while the nodes prepare the epoch.
 TEST(ExecutorTimeline, OneThatIsOnAndOffBeforeItsEpochRunsIsClosed) {
   Node node(0, 1);
   node.timeline.OnEpochOver();
@@ -212,7 +212,7 @@ TEST(ExecutorTimeline, AnOperatorsFileIsMadeHere) {
   EXPECT_EQ(node.shell.made, (Made{{11, "/t.json"}}));
   EXPECT_TRUE(node.timeline.recording());
   EXPECT_FALSE(node.timeline.AwaitsFile(11, 1));
-  // Ranks join it, also that one.
+  // Ranks may join it, even the one whose file it is.
   node.Request(11, false);
   node.State(1, true, 1, false, true);
   ASSERT_EQ(node.shell.replies.size(), 1u);
@@ -270,7 +270,8 @@ TEST(ExecutorTimeline, ARankThatDoesNotAnswerIsNotWaitedForForEver) {
   EXPECT_EQ(node.shell.closes, 1);
 }
 
-// The coordinator was replaced between the file's end and its word of it.
+// The coordinator was replaced after the file's end, before it reported that
+// end.
 TEST(ExecutorTimeline, WhyThereIsNoFileIsToldByTheNextCoordinator) {
   Node node(1);
   node.State(1, true, 0);
@@ -287,7 +288,7 @@ TEST(ExecutorTimeline, WhyThereIsNoFileIsToldByTheNextCoordinator) {
             static_cast<uint32_t>(Code::kInternal));
   EXPECT_STREQ(node.shell.replies[0].second.text, "disk full");
   EXPECT_EQ(node.timeline.SleepMs(), -1);
-  // The start is asked again, once; the coordinator after it learns the rest.
+  // The start is requested again, once; the next coordinator learns the rest.
   ASSERT_EQ(node.shell.sent.size(), 1u);
   EXPECT_FALSE(node.shell.sent[0].timeline_request().stop());
   node.Closed(1, Code::kInternal, "disk full");
@@ -310,7 +311,8 @@ TEST(ExecutorTimeline, OneThatFailedBeforeItsEpochRunsIsClosed) {
   EXPECT_EQ(node.timeline.SleepMs(), -1);
 }
 
-// Otherwise it would get records of a timeline that it does not know.
+// Otherwise the coordinator would get records of a timeline that it does not
+// know.
 TEST(ExecutorTimeline, TheNextCoordinatorLearnsOfOneBeforeItsEpochRuns) {
   Node node(0, 1);
   node.timeline.OnEpochOver();

@@ -72,8 +72,8 @@ bool BoardKeeper::CopyReadySlot(uint32_t slot, ReadySlot* ready) const {
   ready->slot = slot;
   ready->generation = generation(set->locals.front());
   for (const uint32_t local : set->locals) {
-    // A rank at a later generation has ended this one (it has failed); the next
-    // arrivals set the bit again.
+    // A rank at a later generation has left this one, which has failed; the
+    // next arrivals set the bit again.
     if (generation(local) != ready->generation) return false;
     ready->signatures.push_back(
         board_->SignatureOf(slot, local, ready->generation));
@@ -130,8 +130,8 @@ std::vector<ReadySlot> BoardKeeper::TakeReadySlots() {
   std::vector<ReadySlot> all;
   // Repeat until no slot is new: a slot that became ready during a pass must
   // not be reported after slots that became ready later. Sorted by slot, the
-  // reports are then in the order of submission, if all ranks use the same
-  // (fusion learns it).
+  // reports are then in the order of submission, if all ranks submit in the
+  // same order (fusion learns it).
   for (int pass = 0; pass < kMaxReadyPasses && TakeReadySlotsOnce(&all);
        ++pass) {
     if (pass > 0) SortBySlot(&all);
@@ -215,8 +215,8 @@ void BoardKeeper::Commit(uint32_t slot, uint32_t generation) {
   Issue(slot, generation);
 }
 
-// Tickets are placed in order. They wait while a rank has not read the older
-// half of the ticket ring.
+// Tickets are queued in order. They are held while a rank has not read the
+// older half of the ticket ring.
 bool BoardKeeper::PlaceHeldTickets() {
   while (!held_.empty() && !board_->aborted()) {
     const Held& held = held_.front();
@@ -282,7 +282,8 @@ const worker::MarkLeft* BoardKeeper::LeftBehind(uint32_t slot,
                   [&](uint32_t local) { return reached[local] < *generation; });
   if (!incomplete) return nullptr;
   // The coordinator does not know an operation that is incomplete on this node.
-  // So this node must fail it for ranks of other nodes, too.
+  // So this node must fail the operation even if the rank that has left was on
+  // another node.
   for (const worker::MarkLeft& left : left_) {
     if (!set.Has(left.rank)) continue;
     if (left.local_rank < 0 || reached[left.local_rank] < *generation) {

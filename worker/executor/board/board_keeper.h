@@ -1,8 +1,9 @@
 // BoardKeeper: the executor's access to the board of one epoch.
 //
 // Purpose: finds ready slots and copies them; writes plans, tickets and
-// failures. Any rank may corrupt this shared memory: everything that is read is
-// copied first, and only the executor's own counts and bounds are trusted.
+// failures. Any rank may corrupt this shared memory, so this class copies
+// everything before it checks it, and trusts only the executor's own counts and
+// bounds.
 //
 // Thread contract: the executor's loop only.
 #ifndef MAYPOLE_WORKER_EXECUTOR_BOARD_BOARD_KEEPER_H_
@@ -31,7 +32,7 @@ class BoardKeeper {
   // The name of the slot's operation, from the executor's own copy.
   const std::string& NameOf(uint32_t slot) const { return slots_[slot].name; }
 
-  // Returns an error if there is no memory for the slot, which then must not be
+  // Returns an error if there is no memory for the slot; then it must not be
   // used.
   Status Allot(const AllotSlot& allot);
   // Returns the slots that no rank seems to use: their local members are all at
@@ -48,33 +49,34 @@ class BoardKeeper {
   // Returns the slots that have become ready or urgent since the last call,
   // ordered by slot.
   std::vector<ReadySlot> TakeReadySlots();
-  // Writes the plan and the members of a run; Issue() then places its ticket.
+  // Writes the plan and the members of a run; Issue() then queues its ticket.
   void WritePlan(const RunSpec& run);
   void Issue(const RunSpec& run);
-  // Records of runs that ranks execute (RunSite::kRanks), and that all of them
-  // have left since the last call.
+  // Returns the records of runs at RunSite::kRanks that all ranks have left
+  // since the last call.
   std::vector<uint32_t> TakeRunsOfRanks();
-  // Places the ticket of an operation of this node that its ranks execute.
+  // Queues the ticket of an operation of this node that its ranks execute.
   void Issue(uint32_t slot, uint32_t generation);
-  // What the local members have copied for these operations, reduced, one
-  // operation after the other. Empty if a rank has corrupted the board.
+  // Returns the local members' copied inputs of these operations, reduced, one
+  // operation after the other. Returns an empty string if a rank has corrupted
+  // the board.
   std::string ReducedCopies(
       const std::vector<SmallOperation>& operations) const;
-  // Reduces the nodes' inputs of small operations, commits these and places
-  // their tickets.
+  // Reduces the nodes' inputs of small operations, commits the operations and
+  // queues their tickets.
   void Finish(const FinishSmall& small);
-  // Commits an operation that GPUs have executed, and places its ticket.
+  // Commits an operation that GPUs have executed, and queues its ticket.
   void Commit(uint32_t slot, uint32_t generation);
-  // Places tickets that could not be placed because a rank has not read
-  // older ones. Returns true if some still wait: call it again soon.
+  // Queues held tickets: those that could not be queued because a rank has not
+  // read older ones. Returns true if some are still held: call it again soon.
   bool PlaceHeldTickets();
   void MarkPresent(uint32_t local, int pid);
   void MarkLeft(const worker::MarkLeft& left);
-  // After an abort: the rank no longer touches other ranks' arenas, so they
-  // need not wait for it.
+  // After an abort: the rank no longer touches other ranks' arenas, so the
+  // other ranks need not wait for it.
   void MarkGone(uint32_t local);
-  // Fails operations of this node that wait for a rank that has left. Repeat it
-  // while somebody_left(): an arrival may cross MarkLeft().
+  // Fails operations of this node that wait for a rank that has left. Call it
+  // repeatedly while somebody_left(), because an arrival may cross MarkLeft().
   void FailWaiting();
   bool somebody_left() const { return !left_.empty(); }
 
@@ -84,8 +86,7 @@ class BoardKeeper {
   // True if all ranks that are present say that they are blocked.
   bool AllSayBlocked() const;
 
-  // Set it to true while ranks must wake the loop; see
-  // Board::ClaimExecutorWake.
+  // True: ranks must wake the loop; see Board::ClaimExecutorWake.
   void SetSleeping(bool sleeping);
 
  private:
@@ -121,8 +122,8 @@ class BoardKeeper {
   void ScanSlot(uint32_t slot, BoardSnapshot* snapshot) const;
   void ScanRun(uint32_t record, BoardSnapshot* snapshot);
   void ScanBlocked(uint32_t local, RankSnapshot* rank) const;
-  // Returns true if the rank has not left `generation` of the run, and notes in
-  // *look what it holds.
+  // Returns true if the rank has not left `generation` of the run, and records
+  // in *snapshot what it holds.
   bool Holds(RunRef ref, uint32_t generation, uint32_t local, uint32_t slot,
              BoardSnapshot* snapshot) const;
 
@@ -136,7 +137,7 @@ class BoardKeeper {
   std::vector<Issued> issued_;           // by record
   std::vector<uint32_t> runs_of_ranks_;  // records
   std::vector<Present> present_;
-  // Tickets that could not be placed yet.
+  // Tickets that could not be queued yet.
   struct Held {
     RunRef run = 0;
     uint32_t generation = 0;

@@ -46,7 +46,7 @@ std::string BoardKeeper::ReducedCopies(
     std::vector<const std::byte*> inputs;
     for (const uint32_t local : slots_[op.slot].set->locals) {
       const int buffer = board_->BufferOf(op.slot, local, op.generation);
-      if (buffer < 0) return "";  // it was one when the slot was ready
+      if (buffer < 0) return "";  // there was one when the slot was ready
       inputs.push_back(board_->pool(local, static_cast<uint32_t>(buffer)));
     }
     if (op.bytes() == 0) continue;
@@ -63,7 +63,8 @@ void BoardKeeper::Finish(const FinishSmall& small) {
   size_t begin = 0;
   for (const SmallOperation& op : small.operations) {
     const size_t end = begin + op.bytes();
-    // The other nodes have found that these are not its inputs.
+    // A rank has corrupted the board. The other nodes see that this node's
+    // inputs have the wrong size.
     if (own.size() < end) return;
     const auto parts = PartsOf(small, own, begin, op.bytes());
     begin = end;

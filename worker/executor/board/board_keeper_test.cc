@@ -224,7 +224,7 @@ TEST_F(BoardKeeperTest, NewsStandBySlotAndTellWhoIsWaitedFor) {
   EXPECT_EQ(ready[0].slot, 0u);
   EXPECT_EQ(ready[0].urgency, Urgency::kNone);
   EXPECT_EQ(ready[1].urgency, Urgency::kAwaited);
-  // It is of that generation only, and nonsense is no more than urgent.
+  // An urgency counts for its generation only; an invalid one is capped.
   Arrive(2, 0, 2);
   Arrive(2, 1, 2);
   MarkReady(2);

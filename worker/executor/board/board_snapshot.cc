@@ -1,5 +1,5 @@
-// BoardKeeper::TakeSnapshot(). Words are read one by one while ranks continue,
-// so the snapshot is not of one instant. Therefore its users require the same
+// BoardKeeper::TakeSnapshot(). Reads words one by one while ranks continue, so
+// the snapshot is not of one instant. Therefore its users require the same
 // observation twice, or for a long time.
 #include <algorithm>
 #include <bit>

@@ -19,8 +19,8 @@ uint64_t AddGrowth(const RankCounters::Counter& counter, uint64_t* seen,
 }
 
 // Returns the memory of the arenas, which lie in the board's file: what the
-// file occupies beyond the `reserved` bytes of the board. Pages count when they
-// are first used.
+// file occupies beyond the board's `reserved` bytes. Pages count once they are
+// used.
 uint64_t ArenaBytes(const Board& board, uint64_t reserved) {
   struct stat st;
   if (fstat(board.fd(), &st) != 0) return 0;

@@ -5,7 +5,7 @@
 // previous one.
 //
 //   CounterSampler sampler(board);
-//   sampler.Sample(&page);      // now and then, and once after the epoch
+//   sampler.Sample(&page);      // periodically, and once after the epoch
 //
 // Trust: a rank may write anything to its counters. Values are only added; a
 // counter that goes backwards adds nothing until it exceeds its old maximum.

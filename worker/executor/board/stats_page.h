@@ -2,7 +2,7 @@
 //
 // Purpose: the supervisor has the only Prometheus endpoint of the node; its
 // executors count in this page. The page is a sealed memfd that the supervisor
-// makes and passes on when it starts the executor. It survives a crash of the
+// makes and passes to the executor at its start. It survives a crash of the
 // executor, and no scrape ever reaches the executor's process.
 //
 // The page holds plain counters, which only grow, and gauges. The executor
@@ -105,7 +105,7 @@ struct StatsPage {
   Counter network_received;
   Counter runs;
   Counter presence;          // operations reported to the coordinator
-  Counter small_operations;  // whose inputs executors have sent each other
+  Counter small_operations;  // executors have sent each other the inputs
   Counter steps;             // worker/core/liveness/step_counter.h
   Counter errors[kErrorKinds];
   Counter reconnects;
@@ -114,8 +114,8 @@ struct StatsPage {
   Counter board_bytes;  // gauge
   Counter arena_bytes;  // gauge
   Counter state_bytes;  // gauge
-  // Gauges: other nodes of the epoch; of these, to which connections are
-  // encrypted, and to which data goes over UCX.
+  // Gauges: the other nodes of the epoch; of these, the nodes to which
+  // connections are encrypted, and those to which data goes over UCX.
   Counter peer_nodes;
   Counter encrypted_nodes;
   Counter ucx_nodes;
@@ -125,13 +125,13 @@ struct StatsPage {
   Counter waits[kWaitFors];
   Counter wait_ns[kWaitFors];
   // For the ranks of the running epoch, or of the last one: global rank + 1 (0
-  // if there is none), for how long others have slept for it, and for how long
-  // it has slept itself. Ranks keep these in later epochs.
+  // if there is none), for how long others have slept for this rank, and for
+  // how long it has slept itself. Ranks keep these in later epochs.
   Counter rank_number[kMaxLocalRanks];
   Counter late_ns[kMaxLocalRanks];
   Counter waited_ns[kMaxLocalRanks];
-  // Operations on CUDA tensors, by RunSite; on the host only those for which
-  // this rank's or another's tensor had a place on a GPU.
+  // Operations on CUDA tensors, by RunSite; those on the host count only if a
+  // rank's tensor had a place on a GPU.
   Counter gpu_site_operations[3];
   Counter gpu_count;  // entries of `gpus` that are in use
   GpuStats gpus[kMaxGpus];

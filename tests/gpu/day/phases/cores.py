@@ -1,4 +1,4 @@
-"""The CPU path on all cores of the machine: staged and arena, beside torch.distributed's Gloo, and MPI where it is."""
+"""The CPU path on all cores of the machine: staged and arena, beside torch.distributed's Gloo, and MPI if installed."""
 
 import json
 import os

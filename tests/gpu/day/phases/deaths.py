@@ -1,4 +1,4 @@
-"""kill -9 of a rank and of the executor while it reduces on the GPU: named within a second, and nothing is left."""
+"""kill -9 of a rank or the executor while it reduces on the GPU: named within a second, nothing is left."""
 
 import contextlib
 import signal

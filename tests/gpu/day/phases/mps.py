@@ -1,4 +1,4 @@
-"""The facts and allreduces of ranks that share the GPU once more, with all processes as clients of an MPS server."""
+"""Repeats the facts and allreduces of ranks that share the GPU, with all processes as clients of an MPS server."""
 
 import bench
 from phases import figures

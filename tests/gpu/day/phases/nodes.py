@@ -1,7 +1,7 @@
 """Two and three nodes on the one GPU: NCCL between executors and between ranks, beside direct calls of NCCL.
 
-NCCL takes processes with different NCCL_HOSTID for different machines, and so does Maypole; the GPU is connected with
-itself by sockets on loopback.
+NCCL and Maypole take processes with different NCCL_HOSTID for different machines; sockets on loopback connect the GPU
+with itself.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What is there: the driver, the GPU and what it offers, libraries, and what Maypole's wheel says of them."""
+"""What the machine has: the driver, the GPU and its features, libraries, and what Maypole's wheel reports."""
 
 import importlib.metadata
 import json

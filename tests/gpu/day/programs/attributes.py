@@ -1,4 +1,4 @@
-"""Prints what GPU 0 offers, as the driver's API says it: an object of JSON."""
+"""Prints the features of GPU 0, as the driver's API reports them: a JSON object."""
 
 import ctypes
 import json

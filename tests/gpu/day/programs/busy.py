@@ -1,4 +1,4 @@
-"""Keeps $DAY_DEVICE busy with products of matrices, until it is killed; then other processes' work has to share it."""
+"""Keeps $DAY_DEVICE busy with products of matrices until it is killed, so that other processes must share it."""
 
 import os
 

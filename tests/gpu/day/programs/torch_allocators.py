@@ -4,8 +4,8 @@
 
 plain: tensors of changing sizes, empty_cache() between them, results used on other streams with record_stream().
 graphs: a CUDA graph is captured and replayed while operations are pending; one whose capture calls an operation gets
-a ValueError. out_of_memory: the GPU is full but for a few MiB; operations go through host memory, with the same
-results, and the memory is free for others later. Without a GPU, what needs one is left out.
+a ValueError. out_of_memory: the GPU is full except for a few MiB; operations go through host memory, with the same
+results, and later the memory is free for others. Without a GPU, the parts that need one are left out.
 """
 
 import os

@@ -7,8 +7,8 @@ group: the same by the backend maypole; buckets: gloo on flat tensors of 25 MiB,
 (ResNet-50 only); mpi: mpi4py on tensors in host memory, in a program that mpirun has started.
 
 A round: each library, in an order that changes, reduces in place the tensors of the case, all of which are submitted
-before the first wait. A time is that of the slowest rank, from after a barrier until the device is done. The first and
-the last round of each library are checked, element by element. --seconds: for all cases together.
+before the first wait. A time is that of the slowest rank, from the end of a barrier until the device is done. The first
+and the last round of each library are checked, element by element. --seconds: for all cases together.
 """
 
 import argparse

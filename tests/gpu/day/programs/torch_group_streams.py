@@ -1,8 +1,8 @@
-"""torch.distributed on the backend maypole, with tensors of streams that are not the default one, and are busy.
+"""torch.distributed on the backend maypole, with tensors of busy streams other than the default one.
 
-What a stream still has to do when an operation is called comes before the operation; who has waited for its end uses
-the result at once, on another stream, whether its wait, the completion thread or a callback has taken the result.
-Without a GPU there are no streams. Records how many results were right, and the differences.
+The work that a stream has when an operation is called comes before the operation. The program waits for the operation's
+end and uses the result at once, on another stream, whether its wait, the completion thread or a callback has taken the
+result. Without a GPU there are no streams. Records how many results were right, and the differences.
 """
 
 import contextlib

@@ -2,8 +2,8 @@
 
 usage: torch_train.py STEPS
 
-Records of both the losses, the parameters' bits and what ran on the GPU; and how long this process took to start. The
-data are the same on every device; the larger gradients are beyond the eager limit.
+For both, records the losses, the parameters' bits and what ran on the GPU; also how long this process took to start.
+The data are the same on every device; the larger gradients exceed the eager limit.
 """
 
 import time

@@ -4,7 +4,7 @@ usage: torch_values.py ROUNDS
 
 Every round: all kinds and dtypes, even, ragged and empty ones; then inputs that are overwritten right after their
 submission, and results that are used right after the wait, on the stream of the program and on another one. At the
-end mismatches, whose errors name both sides. Records how many were compared, and the differences.
+end come mismatches, whose errors name both sides. Records how many results were compared, and the differences.
 """
 
 import os

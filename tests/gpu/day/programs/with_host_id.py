@@ -1,4 +1,4 @@
-"""Runs a Python program with an NCCL_HOSTID of this rank's own: with_host_id.py PROGRAM [ARGUMENT...]"""
+"""Runs a Python program with this rank's own NCCL_HOSTID: with_host_id.py PROGRAM [ARGUMENT...]"""
 
 import os
 import sys

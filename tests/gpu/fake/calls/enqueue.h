@@ -1,4 +1,5 @@
-// Enqueue(): gives an operation to a stream, if it does not capture.
+// Enqueue(): gives an operation to a stream, unless the stream is being
+// captured.
 //
 //   Operation fill = {.work = [=] { std::memset(data, 0, bytes); },
 //                     .uses = {{address, bytes}}};

@@ -1,7 +1,8 @@
 // EntryPoint: a function that cuGetProcAddress_v2 can return.
 //
-// Purpose: every file of calls ends with a table of what it implements. Entry()
-// does not compile if a function differs from the member of Driver.
+// Purpose: every file of calls ends with a table of the functions that it
+// implements. Entry() does not compile if a function's type differs from that
+// of the member of Driver.
 //
 //   const std::vector<EntryPoint>& StreamEntries() {
 //     static const auto& entries = *new std::vector<EntryPoint>{
