@@ -8,10 +8,10 @@ synchronize(); the input must not be changed until then. A group is accepted
 whole or, if one member is refused, not at all.
 
 Instead of a tensor, every function takes an array of another library that has
-__dlpack__ or __cuda_array_interface__ (NumPy, CuPy, Numba, JAX, ...). A tensor
-is made that shares its memory: an in-place operation writes into the array, so
-the array must be one that may change (JAX arrays must not). Results are torch
-tensors. A read-only NumPy array is refused.
+__dlpack__ or __cuda_array_interface__ (NumPy, CuPy, Numba, JAX, ...). The
+function makes a tensor that shares the array's memory: an in-place operation
+writes into the array, so the array must be mutable (JAX arrays are not).
+Results are torch tensors. A read-only NumPy array is refused.
 
 CUDA tensors: an operation reads its input in the order of the current stream of
 the thread that submits it, and its result is ready in the order of the current
@@ -24,8 +24,9 @@ process_set: the ranks that take part; all of them must submit the operation.
 Thread contract: any thread. Errors of the call itself (not initialized, name
 pending, dtype, layout, root, splits, a process set that this rank is not in)
 raise ValueError; tensors that are neither on the CPU nor on a CUDA device and
-other unsupported arguments raise NotImplementedError; what is neither a tensor
-nor an array raises TypeError. Errors of the operation are raised by synchronize().
+other unsupported arguments raise NotImplementedError; objects that are neither
+tensors nor arrays raise TypeError. synchronize() raises the errors of the
+operation.
 """
 
 from collections.abc import Sequence
@@ -95,7 +96,7 @@ def _allreduce(tensor: torch.Tensor, average: Optional[bool],
 
 def reduce_gradient(tensor: torch.Tensor, name: str, op: ReduceOp, prescale: float,
                     postscale: float, process_set: Any) -> int:
-    """allreduce_async_ of a tensor of which autograd needs no former values."""
+    """allreduce_async_ of a tensor whose former values autograd does not need."""
     return _start(
         _submissions.allreduce(tensor, name, op, prescale, postscale,
                                id_of(process_set), True))
@@ -321,7 +322,7 @@ def grouped_reducescatter_async(tensors: Sequence[torch.Tensor],
     ])
 
 
-# They need no tensor.
+# These take no tensor.
 barrier = not_compiled(collectives.barrier)
 join = not_compiled(collectives.join)
 poll = not_compiled(operations.poll)

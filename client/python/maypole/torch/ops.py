@@ -64,7 +64,7 @@ def allreduce(tensor: torch.Tensor,
 def _reduced(function: Any, kind: str, tensors: Sequence[torch.Tensor], name: Optional[str], grouped: bool,
              compression: CompressorLike, op: ReduceOp, prescale: float, postscale: float,
              process_set: ProcessSet) -> list[torch.Tensor]:
-    """The results of a function of _autograd, of the tensors as they are compressed."""
+    """Applies a function of _autograd to the compressed tensors, and returns the decompressed results."""
     names = member_names(name, len(tensors)) if grouped else [name]
     tensors = [as_tensor(tensor, kind, member) for tensor, member in zip(tensors, names)]
     compressors = [compressor_of(compression, member) for member in names]

@@ -1,4 +1,4 @@
-"""Reduction of sparse tensors by gathering them."""
+"""Reduces sparse tensors by gathering them."""
 
 import contextlib
 from typing import Callable, Optional
@@ -49,7 +49,7 @@ def sparse_allreduce_async(
         try:
             all_indices = synchronize(indices).t()
         except RuntimeError:
-            # Ends the other one, too, so that its name can be used again.
+            # Also ends the other operation, so that its name can be used again.
             with contextlib.suppress(RuntimeError):
                 synchronize(values)
             raise
