@@ -84,7 +84,7 @@ def allgather(value: Any, name: Optional[str] = None) -> np.ndarray:
     Numbers count as arrays of one row.
 
     Args:
-        value: a number, array, tensor or variable, of the same shape on all ranks.
+        value: a number, array, tensor or variable; the first dimension may differ between ranks.
         name: by which ranks match the operation; None: by the order of submission.
 
     Returns:

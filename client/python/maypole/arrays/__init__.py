@@ -9,9 +9,9 @@
 An array is a NumPy array or an object with __dlpack__ whose memory is the
 host's (torch's, JAX's, ...); where the function does not write
 into it, also a number or an object with __array__. Results are NumPy arrays;
-functions whose name ends in '_' write into the array and return it; arrays that
-do not change (read-only ones, JAX's) are refused there. bfloat16 arrays have the dtype of the
-package ml_dtypes. Arrays on a GPU are refused by an error.
+functions whose name ends in '_' write into the array and return it; these functions refuse
+immutable arrays (read-only ones, JAX's). bfloat16 arrays have the dtype of the package
+ml_dtypes. Arrays on a GPU raise an error.
 
 Operations are matched between ranks by process set, kind and name, in any
 order; unnamed operations by the order of submission within their set and kind.
@@ -25,8 +25,9 @@ process_set: the ranks that take part; all of them must submit the operation.
 
 Thread contract: any thread. Errors of the call itself (not initialized, name
 pending, dtype, root, splits, a process set that this rank is not in) raise
-ValueError, what is no array TypeError; errors of the operation raise
-HorovodInternalError, in the call or, of an `_async` one, in synchronize().
+ValueError; objects that are not arrays raise TypeError. Errors of the operation
+raise HorovodInternalError, in the call or, for an `_async` function, in
+synchronize().
 """
 
 from collections.abc import Sequence
@@ -75,9 +76,9 @@ def allreduce(tensor: Any,
         tensor: any shape, the same on all ranks; it is not changed.
         average: older form of op: True for Average, False for Sum.
         name: by which ranks match the operation; None: by the order of submission.
-        op: Average (default), Sum, Min, Max, Product, and Adasum of floating
-            dtypes. Integer averages truncate toward zero; integers wrap around on overflow. For bool, Sum and
-            Max mean OR, Product and Min mean AND. If an input of Min or Max is NaN, so is the result.
+        op: Average (default), Sum, Min, Max, Product, Adasum (floating dtypes only). Integer averages truncate
+            toward zero; integers wrap around on overflow. For bool, Sum and Max mean OR, Product and Min mean
+            AND. If an input of Min or Max is NaN, so is the result.
         prescale_factor: factor for the inputs; not for bool. Integers are multiplied in float64, rounded toward
             zero and limited to the dtype's range.
         postscale_factor: factor for the result, likewise.

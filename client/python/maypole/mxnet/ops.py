@@ -1,19 +1,19 @@
 """Collectives on MXNet's NDArrays (mx.nd and mx.np).
 
 allreduce, broadcast and reducescatter are operations of MXNet's engine: they
-return at once, run when their input is ready, and their result is awaited as
-that of every operation of MXNet's (wait_to_read(), asnumpy()). A failed one
-raises MXNetError there, with Maypole's text. Blocking are allgather and
-alltoall, whose result's shape the ranks must agree on; their errors are
-Maypole's own.
+return at once and run when their input is ready; the program waits for their
+result as for that of every operation of MXNet (wait_to_read(), asnumpy()). A
+failed operation raises MXNetError there, with Maypole's text. allgather and
+alltoall block, because the ranks must agree on the shape of the result; their
+errors are Maypole's own.
 
-priority: of the engine's operation; the higher, the earlier.
+priority: of the engine's operation; higher ones run earlier.
 
 Operations are matched between ranks by process set, kind and name; unnamed
 ones by the order of the calls. Arrays on a GPU are copied to the host and back.
 
 Thread contract: any thread; unnamed operations one at a time. Errors of the call
-itself raise ValueError, and TypeError for what is no NDArray.
+itself raise ValueError; objects that are not NDArrays raise TypeError.
 """
 
 import logging
@@ -37,7 +37,7 @@ __all__ = [
 
 _log = logging.getLogger("maypole.mxnet")
 
-# MXNet has no 16-bit integers, and says bfloat16 in its own way.
+# MXNet has no 16-bit integers, and represents bfloat16 in its own way.
 _DTYPES: dict[Any, int] = {np.dtype(name): number for name, number in _native.DTYPES.items()
                            if name not in ("int16", "uint16", "bfloat16")}
 _DTYPES[np.dtype([("bfloat16", np.uint16)])] = _native.BFLOAT16
@@ -81,7 +81,7 @@ def _empty(like: mx.nd.NDArray, shape: Sequence[int]) -> mx.nd.NDArray:
 
 
 def _from_numpy(values: np.ndarray, like: mx.nd.NDArray) -> mx.nd.NDArray:
-    """An array of the kind of `like`, with these values and their dtype."""
+    """Returns an array of the kind of `like`, with these values and their dtype."""
     module = mx.np if isinstance(like, mx.np.ndarray) else mx.nd
     with mx.util.np_shape(True):
         return module.array(values, ctx=like.context, dtype=values.dtype)
@@ -140,7 +140,7 @@ def allreduce(tensor: mx.nd.NDArray,
         prescale_factor: factor for the inputs.
         postscale_factor: factor for the result.
         process_set: the ranks that take part; all of them must make the call.
-        op: Average (default), Sum, Min, Max, Product, or Adasum of floating dtypes. Integer averages truncate
+        op: Average (default), Sum, Min, Max, Product, Adasum (floating dtypes only). Integer averages truncate
             toward zero. For bool, Sum and Max mean OR, Product and Min mean AND.
 
     Returns:
@@ -148,7 +148,7 @@ def allreduce(tensor: mx.nd.NDArray,
 
     Raises:
         ValueError: wrong arguments, or before init().
-        HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
+        MXNetError: at the wait for the result: ranks disagreed on the operation, or a rank was lost.
     """
     return _allreduced([tensor], [name], average, op, priority, prescale_factor, postscale_factor, process_set,
                        False)[0]
@@ -256,7 +256,7 @@ def broadcast(tensor: mx.nd.NDArray,
 
     Raises:
         ValueError: wrong arguments, or before init().
-        HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
+        MXNetError: at the wait for the result: ranks disagreed on the operation, or a rank was lost.
     """
     _check(tensor, "broadcast", name)
     root_rank = collectives.check_root(name, root_rank)
@@ -342,7 +342,7 @@ def reducescatter(tensor: mx.nd.NDArray,
 
     Raises:
         ValueError: wrong arguments, or before init().
-        HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
+        MXNetError: at the wait for the result: ranks disagreed on the operation, or a rank was lost.
     """
     return _scattered([tensor], [name], op, priority, process_set, prescale_factor, postscale_factor)[0]
 

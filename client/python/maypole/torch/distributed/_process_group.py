@@ -152,7 +152,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        # torch's flight recorder records only backends in C++, and asks this whether there is one.
+        # torch's flight recorder records only backends in C++, and asks here whether there is one.
         if sys._getframe(1).f_code.co_name == "_maybe_attach_flight_recorder":
             return []
         return [torch.device("cpu"), torch.device("cuda")]
