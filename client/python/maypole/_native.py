@@ -419,8 +419,7 @@ class Library:
             address, (ctypes.c_void_p * len(streams))(*streams), len(streams))
 
     def keep_state(self, name: str, fd: int) -> None:
-        """Gives the executor a copy of `fd`, a memfd of fixed size, which it holds under `name` beyond this process's
-        death.
+        """Gives the executor a copy of `fd`, a memfd of fixed size, to hold under `name` after this process has died.
 
         Raises StatusError.
         """

@@ -1,7 +1,7 @@
 """DistributedOptimizer and DistributedTrainer.
 
 Both average the gradients over the ranks before the update. num_groups is
-accepted for compatibility: libmaypole itself packs small tensors together.
+accepted for compatibility: libmaypole packs small tensors together itself.
 
 Thread contract: that of MXNet's optimizers and trainers.
 """
@@ -20,7 +20,7 @@ _log = logging.getLogger("maypole.mxnet")
 
 def _average(gradient: mx.nd.NDArray, name: str, index: int, predivide: float,
              process_set: Any) -> None:
-    # predivide: how much of the division comes before the sum.
+    # predivide: the part of the division that comes before the sum.
     allreduce_(gradient, average=True, name=name, priority=-index,
                prescale_factor=1.0 / predivide, postscale_factor=predivide,
                process_set=process_set)
@@ -102,7 +102,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         optimizer: as gluon.Trainer's.
         optimizer_params: as gluon.Trainer's.
         compression: Compression.fp16 sends gradients in 16 bits.
-        gradient_predivide_factor: how much of the division by the number of ranks comes before the sum.
+        gradient_predivide_factor: the part of the division by the number of ranks that comes before the sum.
         prefix: of the names of the gradients; needed for a second trainer. Parameters whose initialization is
             deferred are fine.
         num_groups: accepted, without effect: the coordinator groups operations itself.

@@ -104,8 +104,7 @@ def _pairs(tensor: torch.Tensor, kind: str, name: Optional[str],
 
 def _quantized(tensor: torch.Tensor, kind: str,
                name: Optional[str]) -> Carrier:
-    """Rows of bytes, each with the scale and the zero point at its end; one row
-    for a broadcast."""
+    """Rows of bytes, each with the scale and the zero point at its end; a broadcast has one row."""
     if tensor.qscheme() not in (torch.per_tensor_affine,
                                 torch.per_tensor_symmetric):
         raise ValueError(

@@ -102,8 +102,7 @@ class Reader:
                 count: int,
                 seed: Optional[int] = None,
                 shuffle_rows: Optional[int] = None) -> Iterator[Batch]:
-        """Yields `count` batches of batch_size rows. After the last row, whose batch may be shorter, the rows start
-        again.
+        """Yields `count` batches of batch_size rows; after the last row, whose batch may be shorter, starts again.
 
         seed: None: in order. Otherwise pieces are read in random order, and rows are shuffled, shuffle_rows at a time.
         """

@@ -104,7 +104,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._own_world = world if is_default else None
         self._calls = itertools.count()
         self._names = Names()
-        self._latest: dict[int, list[Optional[int]]] = {}  # by the number in a name: the native handles of its last call
+        self._latest: dict[int, list[Optional[int]]] = {}  # by the number in a name: native handles of its last call
         self._lines = _call_lines.CallLines(self._store, basics.rank(), ranks) if _call_lines.wanted() else None
         self._point_to_point = PointToPoint(self._shown, ranks, self._now_rank, world.offers)
         self._closed = ""
@@ -322,8 +322,7 @@ class ProcessGroup(dist.ProcessGroup):
     # --- The end of a group, and other ranks ----------------------------------
 
     def abort(self) -> None:
-        """Makes operations fail: for the default group on all ranks of the job, for another group only later calls
-        here.
+        """Makes operations fail: of the default group on all ranks of the job, of another one those called later here.
 
         Aborting the default group ends the membership epoch.
         """
