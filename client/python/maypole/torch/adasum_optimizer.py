@@ -51,7 +51,7 @@ class DistributedAdasumOptimizer(Wrapped):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """torch's GradScaler reads this before it looks at gradients."""
+        """A GradScaler of torch reads this before it looks at gradients."""
         raise ValueError(
             "DistributedOptimizer(op=Adasum) cannot be used with a GradScaler: "
             "each rank makes its own step, and ranks would disagree about a "

@@ -146,7 +146,6 @@ class _DistributedOptimizer(Wrapped):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group, as the optimizer's own method does.
 
-
         The new gradients are reduced as well; ranks match them by their
         position.
         """
