@@ -65,7 +65,7 @@ class Functions:
 
         Args:
             optimizer: the optimizer of this rank.
-            name: in the names of operations.
+            name: a part of the operations' names.
             device_dense: where operations of dense tensors are placed; "": where TensorFlow likes.
             device_sparse: where operations of tf.IndexedSlices are placed; "": where TensorFlow likes.
             compression: Compression.none, or fp16 or bf16, which send floats in 16 bits.
@@ -110,8 +110,8 @@ class Functions:
         Args:
             filepath: .keras, .h5, or (Keras 2) the directory of a SavedModel; saved with or without Maypole.
             custom_optimizers: classes of optimizers that are not Keras' own.
-            custom_objects: for Keras.
-            compression: for DistributedOptimizer(); call it on model.optimizer to set its other arguments.
+            custom_objects: passed to Keras.
+            compression: passed to DistributedOptimizer(); call it on model.optimizer to set its other arguments.
             legacy_opts: names of optimizers are those of keras.optimizers.legacy.
         """
 

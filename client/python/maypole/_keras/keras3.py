@@ -9,8 +9,8 @@ Where gradients are reduced:
                         the same on all ranks
     LossScaleOptimizer  is reduced itself, never the optimizer within it, which Keras calls in a
                         branch that depends on the rank's own gradients: ranks would wait for each
-                        other for ever. Then every rank sees the same gradients, and whether they
-                        are finite
+                        other without end. Then every rank sees the same gradients, and whether
+                        they are finite
     _compute_gradients(), _aggregate_gradients()
                         of Horovod, in a program's own loop; then apply() does not reduce these
 

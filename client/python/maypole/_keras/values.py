@@ -53,7 +53,7 @@ def allreduce(value: Any, name: Optional[str] = None, average: Optional[bool] = 
 
     Args:
         value: a number, array, tensor or variable, of the same shape on all ranks.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         average: older form of op.
         prescale_factor: factor for the inputs.
         postscale_factor: factor for the result.
@@ -85,7 +85,7 @@ def allgather(value: Any, name: Optional[str] = None) -> np.ndarray:
 
     Args:
         value: a number, array, tensor or variable; the first dimension may differ between ranks.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
 
     Returns:
         [all rows, ...], in rank order.
@@ -103,7 +103,7 @@ def broadcast(value: Any, root_rank: int, name: Optional[str] = None) -> Any:
     Args:
         value: a number, array, tensor or variable, of the same shape on all ranks.
         root_rank: a rank of the job (not an index in the process set), in the set.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
 
     Returns:
         A new array with the root's values.
@@ -122,7 +122,7 @@ def reducescatter(value: Any, name: Optional[str] = None, op: ReduceOp = Average
 
     Args:
         value: a number, array, tensor or variable, of the same shape on all ranks.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         op: Average or Sum.
 
     Returns:

@@ -75,7 +75,7 @@ def allreduce(tensor: Any,
     Args:
         tensor: any shape, the same on all ranks; it is not changed.
         average: older form of op: True for Average, False for Sum.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         op: Average (default), Sum, Min, Max, Product, Adasum (floating dtypes only). Integer averages truncate
             toward zero; integers wrap around on overflow. For bool, Sum and Max mean OR, Product and Min mean
             AND. If an input of Min or Max is NaN, so is the result.
@@ -209,7 +209,7 @@ def allgather(tensor: Any,
 
     Args:
         tensor: [rows, ...]: the number of rows may differ between ranks (and may be 0), the rest must not.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         process_set: the ranks that take part; all of them must make the call.
 
     Returns:
@@ -263,7 +263,7 @@ def broadcast(tensor: Any,
         tensor: any shape and dtype, the same on all ranks.
         root_rank: a rank of the job (not an index in the process set); it must be in the set. Shape and dtype
             must be the same on all ranks.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         process_set: the ranks that take part; all of them must make the call.
 
     Raises:
@@ -313,7 +313,7 @@ def alltoall(
         tensor: [rows, ...]: all dimensions except the first must be the same on all ranks.
         splits: how many rows go to each rank of the set, in rank order: a list or an int32 or int64 array;
             None: equal parts.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         process_set: the ranks that take part; all of them must make the call.
 
     Returns:
@@ -347,8 +347,8 @@ def reducescatter(tensor: Any,
     """Reduces `tensor` over the ranks; returns this rank's rows of the result.
 
     Args:
-        tensor: at least one dimension, the same shape on all ranks.
-        name: by which ranks match the operation; None: by the order of submission.
+        tensor: has at least one dimension, and the same shape on all ranks.
+        name: ranks match the operation by this name; None: by the order of submission.
         op: Average or Sum. With r rows and n ranks, each rank gets r // n rows, and the first r % n ranks one
             more.
         process_set: the ranks that take part; all of them must make the call.

@@ -19,7 +19,7 @@ class Compressor:
         """Makes a tensor smaller.
 
         Args:
-            tensor: of the binding's framework, of any shape and dtype.
+            tensor: a tensor of the binding's framework, of any shape and dtype.
 
         Returns:
             The tensor to send, and the context for decompress().

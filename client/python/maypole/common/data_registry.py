@@ -94,7 +94,7 @@ def _time_limit(peer: Any, seconds: float) -> Iterator[None]:
 class Registry:
     """Serves the addresses until shutdown().
 
-    address: of this host, on which it listens.
+    address: this host's address, on which it listens.
     """
 
     def __init__(self, dispatchers: int, workers_per_dispatcher: int,

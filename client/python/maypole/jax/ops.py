@@ -45,7 +45,7 @@ def allreduce(tree: Any,
     Args:
         tree: a pytree of arrays, whose shapes and dtypes are the same on all ranks.
         average: older form of op: True for Average, False for Sum.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         compression: Compression.fp16 and bf16 send floats in 16 bits.
         op: Average (default), Sum, Min, Max, Product, or, for floating leaves, Adasum, each with its own coefficients.
         prescale_factor: factor for the inputs; not for bool.
@@ -78,7 +78,7 @@ def reducescatter(tree: Any,
 
     Args:
         tree: leaves of at least one dimension, with the same shapes on all ranks.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         compression: Compression.none, or fp16 or bf16, which send floats in 16 bits.
         op: Average or Sum. With r rows and n ranks, each rank gets r // n rows, and the first r % n ranks one
             more. Other arguments are those of allreduce.
@@ -106,7 +106,7 @@ def allgather(tree: Any,
 
     Args:
         tree: a pytree of arrays.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         process_set: the ranks that take part; all of them must make the call.
 
     Returns:
@@ -133,7 +133,7 @@ def broadcast(tree: Any,
         tree: a pytree of arrays.
         root_rank: a rank of the job (not an index in the process set); it must be in the set. Shapes and dtypes
             must be the same on all ranks.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         process_set: the ranks that take part; all of them must make the call.
 
     Raises:
@@ -154,7 +154,7 @@ def alltoall(tree: Any,
     Args:
         tree: a pytree of arrays.
         splits: how many rows of each leaf go to each rank of the set, in rank order; None: equal parts.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         process_set: the ranks that take part; all of them must make the call.
 
     Returns:

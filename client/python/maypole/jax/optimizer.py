@@ -32,7 +32,7 @@ def reduce_gradients(name: Optional[str] = None,
     transformations that must see the global gradient (for example clipping by global norm).
 
     Args:
-        name: in the names of operations.
+        name: a part of the operations' names.
         compression: Compression.none, or fp16 or bf16, which send floats in 16 bits.
         op: Average (default) or Sum.
         gradient_predivide_factor: with Average, gradients are divided by it before the sum, and the sum by
@@ -65,7 +65,7 @@ def DistributedOptimizer(
 
     Args:
         optimizer: the optimizer of this rank.
-        name: in the names of operations.
+        name: a part of the operations' names.
         compression: Compression.none, or fp16 or bf16, which send floats in 16 bits.
         backward_passes_per_step: with n > 1 the gradients of n calls of update() are added up
             (average_aggregated_gradients: and divided by n), and reduced and used in the n-th; the updates of

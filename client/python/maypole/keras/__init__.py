@@ -64,7 +64,7 @@ def DistributedOptimizer(
 
     Args:
         optimizer: the optimizer of this rank.
-        name: in the names of operations; needed if two optimizers for variables of equal shapes step at the
+        name: a part of the operations' names; needed if two optimizers for variables of equal shapes step at the
             same time. (Gradients are matched by the position of their variables.)
         device_dense: where operations of dense tensors are placed; "": where TensorFlow likes.
         device_sparse: where operations of tf.IndexedSlices are placed; "": where TensorFlow likes.

@@ -81,9 +81,9 @@ class BestModelCheckpoint(_callbacks.BestModelCheckpoint, keras.callbacks.ModelC
 
     Args:
         monitor: which of the logs decides.
-        verbose: as of ModelCheckpoint.
-        save_weights_only: as of ModelCheckpoint.
-        mode: as of ModelCheckpoint.
-        save_freq: as of ModelCheckpoint.
+        verbose: as for ModelCheckpoint.
+        save_weights_only: as for ModelCheckpoint.
+        mode: as for ModelCheckpoint.
+        save_freq: as for ModelCheckpoint.
         filepath: the file; or set the attribute `filepath` before training.
     """

@@ -21,7 +21,7 @@ def broadcast_parameters(params: dict[str, Any], root_rank: int = 0,
             Parameter whose initialization is deferred (its shape is not known yet) is broadcast when it is
             initialized, in the first forward pass, which all ranks must make.
         root_rank: a rank of the job (not an index in the process set), in the set.
-        prefix: of the names by which the ranks match operations; needed if several threads call this at once.
+        prefix: the prefix of the names by which ranks match operations; needed if several threads call this at once.
 
     Raises:
         ValueError: `params` is not a dict, or contains other values.

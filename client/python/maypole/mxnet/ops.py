@@ -135,8 +135,8 @@ def allreduce(tensor: mx.nd.NDArray,
     Args:
         tensor: any shape, the same on all ranks; it is not changed.
         average: older form of op: True for Average, False for Sum.
-        name: by which ranks match the operation; None: by the order of submission.
-        priority: of the operation among those of MXNet's engine.
+        name: ranks match the operation by this name; None: by the order of submission.
+        priority: the operation's priority in MXNet's engine.
         prescale_factor: factor for the inputs.
         postscale_factor: factor for the result.
         process_set: the ranks that take part; all of them must make the call.
@@ -207,8 +207,8 @@ def allgather(tensor: mx.nd.NDArray,
 
     Args:
         tensor: [rows, ...]: the number of rows may differ between ranks (and may be 0), the rest must not.
-        name: by which ranks match the operation; None: by the order of submission.
-        priority: of the operation among those of MXNet's engine.
+        name: ranks match the operation by this name; None: by the order of submission.
+        priority: the operation's priority in MXNet's engine.
         process_set: the ranks that take part; all of them must make the call.
 
     Returns:
@@ -250,8 +250,8 @@ def broadcast(tensor: mx.nd.NDArray,
         tensor: any shape and dtype, the same on all ranks.
         root_rank: a rank of the job (not an index in the process set). Shape and dtype must be the same on all
             ranks.
-        name: by which ranks match the operation; None: by the order of submission.
-        priority: of the operation among those of MXNet's engine.
+        name: ranks match the operation by this name; None: by the order of submission.
+        priority: the operation's priority in MXNet's engine.
         process_set: the ranks that take part; all of them must make the call.
 
     Raises:
@@ -288,8 +288,8 @@ def alltoall(tensor: mx.nd.NDArray,
         splits: how many rows go to each rank of the set, in rank order: a list or an int32 or int64 array;
             None: equal parts. If it is given, the result is a pair: the rows, and how many came from each rank.
             Blocks; priority has no effect.
-        name: by which ranks match the operation; None: by the order of submission.
-        priority: of the operation among those of MXNet's engine.
+        name: ranks match the operation by this name; None: by the order of submission.
+        priority: the operation's priority in MXNet's engine.
         process_set: the ranks that take part; all of them must make the call.
 
     Raises:
@@ -331,11 +331,11 @@ def reducescatter(tensor: mx.nd.NDArray,
     """Reduces `tensor` over the ranks; returns this rank's rows of the result.
 
     Args:
-        tensor: at least one dimension, the same shape on all ranks.
+        tensor: has at least one dimension, and the same shape on all ranks.
         op: Average or Sum. With r rows and n ranks, each rank gets r // n rows, and the first r % n ranks one
             more.
-        name: by which ranks match the operation; None: by the order of submission.
-        priority: of the operation among those of MXNet's engine.
+        name: ranks match the operation by this name; None: by the order of submission.
+        priority: the operation's priority in MXNet's engine.
         process_set: the ranks that take part; all of them must make the call.
         prescale_factor: factor for the inputs.
         postscale_factor: factor for the result.

@@ -98,12 +98,12 @@ class DistributedTrainer(mx.gluon.Trainer):
     """A gluon.Trainer whose step() uses the average of all ranks' gradients.
 
     Args:
-        params: as gluon.Trainer's.
-        optimizer: as gluon.Trainer's.
+        params: as for gluon.Trainer.
+        optimizer: as for gluon.Trainer.
         optimizer_params: as gluon.Trainer's.
         compression: Compression.fp16 sends gradients in 16 bits.
         gradient_predivide_factor: the part of the division by the number of ranks that comes before the sum.
-        prefix: of the names of the gradients; needed for a second trainer. Parameters whose initialization is
+        prefix: the prefix of the gradients' names; needed for a second trainer. Parameters whose initialization is
             deferred are fine.
         num_groups: accepted, without effect: the coordinator groups operations itself.
         process_set: the ranks whose gradients are reduced.

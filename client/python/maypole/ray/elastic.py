@@ -50,9 +50,9 @@ class ElasticRayExecutor:
     Args:
         settings: from create_settings().
         use_gpu: each rank gets a GPU.
-        cpus_per_slot: of a rank.
-        gpus_per_slot: of a rank.
-        env_vars: of all ranks.
+        cpus_per_slot: CPUs of each rank.
+        gpus_per_slot: GPUs of each rank.
+        env_vars: environment variables of all ranks.
         override_discovery: False: settings.discovery finds the nodes.
     """
 

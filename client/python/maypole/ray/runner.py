@@ -102,9 +102,9 @@ class RayExecutor:
 
         Args:
             executable_cls: each rank makes an object of this class, with the next two as arguments, for execute().
-            executable_args: for the class.
-            executable_kwargs: for the class.
-            extra_env_vars: for all ranks; MAYPOLE_COORDINATOR and MAYPOLE_SECRET_FILE in them, or in this
+            executable_args: positional arguments of its constructor.
+            executable_kwargs: keyword arguments of its constructor.
+            extra_env_vars: set for all ranks; MAYPOLE_COORDINATOR and MAYPOLE_SECRET_FILE in them, or in this
                 process's environment, name a running coordinator. (An elastic job starts its ranks in run().)
 
         Raises:
@@ -135,8 +135,8 @@ class RayExecutor:
 
         Args:
             fn: what each rank runs.
-            args: for the function.
-            kwargs: for the function.
+            args: the function's positional arguments.
+            kwargs: the function's keyword arguments.
             callbacks: called with the values that rank 0 passes to maypole.ray.ray_logger.log(). In an elastic
                 job the results are those of the ranks that were there at the end.
 
@@ -155,8 +155,8 @@ class RayExecutor:
 
         Args:
             fn: what each rank runs.
-            args: for the function.
-            kwargs: for the function.
+            args: the function's positional arguments.
+            kwargs: the function's keyword arguments.
 
         Raises:
             NotImplementedError: in an elastic job, whose ranks change.

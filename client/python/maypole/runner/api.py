@@ -26,8 +26,8 @@ def run(func: Callable[..., Any], args: Sequence[Any] = (), kwargs: Any = None, 
     Args:
         func: any function, even of a script or a notebook, if cloudpickle is installed; otherwise one of a module
             that the ranks can import. It calls init() itself.
-        args: for the function.
-        kwargs: for the function.
+        args: the function's positional arguments.
+        kwargs: the function's keyword arguments.
         np: number of ranks; None: all slots of the hosts.
         min_np: the fewest ranks of an elastic job, whose results are those of the processes that were there at the
             end.
@@ -39,10 +39,10 @@ def run(func: Callable[..., Any], args: Sequence[Any] = (), kwargs: Any = None, 
         hostfile: the path of a file of hosts.
         host_discovery_script: prints the hosts of an elastic job.
         start_timeout: seconds within which all ranks must run.
-        ssh_port: of all hosts.
+        ssh_port: the port of ssh on all hosts.
         ssh_identity_file: a private key for ssh.
         output_filename: a directory for what the ranks print.
-        verbose: as maypolerun's --verbose.
+        verbose: as for maypolerun --verbose.
         network_interfaces: interfaces of the network that the job uses.
         executable: Python on all hosts; by default this one.
         horovod_shim: let `import horovod` give Maypole.

@@ -33,9 +33,9 @@ def run(
 
     Args:
         fn: what each rank runs.
-        args: for the function.
-        kwargs: for the function.
-        num_proc: by default spark.default.parallelism.
+        args: the function's positional arguments.
+        kwargs: the function's keyword arguments.
+        num_proc: number of ranks; by default spark.default.parallelism.
         start_timeout: seconds until all tasks must run; by default HOROVOD_SPARK_START_TIMEOUT, else 600.
         use_mpi: accepted for compatibility, without effect.
         use_gloo: accepted for compatibility, without effect.
@@ -88,8 +88,8 @@ def run_elastic(
 
     Args:
         fn: what each rank runs.
-        args: for the function.
-        kwargs: for the function.
+        args: the function's positional arguments.
+        kwargs: the function's keyword arguments.
         num_proc: how many tasks must run before the job starts.
         min_num_proc: limits of the number of ranks; by default num_proc.
         max_num_proc: limits of the number of ranks; by default num_proc.

@@ -60,8 +60,8 @@ def broadcast_object(obj: Any, root_rank: int = 0, session: Any = None,
     Args:
         obj: what pickle or cloudpickle can write.
         root_rank: a rank of the job (not an index in the process set), in the set.
-        session: of a compat.v1 graph; None: the default session.
-        name: by which ranks match the operation; None: by the order of submission.
+        session: the session of a compat.v1 graph; None: the default session.
+        name: ranks match the operation by this name; None: by the order of submission.
         process_set: the ranks that take part; all of them must make the call.
     """
     return objects.broadcast_object(obj, root_rank, name, process_set)
@@ -73,8 +73,8 @@ def broadcast_object_fn(root_rank: int = 0, session: Any = None, name: Optional[
 
     Args:
         root_rank: a rank of the job (not an index in the process set), in the set.
-        session: of a compat.v1 graph; None: the default session.
-        name: by which ranks match the operation; None: by the order of submission.
+        session: the session of a compat.v1 graph; None: the default session.
+        name: ranks match the operation by this name; None: by the order of submission.
         process_set: the ranks that take part; all of them must make the call.
     """
 
@@ -90,8 +90,8 @@ def allgather_object(obj: Any, session: Any = None, name: Optional[str] = None,
 
     Args:
         obj: what pickle or cloudpickle can write.
-        session: of a compat.v1 graph; None: the default session.
-        name: by which ranks match the operation; None: by the order of submission.
+        session: the session of a compat.v1 graph; None: the default session.
+        name: ranks match the operation by this name; None: by the order of submission.
         process_set: the ranks that take part; all of them must make the call.
     """
     return objects.allgather_object(obj, name, process_set)

@@ -29,7 +29,7 @@ class LocalGradientAggregationHelper(LocalGradientAggregationHelperEager):
 
     rank: not needed; accepted for compatibility.
     optimizer_type: _OPTIMIZER_TYPE_KERAS initializes the variables in Keras' session, where nothing else does.
-    name: of the scope of its variables.
+    name: the name of the scope of its variables.
     """
 
     _OPTIMIZER_TYPE_KERAS = "optimizer_type_keras"

@@ -70,7 +70,7 @@ def allgather(tensor: Any, name: Optional[str] = None, ignore_name_scope: bool =
 
     Args:
         tensor: [rows, ...]; the rows may differ between ranks. A scalar counts as one row.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         ignore_name_scope: in a graph, leave the name scopes out of the name.
         process_set: the ranks that take part; all of them must make the call.
 
@@ -104,7 +104,7 @@ def broadcast(tensor: Any, root_rank: int, name: Optional[str] = None,
     Args:
         tensor: any shape, the same on all ranks.
         root_rank: a rank of the job, not an index in the process set.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         ignore_name_scope: in a graph, leave the name scopes out of the name.
         process_set: the ranks that take part; all of them must make the call.
 
@@ -131,7 +131,7 @@ def broadcast_(variables: Sequence[Any], root_rank: int, name: Optional[str] = N
         variables: a list of tf.Variable (also reference variables of compat.v1) or Keras variables, with the
             same shapes and dtypes on all ranks.
         root_rank: a rank of the job.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         process_set: the ranks that take part; all of them must make the call.
 
     Returns:
@@ -157,7 +157,7 @@ def alltoall(tensor: Any, splits: Any = None, name: Optional[str] = None,
     Args:
         tensor: [rows, ...]: all dimensions except the first must be the same on all ranks.
         splits: how many rows go to each rank of the set, in rank order; None: equal parts.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         ignore_name_scope: in a graph, leave the name scopes out of the name.
         process_set: the ranks that take part; all of them must make the call.
 
@@ -210,8 +210,8 @@ def size_op(process_set_id: int = 0, name: Optional[str] = None) -> tf.Tensor:
     In an elastic job it changes, while size() in a graph is a constant.
 
     Args:
-        process_set_id: of the process set; 0: all ranks of the job.
-        name: of the operation.
+        process_set_id: the process set's id; 0: all ranks of the job.
+        name: the operation's name.
     """
     return _nodes.place("size", process_set_id, name)
 
@@ -221,8 +221,8 @@ def process_set_included_op(process_set_id: int = 0, name: Optional[str] = None)
     """1 if this rank is in the process set when the operation runs, else 0 (int32).
 
     Args:
-        process_set_id: of the process set; 0: all ranks of the job.
-        name: of the operation.
+        process_set_id: the process set's id; 0: all ranks of the job.
+        name: the operation's name.
     """
     return _nodes.place("process_set_included", process_set_id, name)
 
@@ -232,7 +232,7 @@ def local_size_op(name: Optional[str] = None) -> tf.Tensor:
     """The number of the job's ranks on this node when the operation runs (int32).
 
     Args:
-        name: of the operation.
+        name: the operation's name.
     """
     return _nodes.place("local_size", 0, name)
 
@@ -242,7 +242,7 @@ def rank_op(name: Optional[str] = None) -> tf.Tensor:
     """This process's rank when the operation runs (int32).
 
     Args:
-        name: of the operation.
+        name: the operation's name.
     """
     return _nodes.place("rank", 0, name)
 
@@ -252,6 +252,6 @@ def local_rank_op(name: Optional[str] = None) -> tf.Tensor:
     """This process's rank on its node when the operation runs (int32).
 
     Args:
-        name: of the operation.
+        name: the operation's name.
     """
     return _nodes.place("local_rank", 0, name)

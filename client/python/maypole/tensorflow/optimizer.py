@@ -91,8 +91,8 @@ def DistributedOptimizer(optimizer: Any,
 
     Args:
         optimizer: the optimizer of this rank.
-        name: of the new optimizer.
-        use_locking: of the new optimizer.
+        name: the new optimizer's name.
+        use_locking: the new optimizer's use_locking.
         device_dense: where operations of dense tensors are placed; "": where TensorFlow likes.
         device_sparse: where operations of tf.IndexedSlices are placed; "": where TensorFlow likes.
         compression: Compression.none, or fp16 or bf16, which send floats in 16 bits.

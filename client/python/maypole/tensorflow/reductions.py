@@ -38,7 +38,7 @@ def allreduce(tensor: Any, average: Optional[bool] = None, device_dense: str = "
             zero. For bool, Sum and Max mean OR, Product and Min mean AND.
         prescale_factor: factor for the inputs.
         postscale_factor: factor for the result.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         process_set: the ranks that take part; all of them must make the call.
         ignore_name_scope: in a graph, leave the name scopes out of the name.
 
@@ -145,7 +145,7 @@ def reducescatter(tensor: Any, device_dense: str = "", compression: type[Compres
         compression: Compression.none, or fp16 or bf16, which send floats in 16 bits.
         op: Average or Sum. With r rows and n ranks, each rank gets r // n rows, and the first r % n ranks one
             more.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         process_set: the ranks that take part; all of them must make the call.
         ignore_name_scope: in a graph, leave the name scopes out of the name.
         prescale_factor: factor for the inputs.

@@ -86,7 +86,7 @@ def empty_like(tensor: torch.Tensor,
     Args:
         tensor: any shape and dtype.
         dtype: None: as `tensor`.
-        requires_grad: as of torch.empty.
+        requires_grad: as for torch.empty.
 
     Returns:
         The result is contiguous even if `tensor` is not.

@@ -69,7 +69,7 @@ def allreduce_async(tensor: torch.Tensor,
     Args:
         tensor: any shape, the same on all ranks; it is not changed.
         average: older form of op: True for Average, False for Sum.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         op: Average (default), Sum, Min, Max, Product, Adasum (floating dtypes only).
             Integer averages truncate toward zero; integers wrap around on overflow. For bool, Sum and Max mean
             OR, Product and Min mean AND. If an input of Min or Max is NaN, so is the result.
@@ -175,7 +175,7 @@ def allgather_async(tensor: torch.Tensor,
 
     Args:
         tensor: [rows, ...]: the number of rows may differ between ranks (and may be 0), the rest must not.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         process_set: the ranks that take part; all of them must make the call.
 
     Returns:
@@ -195,7 +195,7 @@ def grouped_allgather_async(tensors: Sequence[torch.Tensor],
 
     Args:
         tensors: a sequence of tensors, each as in the function of one.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         process_set: the ranks that take part; all of them must make the call.
 
     Returns:
@@ -219,7 +219,7 @@ def broadcast_async(tensor: torch.Tensor,
         tensor: any shape and dtype, the same on all ranks.
         root_rank: a rank of the job (not an index in the process set); it must be in the set. Shape and dtype
             must be the same on all ranks.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         process_set: the ranks that take part; all of them must make the call.
 
     Returns:
@@ -253,7 +253,7 @@ def alltoall_async(tensor: torch.Tensor,
         tensor: all dimensions except the first must be the same on all ranks.
         splits: how many rows go to each rank of the set, in rank order: a list or an int32 or int64 tensor;
             None: equal parts. Reading a CUDA tensor waits for the current stream.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         process_set: the ranks that take part; all of them must make the call.
 
     Returns:
@@ -276,8 +276,8 @@ def reducescatter_async(tensor: torch.Tensor,
     With r rows and n ranks, each rank gets r // n rows, and the first r % n ranks one more.
 
     Args:
-        tensor: at least one dimension, the same shape on all ranks.
-        name: by which ranks match the operation; None: by the order of submission.
+        tensor: has at least one dimension, and the same shape on all ranks.
+        name: ranks match the operation by this name; None: by the order of submission.
         op: Average or Sum.
         process_set: the ranks that take part; all of them must make the call.
         prescale_factor: factor for the inputs.
@@ -305,7 +305,7 @@ def grouped_reducescatter_async(tensors: Sequence[torch.Tensor],
 
     Args:
         tensors: a sequence of tensors, each as in the function of one.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         op: Average or Sum.
         process_set: the ranks that take part; all of them must make the call.
         prescale_factor: factor for the inputs.

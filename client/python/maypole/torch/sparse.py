@@ -25,7 +25,7 @@ def sparse_allreduce_async(
 
     Args:
         tensor: any shape and dtype, the same on all ranks.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         op: Average or Sum, else ValueError.
         process_set: the ranks that take part; all of them must make the call.
     """

@@ -19,8 +19,8 @@ class Backend:
 
         Args:
             fn: what each rank runs.
-            args: for the function.
-            kwargs: for the function.
+            args: the function's positional arguments.
+            kwargs: the function's keyword arguments.
             env: variables for the ranks.
         """
         raise NotImplementedError()
@@ -50,8 +50,8 @@ class SparkBackend(Backend):
 
         Args:
             fn: what each rank runs.
-            args: for the function.
-            kwargs: for the function.
+            args: the function's positional arguments.
+            kwargs: the function's keyword arguments.
             env: variables for the ranks.
         """
         return runner.run(fn,

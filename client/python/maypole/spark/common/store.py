@@ -38,13 +38,13 @@ class AbstractFilesystemStore(Store):
 
     Args:
         prefix_path: the directory.
-        train_path: of the data, if not in the directory.
-        val_path: of the data, if not in the directory.
-        test_path: of the data, if not in the directory.
-        runs_path: of the runs, if not in the directory.
+        train_path: where the training data lie, if not in the directory.
+        val_path: where the validation data lie, if not in the directory.
+        test_path: where the test data lie, if not in the directory.
+        runs_path: where the runs lie, if not in the directory.
         save_runs: whether runs leave checkpoints and logs.
-        storage_options: for fsspec, if pyarrow does not know the scheme.
-        checkpoint_filename: of each run's checkpoint.
+        storage_options: options for fsspec, if pyarrow does not know the scheme.
+        checkpoint_filename: the file name of each run's checkpoint.
     """
 
     def __init__(self,
@@ -229,12 +229,12 @@ class HDFSStore(AbstractFilesystemStore):
 
     Args:
         prefix_path: the directory.
-        host: as pyarrow.fs.HadoopFileSystem.
-        port: as pyarrow.fs.HadoopFileSystem.
-        user: as pyarrow.fs.HadoopFileSystem.
-        kerb_ticket: as pyarrow.fs.HadoopFileSystem.
+        host: as for pyarrow.fs.HadoopFileSystem.
+        port: as for pyarrow.fs.HadoopFileSystem.
+        user: as for pyarrow.fs.HadoopFileSystem.
+        kerb_ticket: as for pyarrow.fs.HadoopFileSystem.
         driver: without effect.
-        extra_conf: as pyarrow.fs.HadoopFileSystem.
+        extra_conf: as for pyarrow.fs.HadoopFileSystem.
         temp_dir: without effect.
         **kwargs: as for FilesystemStore.
     """

@@ -84,7 +84,7 @@ class TfDataServiceConfig:
         """Reads what write() has written.
 
         Args:
-            filename: of a file from TfDataServiceConfig.write().
+            filename: a file that TfDataServiceConfig.write() has written.
             wait_for_file_creation: wait, without a time limit, until the file exists.
         """
         while wait_for_file_creation and not os.path.exists(filename):
@@ -119,8 +119,8 @@ def tf_data_service(compute_config: TfDataServiceConfig,
     If dispatchers run on the training side, this rank's dispatcher ends with the `with` block.
 
     Args:
-        compute_config: of the data service.
-        rank: of the process in the training job.
+        compute_config: the data service's configuration.
+        rank: the process's rank in the training job.
 
     Raises:
         TimeoutError: the dispatcher or its workers do not appear.
@@ -150,10 +150,10 @@ def send_to_data_service(dataset: tf.data.Dataset,
 
     Args:
         dataset: a tf.data.Dataset.
-        compute_config: of the data service.
-        rank: of the process in the training job.
+        compute_config: the data service's configuration.
+        rank: the process's rank in the training job.
         size: the number of ranks.
-        processing_mode: as of tf.data.experimental.service.distribute().
+        processing_mode: as for tf.data.experimental.service.distribute().
         reuse_dataset: all ranks read from one job of the service: with "distributed_epoch" exactly one rank
             gets each element, once. Otherwise each rank reads all elements.
         round_robin: with reuse_dataset: ranks take elements in turn; needs `size`, their number, and an endless
@@ -188,7 +188,7 @@ def compute_worker_fn(compute_config: TfDataServiceConfig) -> None:
     Each process runs a worker, and some of them also a dispatcher.
 
     Args:
-        compute_config: of the data service.
+        compute_config: the data service's configuration.
     """
     _check_side(compute_config)
     basics.init()

@@ -41,8 +41,8 @@ class OtherDevices:
     """The backends of the devices that are not Maypole's.
 
     Args:
-        backends: by device.
-        options: torch.distributed's for the whole group.
+        backends: the backend of each device.
+        options: the options of torch.distributed for the whole group.
     """
 
     def __init__(self, backends: dict[str, str], options: Any):

@@ -233,7 +233,7 @@ class Offers:
             for key, _ in self._selector.select():
                 try:
                     key.data()
-                except Exception:  # of who was told; others are still served
+                except Exception:  # raised by a callback; the others are still served
                     _log.exception("a receive from any rank has failed")
         self._close_all()
 

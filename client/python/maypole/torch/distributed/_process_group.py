@@ -71,11 +71,11 @@ class ProcessGroup(dist.ProcessGroup):
         """A group that is not open yet.
 
         Args:
-            rank: in the group.
-            size: of the group.
-            name: the group's, in operations' names.
-            timeout: of operations whose options have none.
-            store: torch.distributed's, for get_group_store().
+            rank: this process's rank in the group.
+            size: the number of ranks in the group.
+            name: the group's name, a part of the operations' names.
+            timeout: the timeout of operations whose options have none.
+            store: the store of torch.distributed, for get_group_store().
         """
         self = cls(rank, size)
         self._now_rank, self._now_size = rank, size
@@ -94,8 +94,8 @@ class ProcessGroup(dist.ProcessGroup):
 
         Args:
             process_set: the group's ranks.
-            ranks: the same, in the job, by rank in the group.
-            world: of the default group.
+            ranks: these ranks' numbers in the job, by rank in the group.
+            world: the default group's world.
             is_default: this group is the default group, and closes `world` when it is shut down.
         """
         self._process_set = process_set

@@ -36,7 +36,7 @@ class ElasticSampler(torch.utils.data.Sampler):
     Args:
         dataset: has a length and is indexed by numbers.
         shuffle: a different order in each epoch, which depends only on seed and epoch.
-        seed: of the order, the same on all ranks.
+        seed: the seed of the order, the same on all ranks.
     """
 
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0):
