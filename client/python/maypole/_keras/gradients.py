@@ -26,7 +26,7 @@ class BackendGradients:
                own: bool, postscale: float) -> list[Any]:
         """Returns the reduced gradients.
 
-        indices: for the operations' names. own: whether `grads` may be overwritten. postscale:
+        indices: parts of the operations' names. own: whether `grads` may be overwritten. postscale:
         replaces that of the reduction.
         """
         raise NotImplementedError

@@ -129,7 +129,7 @@ class Ahead:
 class Step:
     """The gradients of one step: their names, and which of them stay on their rank.
 
-    variables: of the gradients. indices: of these among all variables of the optimizer.
+    variables: the gradients' variables. indices: their indices among all variables of the optimizer.
     """
 
     def __init__(self, reduction: Reduction, prefix: str, variables: Sequence[Any],

@@ -96,8 +96,8 @@ def from_framework(text: Any, code: Optional[int] = None
     """Returns the error of the collective that has caused a framework's error.
 
     Args:
-        text: the framework's.
-        code: gRPC's; None: the one whose name is in the text.
+        text: the text of the framework's error.
+        code: its gRPC code; None: the code whose name is in the text.
 
     Returns:
         None if the error has another cause, or is a mistake of the program: wrong arguments, or a name that is

@@ -100,7 +100,7 @@ class DistributedTrainer(mx.gluon.Trainer):
     Args:
         params: as for gluon.Trainer.
         optimizer: as for gluon.Trainer.
-        optimizer_params: as gluon.Trainer's.
+        optimizer_params: as for gluon.Trainer.
         compression: Compression.fp16 sends gradients in 16 bits.
         gradient_predivide_factor: the part of the division by the number of ranks that comes before the sum.
         prefix: the prefix of the gradients' names; needed for a second trainer. Parameters whose initialization is

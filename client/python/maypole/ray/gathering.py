@@ -45,7 +45,7 @@ class Callbacks:
 class Gathering:
     """One run of a function in all ranks.
 
-    refs: of the results, by rank. ranks: for messages. lost: ObjectRefs that
+    refs: ObjectRefs of the results, by rank. ranks: the ranks, for messages. lost: ObjectRefs that
     resolve to a text if a daemon is lost. leave(rank): makes a rank leave the
     job when its function has ended, so that the others do not wait for it.
     """

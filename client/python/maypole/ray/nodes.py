@@ -42,7 +42,7 @@ class Coordinator(NamedTuple):
 class NodeActor:
     """Starts daemons on this machine: a Ray actor on each node, or an object of the driver.
 
-    variables: of the job; the daemons also get its MAYPOLE_*. Thread contract:
+    variables: the job's variables; the daemons also get its MAYPOLE_*. Thread contract:
     one thread, while another one may be in wait_lost().
     """
 
@@ -74,7 +74,7 @@ class NodeActor:
                     seconds: int, log_level: str) -> str:
         """Starts the node's executor; returns the path of its socket.
 
-        address: at which other nodes reach this one; empty: that of the route to the coordinator. Raises
+        address: where other nodes reach this one; empty: this node's address on the route to the coordinator. Raises
         a RuntimeError with the reason if the agent is not ready within `seconds`.
         """
         if coordinator.running_agents:
@@ -159,8 +159,8 @@ class Node(NamedTuple):
 class Daemons:
     """The driver's side of a job's daemons. Thread contract: one thread.
 
-    variables: of the job (placement.job_variables()). nics: names of network interfaces for the data between nodes,
-    or none. seconds: how long one daemon may take to be ready.
+    variables: the job's variables (placement.job_variables()). nics: names of network interfaces for the data
+    between nodes, or none. seconds: how long one daemon may take to be ready.
     """
 
     def __init__(self, variables: Mapping[str, str], nics: Iterable[str], seconds: int, verbose: bool):
@@ -190,7 +190,8 @@ class Daemons:
     def open(self, ray_node: cluster.RayNode, addresses: Iterable[str]) -> None:
         """Finds out which daemons run, and starts the coordinator on this node if there is none.
 
-        addresses: of the Ray nodes that must reach it. Raises a RuntimeError with the reason if it does not start.
+        addresses: the addresses of the Ray nodes that must reach it. Raises a RuntimeError with the reason if it does
+        not start.
         """
         ray = cluster.get_ray()
         self._several = set(addresses) != {ray_node.address}
@@ -209,7 +210,7 @@ class Daemons:
     def open_here(self, address: str) -> None:
         """open() for a job all of whose nodes may be lost: the coordinator belongs to this process, the driver.
 
-        address: of this machine, for all nodes that may join.
+        address: this machine's address, for all nodes that may join.
         """
         self._several = True
         if self._is_given():

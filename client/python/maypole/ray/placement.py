@@ -53,7 +53,7 @@ def visible_devices(ids_by_local_rank: Sequence[Sequence[Any]]) -> Optional[str]
 def listen_address(addresses: Iterable[str], address: str) -> str:
     """Returns where the job's coordinator listens: on loopback if all ranks are on its node.
 
-    addresses: of the job's Ray nodes; address: of the coordinator's.
+    addresses: those of the job's Ray nodes; address: that of the coordinator's node.
     """
     alone = set(addresses) <= {address}
     host = "127.0.0.1" if alone else address

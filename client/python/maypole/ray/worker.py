@@ -18,9 +18,9 @@ _FINISHED = "maypole_finished"  # an attribute of a rank's exception: its traini
 class Ended(NamedTuple):
     """How a function of an elastic rank has ended.
 
-    rank: in its last epoch; None if it is in none. left: it has no value, because it stopped early, or came when the
-    training was over. departed: it has no value, because SIGTERM asked it to leave; it has not finished. finished:
-    run() of maypole.elastic had returned.
+    rank: the rank's number in its last epoch; None if it is in none. left: it has no value, because it stopped
+    early, or came when the training was over. departed: it has no value, because SIGTERM asked it to leave; it has
+    not finished. finished: run() of maypole.elastic had returned.
     """
 
     rank: Optional[int]

@@ -97,7 +97,7 @@ def completed(name: str, process_set: Any, gradients: Sequence[Any], variables: 
               labels: Sequence[str], dense: bool) -> list[Any]:
     """Returns the gradients in the form in which all ranks reduce them.
 
-    name: of the reduction. variables: those of the gradients, as tensors or
+    name: the reduction's name. variables: the gradients' variables, as tensors or
     variables. labels: their names, which must be the same on all ranks. dense:
     whether the caller makes tf.IndexedSlices dense. Raises ValueError, on all ranks,
     if the variables of two ranks differ.

@@ -65,7 +65,7 @@ class GradientSums:
     def add(self, gradients: Sequence[Any], shapes: Any = None) -> list[Any]:
         """Adds a step's gradients; returns the sums.
 
-        shapes: of the gradients, if these may not know theirs. Raises ValueError
+        shapes: the gradients' shapes, if the gradients may not know them. Raises ValueError
         if there is a gradient where there was none in the first step, or none
         where there was one.
         """

@@ -46,7 +46,7 @@ def call(kind: str, inputs: dict[str, Any], attributes: dict[str, Any], name: Op
          ignore_name_scope: bool = False) -> Any:
     """Runs or adds the operation Maypole`kind`; returns its outputs.
 
-    inputs: by name; attributes: without the name. ignore_name_scope: in a graph,
+    inputs: the inputs by name; attributes: all but the name. ignore_name_scope: in a graph,
     the operation's name is without the name scopes.
     """
     collectives.check_name(kind.lower(), name)

@@ -20,7 +20,7 @@ def main(dispatchers: int, dispatcher_side: str, configfile: str,
          timeout: int, address: Optional[str] = None) -> None:
     """Runs this process's part of the service; all ranks call it.
 
-    address: of rank 0's host; None: the one at which other hosts reach it.
+    address: the address of rank 0's host; None: the one at which other hosts reach it.
     Raises ValueError unless the number of ranks is a multiple of `dispatchers`.
     """
     basics.init()

@@ -77,7 +77,7 @@ class EqualStart:
               operation: str) -> Optional[ValueError]:
         """Compares the ranks if that is due.
 
-        names: of the optimizer's parameters. Returns None if all ranks begin
+        names: the names of the optimizer's parameters. Returns None if all ranks begin
         alike, or the error for the program, which names the first difference.
         Raises HorovodInternalError if a rank is lost.
         """

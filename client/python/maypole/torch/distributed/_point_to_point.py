@@ -100,10 +100,10 @@ class PointToPoint:
     """The sends and receives of one rank of a process group.
 
     Args:
-        group: its name in operations' names.
-        ranks: the ranks of the job, by rank in the group.
+        group: the group's name, a part of the operations' names.
+        ranks: the members' ranks in the job, by rank in the group.
         rank: this one's rank in the group.
-        offers: this process's.
+        offers: the Offers of this process.
     """
 
     def __init__(self, group: str, ranks: list[int], rank: int, offers: Offers):

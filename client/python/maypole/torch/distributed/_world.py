@@ -16,8 +16,8 @@ class World:
 
     Args:
         ranks: ranks in the job, by rank in the default group.
-        rank: this one's, in the job.
-        address_of: as Offers has it.
+        rank: this process's rank in the job.
+        address_of: as for Offers.
     """
 
     def __init__(self, ranks: list[int], rank: int, address_of: Callable[[int], str]):
