@@ -64,7 +64,7 @@ ALIGNMENT = 64
 class Commit(NamedTuple):
     """A commit of the job, the same on all ranks. Later ones are greater.
 
-    generation: changes with the job's membership epoch. number: of the commit in that epoch.
+    generation: changes with the job's membership epoch. number: the commit's number in that epoch.
     """
 
     generation: int

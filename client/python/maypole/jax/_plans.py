@@ -13,7 +13,7 @@ class Plan:
     """The arguments of all operations of a call, one operation for each leaf.
 
     kind, op, root, prescale, postscale: as in maypole.h. process_set: its id.
-    names: one for each leaf. paths: of the leaves in the pytree, for errors if they
+    names: one for each leaf. paths: the leaves' paths in the pytree, for errors if they
     have no names. rows: the first dimension of each result of an allgather; empty:
     as if all ranks had as many rows as this one.
     """

@@ -71,7 +71,7 @@ class JaxState(ObjectState):
 
 @dataclasses.dataclass(frozen=True)
 class _Array:
-    """What a rank must know about an array to receive it. impl: of a key."""
+    """What a rank must know about an array to receive it. impl: a key's implementation."""
 
     shape: tuple[int, ...]
     dtype: Any

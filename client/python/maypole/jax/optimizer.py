@@ -94,7 +94,7 @@ def DistributedOptimizer(
 class AccumulationState(NamedTuple):
     """The state of an optimizer that accumulates.
 
-    passes: calls of update() since the last step. sums: of their gradients, in
+    passes: calls of update() since the last step. sums: the sums of their gradients, in
     the parameters' dtypes, or in float32 where these are shorter. inner: the
     optimizer's state.
     """

@@ -106,7 +106,7 @@ class Base:
             self.coordinator.end()
 
     def run_process(self, on: tasks.Task, number: int, place: dict[str, str]) -> None:
-        """Starts a rank's process in the task. place: of the rank, as variables."""
+        """Starts a rank's process in the task. place: the rank's place, as variables."""
         on.number = number
         on.send("run", {**driver.settings(os.environ, _OWN), "PYTHONUNBUFFERED": "1",
                         "MAYPOLE_START_TIMEOUT": str(self.rank_timeout), **(self.settings.env or {}),

@@ -20,7 +20,7 @@ _JOIN_SECONDS = 20.0
 
 
 class Task:
-    """A task that has sent "hello". number: of its process; set by the job's launcher."""
+    """A task that has sent "hello". number: its process's number, which the job's launcher sets."""
 
     def __init__(self, link: channel.Channel, hello: dict[str, Any]):
         self.link = link

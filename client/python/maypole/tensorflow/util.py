@@ -31,7 +31,7 @@ def refs_to_vars(refs: Any) -> Any:
 
 
 def assign(variable: Any, value: Any, session: Any) -> None:
-    """Assigns an array. session: of the version 1 graph, which may be finalized; None: there is none."""
+    """Assigns an array. session: the version 1 graph's session (the graph may be finalized); None: there is none."""
     if session is None:
         variable.assign(value)
     else:  # adds nothing to the graph

@@ -25,7 +25,7 @@ class Column(NamedTuple):
     """What a column holds.
 
     kind: "scalar", "array" or "vector". dtype: numpy's name of the elements' type. spark_type: the name of its
-    class. length: of arrays and vectors; None: 1, or not known before the data is read.
+    class. length: the length of arrays and vectors; None: 1, or not known before the data is read.
     """
 
     kind: str

@@ -13,7 +13,7 @@ from maypole.common import objects
 
 
 class Training(NamedTuple):
-    """model: pickled. state: of model and optimizer, by torch.save, with the learning rate for one rank.
+    """model: pickled. state: model's and optimizer's, by torch.save, with the learning rate for one rank.
 
     losses: the losses, or functions that make them.
     """
@@ -45,7 +45,7 @@ def make_optimizer(kind: Any, model: Any, state: Any) -> Any:
 def inputs_of(arrays: Sequence[numpy.ndarray],
               shapes: Optional[Sequence[Any]],
               device: Any = None) -> list[torch.Tensor]:
-    """Returns the model's inputs, in float32. shapes: of a batch; None: rows as vectors."""
+    """Returns the model's inputs, in float32. shapes: the shapes of a batch; None: rows as vectors."""
     out = []
     for i, array in enumerate(arrays):
         tensor = torch.tensor(array).float()
@@ -72,7 +72,7 @@ def fit_labels(outputs: Any, labels: list[torch.Tensor],
 
 
 def loss_of(loss: Any, output: Any, label: Any, weights: Any) -> Any:
-    """Returns the mean over the batch. weights: of the samples; None: all 1."""
+    """Returns the mean over the batch. weights: the samples' weights; None: all 1."""
     if weights is None:
         return loss(output, label)
     if hasattr(loss, "reduction"):  # a module

@@ -36,7 +36,7 @@ class Sums:
 
     def keep(self, parameters: Iterable[torch.Tensor],
              names: dict[torch.Tensor, str]) -> None:
-        """See the head of this file. names: for messages."""
+        """See the head of this file. names: the parameters' names, for messages."""
         self._names = names
         method = weakref.WeakMethod(self._before_grad)
 

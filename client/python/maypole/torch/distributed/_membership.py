@@ -65,7 +65,7 @@ def shrunk(group: ProcessGroup, world: Optional[_world.World], ranks: list[int],
     Args:
         group: the group that shrinks.
         world: its World, if it is the default group.
-        ranks: its, in the job.
+        ranks: its members' ranks in the job.
         excluded: ranks in the group.
         flags: not 0: begin a membership epoch even if this one is not over.
     """
