@@ -2,16 +2,16 @@
 
 Import the module of your framework: `import maypole.torch as hvd`.
 Without a framework, `import maypole as hvd` has the same functions for NumPy
-arrays and what has __dlpack__: see maypole.arrays and docs/arrays.md.
+arrays and objects with __dlpack__: see maypole.arrays and docs/arrays.md.
 `maypole.run(function, np=2)` runs a function in each rank of a new job, and
-raises `maypole.RankError` if one fails.
-`python3 -m maypole` prints the version and the path of the library.
+raises `maypole.RankError` if one fails. `python3 -m maypole` prints the version
+and the path of the library.
 """
 
 import importlib
 from typing import Any
 
-# Nothing is loaded before it is needed: each name's module.
+# Each name's module; nothing is loaded before it is needed.
 _MODULES: dict[str, str] = {
     name: module
     for module, names in {

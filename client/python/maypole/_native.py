@@ -44,7 +44,7 @@ UNAVAILABLE = 14
 # maypole_dtype
 UINT8, INT8, UINT16, INT16, INT32, INT64 = 0, 1, 2, 3, 4, 5
 FLOAT16, FLOAT32, FLOAT64, BOOL, BFLOAT16 = 6, 7, 8, 9, 10
-# By the names that frameworks give them.
+# By the frameworks' names.
 DTYPES = {name: number for number, name in enumerate((
     "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64", "bool", "bfloat16"))}
 
@@ -64,7 +64,7 @@ _LONGEST_WAIT_MS = 1 << 30
 
 
 def wait_or_give_up(milliseconds: int) -> int:
-    """MAYPOLE_WAIT_OR_GIVE_UP: the same with a limit, after which the caller does nothing more in the job."""
+    """MAYPOLE_WAIT_OR_GIVE_UP: the same with a time limit, after which the caller must do nothing more in the job."""
     return WAIT_INTERRUPTIBLE - max(1, min(milliseconds, _LONGEST_WAIT_MS))
 
 
@@ -93,9 +93,9 @@ class _Exchange(ctypes.Structure):
                 ("put", _PUT), ("get", _GET)]
 
 
-# Limit of the cache of encoded names (the same names are used in every step).
-# The cache is emptied when it is full, so that it stays bounded in a program
-# that never repeats a name.
+# Limit of the cache of encoded names (every step uses the same names). A full
+# cache is emptied, so that it stays bounded in a program that never repeats a
+# name.
 _MAX_CACHED_NAMES = 16384
 
 _INT, _I32, _I64, _U64 = ctypes.c_int, ctypes.c_int32, ctypes.c_int64, ctypes.c_uint64
@@ -103,7 +103,7 @@ _ADDRESS, _TEXT = ctypes.c_void_p, ctypes.c_char_p
 _ADDRESS_OUT, _INT_OUT, _I64_OUT = ctypes.POINTER(_ADDRESS), ctypes.POINTER(_INT), ctypes.POINTER(_I64)
 _RANKS = ctypes.POINTER(_I32)
 
-# The functions of maypole.h, and what they take.
+# The functions of maypole.h, and their parameters.
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "submit": (_ADDRESS, _ADDRESS),
     "submit_group": (_ADDRESS, _I32, _ADDRESS),
@@ -126,9 +126,9 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "counter": (_TEXT,),
     **dict.fromkeys(("is_initialized", "is_homogeneous", "last_error", "version"), ()),
 }
-# Those that Library has as they are. copy_digest(to, source, bytes) copies, if `to` is not None, and returns a digest
-# that is equal for equal bytes in all processes of the job; start_timeline() waits until it is on, stop_timeline()
-# until its file is complete; free() is allowed after shutdown(), too.
+# Functions that Library exposes unchanged. copy_digest(to, source, bytes) copies, if `to` is not None, and returns a
+# digest that is equal for equal bytes in all processes of the job; start_timeline() waits until the timeline is on,
+# stop_timeline() until its file is complete; free() is also allowed after shutdown().
 _DIRECT: dict[str, tuple[Any, ...]] = {
     "wait": (_I64, _INT),
     "release": (_I64,),
@@ -139,10 +139,10 @@ _DIRECT: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size", "init", "shutdown",
                      "leave_epoch", "abandon_epoch", "change_wanted", "stop_timeline"), ()),
 }
-# What they return, if not an int.
+# Return types other than int.
 _RESULTS = {"set_finished": None, "copy_digest": _U64, "last_error": _TEXT, "version": _TEXT, "counter": _I64}
 
-# How many ranks fit into the first call of maypole_process_set_ranks().
+# Capacity of the first call of maypole_process_set_ranks(), in ranks.
 _LIKELY_RANKS = 64
 
 # The arguments of Library.packed().
@@ -160,9 +160,8 @@ class StatusError(Exception):
 class Library:
     """The functions of maypole.h, with Python's types.
 
-    counts: what this process has counted, equally on all ranks: optimizers
-    made, join()s ended. (They are here so that a fake library can count for
-    several ranks.)
+    counts: counters that are equal on all ranks: optimizers made, join()s
+    ended. (They are here so that a fake library can count for several ranks.)
     """
 
     __slots__ = ("path", "counts", "_lib", "_exchange", "_submit", "_submit_group", "_names", "_done", "_when_done",
@@ -265,12 +264,12 @@ class Library:
 
         `shape` must have at most MAX_DIMS entries. The memory at the addresses
         must live until the operation has ended. `awaited`: this thread calls
-        wait() next, so no other thread need be woken.
+        wait() next, so no other thread has to be woken.
 
         `stream`: None if the addresses are host memory. If they are memory of a
         CUDA device, the stream (a cudaStream_t; 0: the legacy default stream)
-        in whose order the input is read. The output is then written by
-        copy_result() only, and must live until that has returned.
+        in whose order the input is read. Then only copy_result() writes the
+        output, which must live until that has returned.
         """
         encoded, name_address = self._encode(name)
         numbers, count = None, 0
@@ -338,9 +337,9 @@ class Library:
         """Copies the result of an operation on CUDA tensors to `to_address`.
 
         The operation must have ended successfully. The copy is made in the
-        order of `stream` (0: the legacy default stream). It is done when the
-        call returns; with MAYPOLE_ENABLE_ASYNC_COMPLETION=1 it is only enqueued
-        then. `to_address`: memory of the device, of result()'s size; 0: the
+        order of `stream` (0: the legacy default stream). When the call returns,
+        the copy is done; with MAYPOLE_ENABLE_ASYNC_COMPLETION=1 it is only
+        enqueued. `to_address`: memory of the device, of result()'s size; 0: the
         operation's output (not for allgather and alltoall, which have none).
         Raises StatusError.
         """
@@ -366,7 +365,7 @@ class Library:
         return handle.value
 
     def process_set_add_by_members(self, ranks: Sequence[int]) -> int:
-        """As process_set_add(), but only these ranks request it; they get the set that exists, if there is one."""
+        """As process_set_add(), but only these ranks make the request; they get the existing set, if there is one."""
         handle = ctypes.c_int64()
         self._check(self._lib.maypole_process_set_add_by_members(
             (ctypes.c_int32 * len(ranks))(*ranks), len(ranks), handle))
@@ -392,8 +391,7 @@ class Library:
     def allocate(self, size: int) -> int:
         """Allocates `size` zeroed bytes in the arena; returns their address.
 
-        Pass it to free() in the end. Raises StatusError; the code is
-        RESOURCE_EXHAUSTED if the arena is full.
+        Pass the address to free() at the end. Raises StatusError; the code is RESOURCE_EXHAUSTED if the arena is full.
         """
         memory = ctypes.c_void_p()
         self._check(self._lib.maypole_allocate(size, memory))
@@ -402,9 +400,9 @@ class Library:
     def allocate_on_gpu(self, size: int, gpu: int) -> int:
         """Allocates `size` bytes of the CUDA device with the ordinal `gpu`; returns their address.
 
-        The node's executor maps them, too.
+        The node's executor also maps them.
 
-        They are not zeroed. Pass the address to free_on_gpu() in the end.
+        They are not zeroed. Pass the address to free_on_gpu() at the end.
         Raises StatusError; the code is RESOURCE_EXHAUSTED if there is no room
         or memory cannot be shared here.
         """
@@ -415,13 +413,13 @@ class Library:
     def free_on_gpu(self, address: int, streams: Sequence[int]) -> int:
         """Frees memory of allocate_on_gpu() that `streams` may still use; also after shutdown().
 
-        The memory is used again when what these streams have to do now is done.
+        The memory is reused when the work that is now on these streams is done.
         """
         return self._lib.maypole_free_on_gpu(
             address, (ctypes.c_void_p * len(streams))(*streams), len(streams))
 
     def keep_state(self, name: str, fd: int) -> None:
-        """Gives the executor a copy of `fd`, a memfd of fixed size, to hold it under `name` when this process has died.
+        """Gives the executor a copy of `fd`, a memfd of fixed size, to hold under `name` after this process has died.
 
         Raises StatusError.
         """
@@ -440,7 +438,7 @@ class Library:
         return fd.value
 
     def drop_state(self, name: str) -> None:
-        """The executor holds nothing under `name` any more. Raises StatusError."""
+        """Makes the executor drop what it holds under `name`. Raises StatusError."""
         self._check(self._lib.maypole_drop_state(name.encode("utf-8")))
 
     def _check(self, status: int) -> None:
@@ -490,7 +488,7 @@ def find_library() -> str:
 
 
 def framework_library(framework: str) -> str:
-    """Returns the path of the library of a framework ("tensorflow", ...), which lies beside libmaypole.
+    """Returns the path of the library of a framework ("tensorflow", ...), which is beside libmaypole.
 
     Raises ImportError if it is not there.
     """
@@ -530,7 +528,7 @@ def library() -> Any:
 
 
 def loaded() -> bool:
-    """Whether library() has been called: only then this process may be in a job."""
+    """Whether library() has been called: only then can this process be in a job."""
     return _library is not None
 
 

@@ -1,6 +1,6 @@
-"""The functions of maypole.keras and maypole.tensorflow.keras, for the Keras that they pass.
+"""The functions of maypole.keras and maypole.tensorflow.keras, for the Keras that these pass.
 
-Thread contract: as of the functions there.
+Thread contract: that of the functions there.
 """
 
 from collections.abc import Sequence
@@ -37,9 +37,9 @@ def distributed_optimizer(keras: Any, optimizer: Any, name: Any, compression: An
 
 
 class Functions:
-    """What both modules have alike, for the Keras of one.
+    """The functions that both modules share, for the Keras of one of them.
 
-    DistributedOptimizer() is not: its parameters are in another order in each.
+    DistributedOptimizer() is not among them: the order of its parameters differs between the modules.
     """
 
     def __init__(self, keras: Any):
@@ -65,7 +65,7 @@ class Functions:
 
         Args:
             optimizer: the optimizer of this rank.
-            name: in the names of operations.
+            name: a part of the operations' names.
             device_dense: where operations of dense tensors are placed; "": where TensorFlow likes.
             device_sparse: where operations of tf.IndexedSlices are placed; "": where TensorFlow likes.
             compression: Compression.none, or fp16 or bf16, which send floats in 16 bits.
@@ -73,7 +73,7 @@ class Functions:
             gradient_predivide_factor: with Average, gradients are divided by it before and multiplied by it after
                 the sum.
             op: Average (default), Sum or Adasum.
-            backward_passes_per_step: how many passes the optimizer's step sums up.
+            backward_passes_per_step: the number of passes whose gradients a step sums.
             average_aggregated_gradients: divide the sum over passes by their number.
             groups: accepted, without effect: the coordinator groups operations itself.
             process_set: the ranks whose gradients are reduced.
@@ -89,9 +89,9 @@ class Functions:
             local_layers, scale_local_gradients)
 
     def broadcast_global_variables(self, root_rank: int) -> None:
-        """Overwrites all global variables of a TensorFlow graph by rank root_rank's.
+        """Overwrites all global variables of a TensorFlow graph with rank root_rank's.
 
-        For Keras 2 in graph mode. Keras 3 has no global variables: RuntimeError says what to use.
+        For Keras 2 in graph mode. Keras 3 has no global variables: a RuntimeError says what to use.
 
         Args:
             root_rank: a rank of the job (not an index in the process set), in the set.
@@ -105,13 +105,13 @@ class Functions:
     def load_model(self, filepath: Any, custom_optimizers: Optional[Sequence[type]] = None,
                    custom_objects: Any = None, compression: Any = NoneCompressor,
                    legacy_opts: bool = False) -> Any:
-        """keras.models.load_model(), with the optimizer's state, as DistributedOptimizer().
+        """As keras.models.load_model(), with the optimizer's state; the optimizer is a DistributedOptimizer().
 
         Args:
             filepath: .keras, .h5, or (Keras 2) the directory of a SavedModel; saved with or without Maypole.
             custom_optimizers: classes of optimizers that are not Keras' own.
-            custom_objects: for Keras.
-            compression: for DistributedOptimizer(); call it on model.optimizer to set its other arguments.
+            custom_objects: passed to Keras.
+            compression: passed to DistributedOptimizer(); call it on model.optimizer to set its other arguments.
             legacy_opts: names of optimizers are those of keras.optimizers.legacy.
         """
 

@@ -1,4 +1,4 @@
-"""Which Keras this is, and what reduces its gradients.
+"""Finds out which Keras this is, and what reduces its gradients.
 
 Thread contract: any thread.
 """
@@ -15,7 +15,7 @@ def is_keras3(keras: Any) -> bool:
 
 
 def backend_of(keras: Any) -> str:
-    """"tensorflow", "jax" or "torch". Raises ImportError for another backend of Keras 3."""
+    """Returns "tensorflow", "jax" or "torch". Raises ImportError for another backend of Keras 3."""
     if not is_keras3(keras):
         return "tensorflow"
     backend = keras.backend.backend()
@@ -26,7 +26,7 @@ def backend_of(keras: Any) -> str:
 
 
 def keras_of(optimizer: Any, keras: Any) -> Any:
-    """The Keras that the optimizer is of: `keras`, or another one that the process has (tf_keras beside Keras 3)."""
+    """Returns the optimizer's Keras: `keras`, or another one in the process (tf_keras beside Keras 3)."""
     roots = [base.__module__.partition(".")[0] for base in type(optimizer).__mro__]
     if keras.optimizers.Optimizer.__module__.partition(".")[0] in roots:
         return keras
@@ -35,17 +35,17 @@ def keras_of(optimizer: Any, keras: Any) -> Any:
 
 
 def gradients_of(keras: Any) -> Any:
-    """The object of Reduction.gradients for one optimizer."""
+    """Returns the object for Reduction.gradients of one optimizer."""
     return importlib.import_module("maypole._keras.gradients_" + backend_of(keras)).Gradients()
 
 
 def compression_of(keras: Any) -> Any:
-    """The class Compression of the backend's binding."""
+    """Returns the class Compression of the backend's binding."""
     return importlib.import_module(f"maypole.{backend_of(keras)}.compression").Compression
 
 
 def translated(compression: Any, of: Any, to: Any) -> Any:
-    """What the compression of one Keras' backend is for another one's."""
+    """Returns the compression of `to`'s backend that corresponds to that of `of`'s backend."""
     if backend_of(of) == backend_of(to):
         return compression
     name = next((n for n, c in vars(compression_of(of)).items() if c is compression), None)

@@ -1,6 +1,6 @@
 """The callbacks of maypole.keras and maypole.tensorflow.keras, without their base class.
 
-That is keras.callbacks.Callback of the Keras that is used.
+The base class is keras.callbacks.Callback of the Keras that is used.
 
 Thread contract: the thread that trains.
 """
@@ -28,12 +28,12 @@ _log = logging.getLogger("maypole.keras")
 class ForTraining(Callback):
     """What all callbacks do.
 
-    Where XLA has no way to a collective in TensorFlow, a model's jit_compile is switched off before
-    fit() looks at it. With Keras 3 as their base class, they also serve a model of tf_keras.
+    If XLA cannot compile collectives in TensorFlow, they turn off a model's jit_compile before
+    fit() reads it. With Keras 3 as their base class, they also work for a model of tf_keras.
     """
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_implements_"):  # which Keras 2 asks: whether a hook does anything
+        if name.startswith("_implements_"):  # Keras 2 asks whether a hook does anything
             return lambda: True
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
@@ -62,13 +62,13 @@ class BroadcastGlobalVariables(Callback):
         self.broadcast_done = False
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Before the first step, unless the model gets its variables only there."""
-        # On some ranks it may be loaded from a file, and not built yet on others.
+        """Broadcasts before the first step, unless the model gets its variables only in that step."""
+        # Some ranks may have loaded the model from a file, while on others it is not built yet.
         if arrays.allreduce(np.array(int(self.model.built)), op=Min, name="keras.broadcast.built"):
             self._broadcast()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """After the first step of a model that had no variables before it."""
+        """Broadcasts after the first step, if the model had no variables before it."""
         self._broadcast()
 
     def _broadcast(self) -> None:
@@ -111,7 +111,7 @@ class BestModelCheckpoint(ModelCheckpoint):
     def __init__(self, monitor: str = "val_loss", verbose: int = 0,
                  save_weights_only: bool = False, mode: str = "auto", save_freq: Any = "epoch",
                  filepath: Optional[str] = None):
-        # ModelCheckpoint wants a path of the right form at once.
+        # ModelCheckpoint requires a path of the right form at once.
         suffix = ".weights.h5" if save_weights_only else ".keras"
         super().__init__(filepath or "unset" + suffix, monitor=monitor, verbose=verbose,
                          save_best_only=True, save_weights_only=save_weights_only, mode=mode,

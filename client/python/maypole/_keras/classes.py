@@ -1,9 +1,9 @@
 """The classes of distributed optimizers, of Keras 2 and 3.
 
-An optimizer becomes one of a subclass of its class, in place, so that its variables and options
-stay. The subclass says that its __class__ is the base: Keras then saves the optimizer as the plain
-one, which loads without Maypole and under every backend. A copy (copy, deepcopy, pickle) is
-distributed, too, where the plain optimizer can be copied.
+An optimizer becomes an instance of a subclass of its class, in place, so that its variables and
+options stay. The subclass reports the base as its __class__: Keras then saves the optimizer as the
+plain one, which loads without Maypole and under every backend. A copy (copy, deepcopy, pickle) is
+also distributed, if the plain optimizer can be copied.
 
     become(optimizer, methods, state)    makes it distributed; methods(its class) -> the overrides
     state_of(optimizer)                  what it keeps; not a part of files
@@ -19,7 +19,7 @@ from typing import Any, Callable
 
 Methods = Callable[[type], dict[str, Any]]
 
-# What object itself does with __class__, which the classes here override.
+# object's own setter of __class__, which the classes here override.
 _set_class = object.__dict__["__class__"].__set__
 _ATTRIBUTE = "_maypole_state"
 _NEW_OBJECT = getattr(copyreg, "__newobj__")  # noqa: B009 - what pickle calls; not in typeshed
@@ -56,13 +56,13 @@ def state_of(optimizer: Any) -> Any:
 
 
 def turn_inside_out(loss_scale: type, distribute: Callable[[Any, Any], None]) -> None:
-    """Makes future objects of the class `loss_scale` distributed, if they are put around a distributed optimizer.
+    """Makes future objects of the class `loss_scale` distributed, if they wrap a distributed optimizer.
 
-    distribute(it, state of the one inside) does it; the one inside is plain then.
+    It calls distribute(object, state of the wrapped optimizer); the wrapped optimizer is plain then.
 
-    compile() does so for a model of mixed precision. Left as it is, it would call the optimizer
-    inside in a branch that depends on this rank's gradients, where the ranks would wait for each
-    other for ever.
+    compile() makes such an object for a model of mixed precision. Unchanged, it would call the
+    wrapped optimizer in a branch that depends on this rank's gradients, where the ranks would
+    wait for each other forever.
     """
     if loss_scale in _watched or "__init__" not in loss_scale.__dict__:
         return
@@ -79,7 +79,7 @@ def turn_inside_out(loss_scale: type, distribute: Callable[[Any, Any], None]) ->
 
 
 def _class_of(base: type, methods: Methods) -> type:
-    """The subclass of `base`; always the same one."""
+    """Returns the subclass of `base`, always the same one."""
     if base not in _classes:
 
         def __reduce_ex__(self: Any, protocol: Any) -> Any:
@@ -97,7 +97,7 @@ def _class_of(base: type, methods: Methods) -> type:
 
 
 class _Plain:
-    """Stands for a distributed optimizer in a copy or pickle, and comes out as the plain one."""
+    """Stands for a distributed optimizer in a copy or pickle, and is restored as the plain one."""
 
     def __init__(self, optimizer: Any):
         self._optimizer = optimizer
@@ -110,7 +110,7 @@ class _Plain:
         finally:
             _set_class(optimizer, distributed)
             optimizer.__dict__[_ATTRIBUTE] = state
-        # pickle accepts that function for the object's own class only.
+        # pickle accepts that function only for the object's own class.
         return (_new if function is _NEW_OBJECT else function, *others)
 
 
@@ -119,7 +119,7 @@ def _new(kind: type, *args: Any) -> Any:
 
 
 def _again(optimizer: Any, methods: Methods, state: Any) -> Any:
-    """The copy of a distributed optimizer, from that of the plain one."""
+    """Makes the copy of a distributed optimizer from the copy of the plain one."""
     if isinstance(optimizer, _Plain):  # copy.copy() does not copy arguments
         optimizer, state = copy.copy(optimizer), copy.copy(state)
     become(optimizer, methods, state)

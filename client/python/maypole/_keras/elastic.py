@@ -16,7 +16,7 @@ from maypole.common.exceptions import HorovodInternalError
 
 
 def internal_error(error: Exception) -> Optional[HorovodInternalError]:
-    """The error of the collective behind one of TensorFlow or JAX; None for others, and for those that are one."""
+    """Returns the error of the collective that caused one of TensorFlow or JAX; None for all other errors."""
     if isinstance(error, HorovodInternalError):
         return None
     found = None
@@ -32,14 +32,14 @@ def internal_error(error: Exception) -> Optional[HorovodInternalError]:
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
     """Decorates func(state, ...) so that it survives the loss of ranks and takes in new ones.
 
-    As maypole.common.elastic.run; an error of TensorFlow or JAX in which a collective of ours has failed counts
-    as that collective's.
+    As maypole.common.elastic.run, but an error of TensorFlow or JAX that a failed collective has caused counts
+    as that collective's error.
     """
     return run_converting(func, internal_error)
 
 
 class _KeptValues:
-    """The values of variables at the last commit, as arrays, and how to set them again."""
+    """Keeps the values of variables at the last commit, as arrays, and sets them again."""
 
     def __init__(self) -> None:
         self._variables: list[Any] = []
@@ -57,9 +57,9 @@ class _KeptValues:
 
 
 class VariablesState(ObjectState):
-    """Variables, and objects, which are attributes.
+    """A state of variables, and of objects as attributes.
 
-    kept: has save() and sync() of variables, and restore() of those that it has saved.
+    kept: an object with save() and sync() for variables, and restore() for the saved ones.
     """
 
     def __init__(self, kept: Any, **kwargs: Any):
@@ -90,7 +90,7 @@ class VariablesState(ObjectState):
 class KerasState(VariablesState):
     """The state of training: a model, its optimizer, and objects such as epoch=0 and batch=0.
 
-    On TensorFlow also what optimizers have summed over passes that are not complete.
+    On TensorFlow it also has the optimizers' sums over incomplete passes.
 
     Args:
         model: it must be built, so that a new rank has variables for the others' values.
@@ -120,7 +120,7 @@ class KerasState(VariablesState):
         return keras_values(None)
 
     def _variables(self) -> list[Any]:
-        """All of them, valid."""
+        """Returns all variables, with valid values."""
         if not self.model.built:
             raise ValueError(f"{type(self).__name__}: the model has no variables yet; build it "
                              "(give it an Input, or call it once) before the state is made")

@@ -1,4 +1,4 @@
-"""What the gradients of all backends have in common; see Reduction.gradients.
+"""The base of the backends' classes for gradients; see Reduction.gradients.
 
 Thread contract: as Reduction's.
 """
@@ -12,9 +12,9 @@ class BackendGradients:
 
     def complete(self, reduction: Any, grads: Sequence[Any], prefix: str, indices: Sequence[int],
                  variables: Sequence[Any]) -> list[Any]:
-        """The gradients, with zeros in place of those that only other ranks have.
+        """Returns the gradients, with zeros in place of those that only other ranks have.
 
-        On JAX all ranks have the same ones: it gives zeros itself.
+        On JAX all ranks have the same gradients, because JAX itself returns zeros.
         """
         return list(grads)
 
@@ -24,35 +24,35 @@ class BackendGradients:
 
     def reduce(self, reduction: Any, grads: Sequence[Any], prefix: str, indices: Sequence[int],
                own: bool, postscale: float) -> list[Any]:
-        """The reduced gradients.
+        """Returns the reduced gradients.
 
-        indices: for the operations' names. own: `grads` may be overwritten. postscale: instead of
-        the reduction's.
+        indices: parts of the operations' names. own: whether `grads` may be overwritten. postscale:
+        replaces that of the reduction.
         """
         raise NotImplementedError
 
     def smallest(self, reduction: Any, value: Any, name: str) -> Any:
-        """The smallest of the ranks' values, a boolean scalar."""
+        """Returns the minimum of the ranks' values, a boolean scalar."""
         raise NotImplementedError
 
     def accumulated(self, optimizer: Any, reduce: Callable[[list[Any]], list[Any]],
                     grads: list[Any]) -> list[Any]:
-        """reduce(grads), in those passes in which the optimizer steps.
+        """Returns reduce(grads) in the passes in which the optimizer steps.
 
-        The optimizer calls it where it clips the sum of its gradients.
+        The optimizer calls it when it clips the sum of its gradients.
         """
         return reduce(grads)
 
     def computed(self, loss: Any, variables: Any, grad_loss: Any, tape: Any) -> list[Any]:
-        """(gradient, variable) pairs of this rank; see _compute_gradients() in keras3.py."""
+        """Returns this rank's (gradient, variable) pairs; see _compute_gradients() in keras3.py."""
         raise NotImplementedError("_compute_gradients() needs Keras' TensorFlow backend, which has "
                                   "a gradient tape; compute them as this backend does, and pass "
                                   "them to apply(), which reduces them")
 
     def place(self) -> Any:
-        """The graph that is being made; None if there is none."""
+        """Returns the graph that is being made; None if there is none."""
         return None
 
     def scaled(self, grad: Any, factor: float) -> Any:
-        """A gradient that stays on its rank, times a factor."""
+        """Returns a gradient that stays on its rank, times a factor."""
         return grad * factor

@@ -1,4 +1,4 @@
-"""Gradients of Keras' JAX backend: one operation for all, a part of the compiled step.
+"""Gradients of Keras' JAX backend: one operation for all of them, as a part of the compiled step.
 
 Thread contract: as Reduction's.
 """
@@ -30,6 +30,6 @@ class Gradients(BackendGradients):
 
     def accumulated(self, optimizer: Any, reduce: Callable[[list[Any]], list[Any]],
                     grads: list[Any]) -> list[Any]:
-        # Here Keras clips in every pass, and drops the result of the others.
+        # Here Keras clips in every pass, and drops the results of passes without a step.
         steps = (optimizer._iterations + 1) % optimizer.gradient_accumulation_steps == 0
         return jax.lax.cond(steps, reduce, list, grads)

@@ -1,7 +1,8 @@
 """Gradients of Keras on TensorFlow, dense ones and those of embeddings.
 
-In a graph each gradient is an operation of its own, which runs when the gradient is there, while
-others are being computed. Eagerly all dense ones are one operation, for which the program waits.
+In a graph each gradient has its own operation, which runs as soon as the gradient is ready,
+while others are being computed. Eagerly all dense gradients are one operation, for which the
+program waits.
 
 Thread contract: as Reduction's.
 """
@@ -22,11 +23,11 @@ class Gradients(BackendGradients):
 
     def complete(self, reduction: Any, grads: Sequence[Any], prefix: str, indices: Sequence[int],
                  variables: Sequence[Any]) -> list[Any]:
-        """As there; the ranks ask each other when a graph is made, or in each step that is not compiled.
+        """As in the base class; the ranks exchange this when a graph is made, or in each step that is not compiled.
 
         Raises ValueError, on all ranks, if ranks have other variables.
         """
-        del prefix  # which those with other variables do not have
+        del prefix  # ranks with other variables have another prefix
         return _gradient_layouts.completed(
             f"keras.{reduction.name}", reduction.process_set, grads, variables,
             [f"variable {i}" for i in indices], reduction.sparse_as_dense)

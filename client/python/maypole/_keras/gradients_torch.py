@@ -1,4 +1,4 @@
-"""Gradients of Keras' torch backend: all reductions are started, then awaited.
+"""Gradients of Keras' torch backend: starts all reductions, then waits for them.
 
 Thread contract: as Reduction's.
 """
@@ -17,7 +17,7 @@ from maypole.torch.ops import allreduce
 
 
 def _stand_in(variable: Any) -> torch.Tensor:
-    """Stands for a variable where maypole.torch wants a parameter with its `grad`; has no memory of its own."""
+    """Returns a stand-in for a variable where maypole.torch needs a parameter with `grad`; it takes no memory."""
     return variable.value.new_zeros(()).expand(variable.value.shape)
 
 
@@ -34,9 +34,9 @@ class Gradients(BackendGradients):
                  variables: Sequence[Any]) -> list[Any]:
         """As there.
 
-        A rank whose loss did not depend on a variable has no gradient of it; the others wait for
-        one. While there are variables whose gradient no rank has had, a step has one small
-        allreduce about them.
+        A rank whose loss did not depend on a variable has no gradient for it, while the others
+        wait for one. As long as there are variables whose gradient no rank has had, each step
+        has one small allreduce about them.
         """
         reducer = self._reducer_of(reduction)
         for i, variable in zip(indices, variables):
@@ -45,7 +45,8 @@ class Gradients(BackendGradients):
         slots = [self._slots[i] for i in indices]
         for slot, grad in zip(slots, grads):
             slot.grad = grad
-        # Whatever Keras has passed was computed in this step; nothing else reads it before it is reduced.
+        # All gradients that Keras passes were computed in this step, and nothing else reads them before they are
+        # reduced.
         reducer.layouts.learn(slots, f"{prefix}.layouts", {slot for slot in slots if slot.grad is not None},
                               reads=False, unaware=False)
         for slot in slots:
@@ -54,13 +55,13 @@ class Gradients(BackendGradients):
                 for slot, grad, variable in zip(slots, grads, variables)]
 
     def owns(self, grads: Sequence[Any], variables: Sequence[Any]) -> bool:
-        # Those that torch keeps beside its parameters; the next backward pass makes new ones.
+        # The gradients are those in torch's parameters; the next backward pass makes new ones.
         return all(g is None or getattr(v, "value", v).grad is g for g, v in zip(grads, variables))
 
     @not_compiled
     def reduce(self, reduction: Any, grads: Sequence[Any], prefix: str, indices: Sequence[int],
                own: bool, postscale: float) -> list[Any]:
-        # A sparse gradient becomes a dense one: Keras' optimizers want that.
+        # Makes sparse gradients dense, as Keras' optimizers require.
         reducer = self._reducer_of(reduction)
         reducer.postscale = postscale
         dense = [g.to_dense() if g.is_sparse else g for g in grads]
@@ -85,14 +86,14 @@ class Gradients(BackendGradients):
                                     reduction.process_set)
             self._reducer.prescale = reduction.prescale
         if self._joins != basics.joins():
-            # New ranks do not know what those of an earlier epoch of the job have learnt.
+            # New ranks do not know what ranks of an earlier membership epoch have learned.
             self._joins = basics.joins()
             self._reducer.forget()
         return self._reducer
 
 
 def _wait_all(waits: Sequence[Any]) -> None:
-    """Calls all; then raises the first error, so that no reduction is left behind."""
+    """Calls all functions, then raises the first error, so that no reduction is left pending."""
     first_error = None
     for wait in waits:
         try:

@@ -1,12 +1,11 @@
 """Optimizers of Keras 2 (tf.keras up to TensorFlow 2.15, and tf_keras) that reduce gradients first; see classes.py.
 
 Gradients are reduced in apply_gradients(), which minimize() and fit() call: before clipping, and
-before a LossScaleOptimizer looks whether they are finite. get_gradients() returns this rank's own.
-_compute_gradients() and _aggregate_gradients(), which Horovod has for a program's own loop, return
-reduced ones, which the next apply_gradients() does not reduce again.
+before a LossScaleOptimizer checks whether they are finite. get_gradients() returns this rank's
+own. _compute_gradients() and _aggregate_gradients(), which Horovod has for a program's own loop,
+return reduced gradients, which the next apply_gradients() does not reduce again.
 
-Keras 2 has no accumulation; ours keeps the sums in variables beside the optimizer's, which elastic
-states keep, too.
+Keras 2 has no accumulation; ours keeps the sums in variables beside the optimizer's, which elastic states also keep.
 
 Thread contract: as Keras' optimizers, one thread at a time.
 """
@@ -26,7 +25,7 @@ from maypole.tensorflow.gradient_aggregation import variable_of
 class _State:
     """What a distributed optimizer keeps: its arguments, the positions of variables, the sums of gradients.
 
-    It is not a part of checkpoints.
+    Checkpoints do not contain it.
     """
 
     def __init__(self, reduction: Reduction):
@@ -34,7 +33,7 @@ class _State:
         self.prefix = ""
         self._positions: dict[Any, int] = {}
         self.sums = GradientSums(_new_variable) if reduction.passes > 1 else None
-        self.applying = False  # within apply_gradients() of the optimizer's own class
+        self.applying = False  # inside apply_gradients() of the optimizer's own class
 
     def __copy__(self) -> "_State":
         return _State(copy.copy(self.reduction))
@@ -43,7 +42,7 @@ class _State:
         return _State, (self.reduction,)
 
     def step(self, variables: Sequence[Any]) -> Step:
-        """The step of these variables' gradients."""
+        """Returns the Step for these variables' gradients."""
         if not self._positions:
             self.prefix = self.reduction.prefix(variables)
         for variable in variables:
@@ -54,7 +53,7 @@ class _State:
 
 
 def _new_variable(name: str, shape: Any, dtype: Any) -> Any:
-    """For sums of gradients, also under tf.compat.v1.disable_eager_execution()."""
+    """Makes a variable for sums of gradients, also under tf.compat.v1.disable_eager_execution()."""
     return variable_of("maypole", True, name, shape, dtype)
 
 
@@ -73,7 +72,7 @@ def distribute(keras: Any, optimizer: Any, reduction: Reduction) -> Any:
         if classes.is_distributed(optimizer.inner_optimizer):
             classes.undo(optimizer.inner_optimizer)
     elif keras.mixed_precision.global_policy().name == "mixed_float16":
-        # compile() would put it around ours.
+        # compile() would wrap ours in one.
         if classes.is_distributed(optimizer):
             classes.undo(optimizer)
         optimizer = keras.mixed_precision.LossScaleOptimizer(optimizer)
@@ -82,14 +81,14 @@ def distribute(keras: Any, optimizer: Any, reduction: Reduction) -> Any:
 
 
 def _take_over(outer: Any, inner: _State) -> None:
-    """Makes a LossScaleOptimizer distributed, as the one in it was."""
+    """Makes a LossScaleOptimizer distributed, as the wrapped optimizer was."""
     classes.become(outer, methods, _State(inner.reduction))
 
 
 def _kinds_of(base: type) -> Iterator[type]:
-    """The class and its subclasses."""
+    """Yields the class and its subclasses."""
     yield base
-    # Not base.__subclasses__, because its metaclass may have another one.
+    # Not base.__subclasses__, which the metaclass may override.
     subclasses: list[type] = type.__subclasses__(base)
     for kind in subclasses:
         yield from _kinds_of(kind)
@@ -100,7 +99,7 @@ def _is_loss_scale(optimizer: Any) -> bool:
 
 
 def methods(base: Any) -> dict[str, Any]:
-    """What a distributed optimizer of the class `base` overrides."""
+    """Returns the methods that a distributed optimizer of the class `base` overrides."""
 
     def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         pairs, state = list(grads_and_vars), classes.state_of(self)
@@ -125,7 +124,7 @@ def methods(base: Any) -> dict[str, Any]:
         return apply(_reduced(self, step, grads, 1.0))
 
     def _aggregate_gradients(self: Any, grads_and_vars: Any) -> list[tuple[Any, Any]]:
-        """As keras3._aggregate_gradients(). Keras itself calls it for replicas, too."""
+        """As keras3._aggregate_gradients(). Keras itself also calls it, for replicas."""
         state, pairs = classes.state_of(self), list(grads_and_vars)
         if state.applying:
             return base._aggregate_gradients(self, pairs)
@@ -150,11 +149,11 @@ def methods(base: Any) -> dict[str, Any]:
         return _aggregate_gradients(self, base.compute_gradients(self, loss, var_list, tape))
 
     def register_local_var(self: Any, variable: Any) -> None:
-        """The gradient of this variable stays on its rank."""
+        """Makes the gradient of this variable stay on its rank."""
         classes.state_of(self).reduction.local_variables.append(variable)
 
     def get_updates(self: Any, loss: Any, params: Any) -> Any:
-        """What Keras calls under disable_eager_execution()."""
+        """Called by Keras under disable_eager_execution()."""
         if hasattr(base, "get_updates"):
             return base.get_updates(self, loss, params)
         raise RuntimeError(
@@ -177,9 +176,9 @@ def _reduced(optimizer: Any, step: Step, grads: list[Any], factor: float) -> lis
 
 
 def _finite_together(step: Step, grads: list[Any]) -> list[Any]:
-    """The gradients, with NaN in place of those that stay on their rank, if one of those is not finite on any rank.
+    """Returns the gradients; if a local one is not finite on some rank, with NaN in place of all local ones.
 
-    A LossScaleOptimizer must do the same on all ranks.
+    Local gradients are those that stay on their rank. A LossScaleOptimizer must decide the same on all ranks.
     """
     own = [i for i, local in enumerate(step.local) if local and grads[i] is not None]
     if not own:
@@ -194,7 +193,7 @@ def _finite_together(step: Step, grads: list[Any]) -> list[Any]:
 
 def _in_passes(optimizer: Any, state: _State, step: Step, grads: Sequence[Any],
                apply: Any) -> Any:
-    """Adds the gradients to the sums, and in the last pass steps on these."""
+    """Adds the gradients to the sums, and in the last pass steps with the sums."""
     kept = [grad is not None for grad in grads]
     sums, passes, shared = state.sums, state.reduction.passes, step.only(kept)
     assert sums is not None  # there are several passes

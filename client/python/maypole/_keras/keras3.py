@@ -9,8 +9,8 @@ Where gradients are reduced:
                         the same on all ranks
     LossScaleOptimizer  is reduced itself, never the optimizer within it, which Keras calls in a
                         branch that depends on the rank's own gradients: ranks would wait for each
-                        other for ever. Then every rank sees the same gradients, and whether they
-                        are finite
+                        other without end. Then every rank sees the same gradients, and whether
+                        they are finite
     _compute_gradients(), _aggregate_gradients()
                         of Horovod, in a program's own loop; then apply() does not reduce these
 
@@ -26,13 +26,13 @@ from maypole._keras import classes
 from maypole._keras.reduction import Reduction, Step
 
 _LossScale = keras.optimizers.LossScaleOptimizer
-_STEP = "_maypole_step"  # of a step whose gradients _clip_gradients() reduces
+_STEP = "_maypole_step"  # the Step whose gradients _clip_gradients() reduces
 
 
 def distribute(optimizer: Any, reduction: Reduction) -> Any:
     """Makes the optimizer reduce gradients; returns it, or a LossScaleOptimizer around it.
 
-    Raises ValueError if it is built and would need other variables.
+    Raises ValueError if the optimizer is built and would need other variables.
     """
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise ValueError(f"DistributedOptimizer: {optimizer!r} is a {type(optimizer).__name__}, "
@@ -41,7 +41,7 @@ def distribute(optimizer: Any, reduction: Reduction) -> Any:
     inner = _inner(optimizer)
     _accumulate(inner, reduction)
     if inner is optimizer and keras.config.dtype_policy().name == "mixed_float16":
-        # compile() would put it around ours.
+        # compile() would wrap ours in one.
         if classes.is_distributed(inner):
             classes.undo(inner)
         optimizer = _LossScale(optimizer, name="loss_scale_optimizer")
@@ -70,7 +70,7 @@ def _accumulate(optimizer: Any, reduction: Reduction) -> None:
 
 
 def _step(optimizer: Any, count: int, variables: Optional[Sequence[Any]]) -> Step:
-    """The step of `count` gradients, of these variables or of all that the optimizer has."""
+    """Returns the Step for `count` gradients, of these variables or of all the optimizer's."""
     reduction, inner = classes.state_of(optimizer), _inner(optimizer)
     known = inner._trainable_variables if inner.built else variables
     variables = (known if variables is None else variables) or ()
@@ -85,16 +85,16 @@ def _step(optimizer: Any, count: int, variables: Optional[Sequence[Any]]) -> Ste
 
 
 def methods(base: type) -> dict[str, Any]:
-    """What a distributed optimizer of the class `base` overrides."""
+    """Returns the methods that a distributed optimizer of the class `base` overrides."""
     own = _loss_scale_methods(base) if issubclass(base, _LossScale) else _methods(base)
     return {**own, "register_local_var": _register_local_var,
             "_aggregate_gradients": _aggregate_gradients, "_compute_gradients": _compute_gradients}
 
 
 def _aggregate_gradients(self: Any, grads_and_vars: Any) -> list[Any]:
-    """The pairs with reduced gradients, which the next apply() does not reduce again.
+    """Returns the pairs with reduced gradients, which the next apply() does not reduce again.
 
-    With accumulation it is apply() that reduces, and these are this rank's.
+    With accumulation, apply() reduces, and these gradients are this rank's.
     """
     pairs, reduction = list(grads_and_vars), classes.state_of(self)
     if not pairs or not reduction.active() or _inner(self).gradient_accumulation_steps:
@@ -108,25 +108,25 @@ def _aggregate_gradients(self: Any, grads_and_vars: Any) -> list[Any]:
 
 def _compute_gradients(self: Any, loss: Any, var_list: Any, grad_loss: Any = None,
                        tape: Any = None) -> list[Any]:
-    """As _aggregate_gradients(), of the gradients of `loss`: a function, or a tensor that `tape` has recorded."""
+    """As _aggregate_gradients(), for the gradients of `loss`: a function, or a tensor that `tape` has recorded."""
     scaled = (lambda: self.scale_loss(loss())) if callable(loss) else loss
     return self._aggregate_gradients(
         classes.state_of(self).gradients.computed(scaled, var_list, grad_loss, tape))
 
 
 def _are_reduced(reduction: Reduction, variables: Optional[Sequence[Any]]) -> bool:
-    """Whether a program's own loop has had the gradients of these reduced."""
+    """Whether a program's own loop has already reduced the gradients of these variables."""
     return variables is not None and reduction.ahead.take([id(v) for v in variables],
                                                           reduction.gradients.place())
 
 
 def _register_local_var(self: Any, variable: Any) -> None:
-    """The gradient of this variable stays on its rank."""
+    """Makes the gradient of this variable stay on its rank."""
     classes.state_of(self).local_variables.append(variable)
 
 
 def _methods(base: Any) -> dict[str, Any]:
-    """The methods of an optimizer other than a LossScaleOptimizer."""
+    """Returns the methods of an optimizer other than a LossScaleOptimizer."""
 
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
         grads = list(grads)
@@ -140,7 +140,7 @@ def _methods(base: Any) -> dict[str, Any]:
         if not self.gradient_accumulation_steps:
             grads = step.reduced(grads, step.owns(grads))
             return base.apply(self, grads, trainable_variables)
-        # What base.apply() passes on to _clip_gradients().
+        # The gradients that base.apply() passes to _clip_gradients().
         self.__dict__[_STEP] = step.only([
             g is not None and not getattr(v, "overwrite_with_gradient", False)
             for g, v in zip(grads, step.variables)])
@@ -179,7 +179,7 @@ def _loss_scale_methods(base: Any) -> dict[str, Any]:
         finite, reduction = base.check_finite(self, grads), classes.state_of(self)
         if not reduction.has_local() or not reduction.active():
             return finite
-        # Gradients that stay on their rank differ, and the scale must not.
+        # Gradients that stay on their rank differ between ranks, but the scale must not.
         variables = _inner(self)._trainable_variables
         return reduction.gradients.smallest(reduction, finite,
                                             reduction.prefix(variables) + ".finite")
@@ -188,9 +188,9 @@ def _loss_scale_methods(base: Any) -> dict[str, Any]:
 
 
 def _scaled(optimizer: Any, grads: Any, variables: Any) -> list[Any]:
-    """The reduced gradients of a LossScaleOptimizer, in every pass.
+    """Returns the reduced gradients of a LossScaleOptimizer, in every pass.
 
-    Whether they are finite decides also about a pass that is accumulated.
+    In every pass, because whether they are finite also decides about an accumulated pass.
     """
     grads, reduction = list(grads), classes.state_of(optimizer)
     if not reduction.active() or _are_reduced(reduction, variables):

@@ -1,10 +1,10 @@
-"""What the arguments of DistributedOptimizer mean: which gradients are reduced, how, and under which names.
+"""Interprets the arguments of DistributedOptimizer: which gradients are reduced, how, and under which names.
 
 Ranks may have created their models and optimizers in different orders, so that Keras has given
-their variables different names. Therefore operations are named for the shapes of all variables of
-the optimizer, and for a gradient's position among them.
+their variables different names. Therefore operations are named after the shapes of all variables
+of the optimizer, and a gradient's position among them.
 
-Thread contract: as the optimizer's, one thread at a time.
+Thread contract: that of the optimizer, one thread at a time.
 """
 
 import pickle
@@ -21,7 +21,7 @@ class Reduction:
 
     gradients: the backend's BackendGradients.
     local_layers: layers whose gradients stay on their rank.
-    passes: over how many passes gradients are summed; 1: none, or as the optimizer itself says.
+    passes: the number of passes over which gradients are summed; 1: no sums here, but the optimizer may have its own.
     """
 
     def __init__(self, gradients: Any, name: Optional[str], compression: Any,
@@ -50,7 +50,7 @@ class Reduction:
         self.over_passes = 1 if average_aggregated_gradients else passes
 
     def __copy__(self) -> "Reduction":
-        """For a copy of the optimizer: with layers, variables and the process set of this one."""
+        """Copies for a copy of the optimizer, with the layers, variables and process set of this one."""
         copied = object.__new__(type(self))
         copied.__dict__.update(self.__dict__, gradients=type(self.gradients)(), ahead=Ahead(),
                                local_variables=list(self.local_variables))
@@ -60,7 +60,7 @@ class Reduction:
         return self.__copy__()
 
     def __getstate__(self) -> Any:
-        """Raises PicklingError for what lives in this process only."""
+        """Raises PicklingError if it refers to objects that exist only in this process."""
         if self.has_local() or self.process_set is not process_sets.global_process_set:
             raise pickle.PicklingError(
                 "a distributed optimizer with local layers or variables, or with a process set, "
@@ -73,7 +73,7 @@ class Reduction:
                              process_set=process_sets.global_process_set)
 
     def active(self) -> bool:
-        """Whether this rank's gradients have company. A rank that is alone in an elastic job may get some."""
+        """Whether other ranks may have gradients to reduce. The only rank of an elastic job may get company."""
         return self.process_set.included() and (self.process_set.size() > 1
                                                 or basics.is_elastic())
 
@@ -82,7 +82,7 @@ class Reduction:
         return bool(self.local_layers or self.local_variables)
 
     def is_local(self, variable: Any, key: Any) -> bool:
-        """Whether the gradient of this variable stays on its rank. key: what tells variables apart."""
+        """Whether the gradient of this variable stays on its rank. key: returns a key that identifies a variable."""
         if not self.has_local():
             return False
         local = {key(v) for v in self.local_variables}
@@ -91,15 +91,15 @@ class Reduction:
         return key(variable) in local
 
     def prefix(self, variables: Sequence[Any]) -> str:
-        """The beginning of the names of an optimizer with these variables."""
+        """Returns the beginning of the operations' names, for an optimizer with these variables."""
         shapes = ",".join(f"{tuple(v.shape)}" for v in variables)
         return f"keras.{self.name}.{zlib.crc32(shapes.encode()):08x}"
 
 
 class Ahead:
-    """The variables whose gradients a program's own loop has had reduced, until it applies them.
+    """The variables whose gradients a program's own loop has already reduced, until it applies them.
 
-    A place is a graph in which that happens, or None; in another one it does not count.
+    A place is the graph in which that happens, or None; it does not count in other graphs.
     """
 
     def __init__(self) -> None:
@@ -107,13 +107,13 @@ class Ahead:
         self._place: Any = None
 
     def note(self, keys: Sequence[Any], place: Any) -> None:
-        """These have been reduced."""
+        """Records that these have been reduced."""
         self._keys, self._place = set(keys), place
 
     def take(self, keys: Sequence[Any], place: Any) -> bool:
-        """Whether the gradients that are applied have been reduced, which then is over.
+        """Whether the gradients that are being applied have been reduced; forgets the record.
 
-        Raises RuntimeError if some of them have, and others have not.
+        Raises RuntimeError if only some of them have been reduced.
         """
         reduced = self._keys if self._place == place else set()
         self._keys = set()
@@ -127,9 +127,9 @@ class Ahead:
 
 
 class Step:
-    """The gradients of one step: their names, and which stay on their rank.
+    """The gradients of one step: their names, and which of them stay on their rank.
 
-    variables: of the gradients. indices: of these among all of the optimizer.
+    variables: the gradients' variables. indices: their indices among all variables of the optimizer.
     """
 
     def __init__(self, reduction: Reduction, prefix: str, variables: Sequence[Any],
@@ -141,7 +141,7 @@ class Step:
         self.local = list(local)
 
     def only(self, kept: Sequence[bool]) -> "Step":
-        """This step without the gradients that are not kept."""
+        """Returns this step without the gradients that are not kept."""
 
         def some(values: list[Any]) -> list[Any]:
             return [value for value, keep in zip(values, kept) if keep]
@@ -150,7 +150,7 @@ class Step:
                     some(self.local))
 
     def completed(self, grads: Sequence[Any]) -> list[Any]:
-        """See BackendGradients.complete(); about gradients that stay on their rank nobody asks."""
+        """See BackendGradients.complete(); leaves out gradients that stay on their rank."""
         shared = self.only([not local for local in self.local])
         found = iter(self.reduction.gradients.complete(
             self.reduction, [g for g, local in zip(grads, self.local) if not local], self.prefix,
@@ -162,7 +162,7 @@ class Step:
         return self.reduction.gradients.owns(grads, self.variables)
 
     def reduced(self, grads: Sequence[Any], own: bool, factor: float = 1.0) -> list[Any]:
-        """The gradients with which all ranks step. own: they may be overwritten. factor: by which all are multiplied.
+        """Returns the gradients with which all ranks step. own: they may be overwritten. factor: multiplies all.
 
         A gradient that is None stays None.
         """

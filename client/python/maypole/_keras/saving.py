@@ -1,4 +1,4 @@
-"""Loading models so that they train on as they were saved.
+"""Loads models such that their training continues as they were saved.
 
 Thread contract: one thread.
 """
@@ -31,7 +31,7 @@ def load_model(keras: Any, distribute: Callable[[Any], Any], filepath: Any,
 
 
 def _legacy(keras: Any) -> Any:
-    """The optimizers of before TensorFlow 2.11, by the names under which they were saved."""
+    """Returns the optimizers from before TensorFlow 2.11, by the names under which they were saved."""
     found = getattr(keras.optimizers, "legacy", None)
     if found is None:
         return {}
@@ -40,17 +40,17 @@ def _legacy(keras: Any) -> Any:
 
 
 def _lost_state(optimizer: Any) -> bool:
-    """Whether the optimizer was built for no variables, as by Keras 3's loader of .h5 files.
+    """Whether the optimizer was built without variables, as by Keras 3's loader of .h5 files.
 
-    It would refuse the model's variables at the first step, and has no state.
+    Such an optimizer has no state, and would refuse the model's variables at the first step.
     """
     return (getattr(optimizer, "built", False)
             and not getattr(variables.optimizer_of(optimizer), "_trainable_variables", True))
 
 
 def _restored(model: Any, optimizer: Any, filepath: Any) -> Any:
-    """The optimizer with the state that is in the .h5 file."""
-    import h5py  # Keras has needed it to come here
+    """Returns the optimizer with the state from the .h5 file."""
+    import h5py  # Keras needs it to load such a file
     optimizer = type(optimizer).from_config(optimizer.get_config())
     optimizer.build(model.trainable_variables)
     with h5py.File(filepath, "r") as file:
@@ -66,7 +66,7 @@ def _restored(model: Any, optimizer: Any, filepath: Any) -> Any:
 
 
 def _restore_from_saved_model(model: Any, directory: Any) -> None:
-    """Keras 2 does not read the optimizer's variables from a SavedModel; they are there."""
+    """Reads the optimizer's variables from a SavedModel, which Keras 2 itself does not do."""
     import tensorflow as tf
     variables.build_optimizer(model, model.optimizer)
     checkpoint = os.path.join(directory, "variables", "variables")
@@ -74,7 +74,7 @@ def _restore_from_saved_model(model: Any, directory: Any) -> None:
 
 
 def _names(attributes: Any) -> list[str]:
-    """The names of the variables; a long list is in several attributes."""
+    """Returns the names of the variables; a long list is split over several attributes."""
     if "weight_names" in attributes:
         parts = [attributes["weight_names"]]
     else:

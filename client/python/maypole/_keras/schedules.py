@@ -61,7 +61,7 @@ class LearningRateSchedule(Callback):
             logs["lr"] = self._rate()
 
     def _part_of_epoch(self, batches: int) -> float:
-        assert self.steps_per_epoch is not None  # since on_train_begin()
+        assert self.steps_per_epoch is not None  # set by on_train_begin()
         return batches / self.steps_per_epoch
 
     def _rate(self) -> float:
@@ -78,7 +78,7 @@ class LearningRateSchedule(Callback):
 
 
 def _momentums(model: Any, optimizer: Any) -> list[Any]:
-    """The sums of past gradients times learning rates; none if the optimizer has no such."""
+    """Returns the sums of past gradients times learning rates; empty if the optimizer has none."""
     if not hasattr(optimizer, "momentum"):
         return []
     for attribute in ("momentums", "_momentums"):
@@ -96,7 +96,7 @@ class LearningRateWarmup(LearningRateSchedule):
                  steps_per_epoch: Optional[int] = None, verbose: int = 0):
 
         def multiplier(epoch: float) -> float:
-            # Counts the batch that begins, so that an epoch ends at a round number.
+            # Counts the batch that begins, so that an epoch ends at a whole number.
             epoch += self._part_of_epoch(1)
             return (1 + epoch * (basics.size() - 1) / warmup_epochs) / basics.size()
 

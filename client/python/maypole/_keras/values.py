@@ -14,7 +14,7 @@ from maypole.common.constants import Average, ReduceOp
 
 
 def session() -> Any:
-    """Keras 2's session, under tf.compat.v1.disable_eager_execution(); None otherwise."""
+    """Returns Keras 2's session under tf.compat.v1.disable_eager_execution(); None otherwise."""
     tf = sys.modules.get("tensorflow")
     if tf is None or tf.compat.v1.executing_eagerly_outside_functions():
         return None
@@ -22,8 +22,8 @@ def session() -> Any:
 
 
 def as_array(value: Any) -> np.ndarray:
-    """A number, an array, or a tensor or variable of a backend, as an array."""
-    if hasattr(value, "detach"):  # a torch tensor, also one on a GPU
+    """Returns a number, an array, or a tensor or variable of a backend as an array."""
+    if hasattr(value, "detach"):  # a torch tensor, possibly on a GPU
         value = value.detach().cpu()
     elif hasattr(value, "numpy"):  # a variable, or a tensor of TensorFlow
         current = session()
@@ -42,18 +42,18 @@ def assign(variable: Any, value: Any) -> None:
 
 
 def _as_given(value: Any, result: np.ndarray) -> Any:
-    """A number for a number."""
+    """Returns the result as a number if `value` is one."""
     return result.item() if isinstance(value, (bool, int, float)) else result
 
 
 def allreduce(value: Any, name: Optional[str] = None, average: Optional[bool] = None,
               prescale_factor: float = 1.0, postscale_factor: float = 1.0,
               op: Optional[ReduceOp] = None, compression: Any = None) -> Any:
-    """The value, reduced over all ranks: a NumPy array, or a number if it is one.
+    """Reduces the value over all ranks; returns a NumPy array, or a number if the value is one.
 
     Args:
         value: a number, array, tensor or variable, of the same shape on all ranks.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         average: older form of op.
         prescale_factor: factor for the inputs.
         postscale_factor: factor for the result.
@@ -79,13 +79,13 @@ def allreduce(value: Any, name: Optional[str] = None, average: Optional[bool] = 
 
 
 def allgather(value: Any, name: Optional[str] = None) -> np.ndarray:
-    """The values of all ranks, concatenated along their first dimension, in which they may differ.
+    """Concatenates the values of all ranks along their first dimension, in which they may differ.
 
     Numbers count as arrays of one row.
 
     Args:
-        value: a number, array, tensor or variable, of the same shape on all ranks.
-        name: by which ranks match the operation; None: by the order of submission.
+        value: a number, array, tensor or variable; the first dimension may differ between ranks.
+        name: ranks match the operation by this name; None: by the order of submission.
 
     Returns:
         [all rows, ...], in rank order.
@@ -98,12 +98,12 @@ def allgather(value: Any, name: Optional[str] = None) -> np.ndarray:
 
 
 def broadcast(value: Any, root_rank: int, name: Optional[str] = None) -> Any:
-    """Rank root_rank's value.
+    """Returns rank root_rank's value.
 
     Args:
         value: a number, array, tensor or variable, of the same shape on all ranks.
         root_rank: a rank of the job (not an index in the process set), in the set.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
 
     Returns:
         A new array with the root's values.
@@ -116,13 +116,13 @@ def broadcast(value: Any, root_rank: int, name: Optional[str] = None) -> Any:
 
 
 def reducescatter(value: Any, name: Optional[str] = None, op: ReduceOp = Average) -> np.ndarray:
-    """This rank's rows of the values reduced over all ranks.
+    """Reduces the values over all ranks; returns this rank's rows.
 
-    The first ranks get one more row if the rows cannot be shared equally.
+    The first ranks get one more row if the rows cannot be divided equally.
 
     Args:
         value: a number, array, tensor or variable, of the same shape on all ranks.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         op: Average or Sum.
 
     Returns:

@@ -1,7 +1,7 @@
-"""Reading and writing the variables of models and optimizers, of Keras 2 and 3, on any backend.
+"""Reads and writes the variables of models and optimizers, of Keras 2 and 3, on any backend.
 
-On Keras' JAX backend fit() takes the variables' values into its own state; settle() gives them
-back. Call it first in every callback that reads or writes a variable.
+On Keras' JAX backend fit() moves the variables' values into its own state; settle() moves them
+back. Every callback that reads or writes a variable must call it first.
 
 Thread contract: the thread that trains.
 """
@@ -20,24 +20,24 @@ _SEED = "seed_generator_state"
 
 
 def is_of_tensorflow(model: Any) -> bool:
-    """Keras 2's models, and those of Keras 3 on TensorFlow, have a base class of TensorFlow's."""
+    """Whether the model is TensorFlow's: those of Keras 2, and of Keras 3 on TensorFlow, have a base class of it."""
     return any("tensorflow" in base.__module__ for base in type(model).__mro__)
 
 
 def settle(model: Any) -> None:
-    """Makes the model's and its optimizer's variables valid, within fit(), too."""
+    """Makes the model's and its optimizer's variables valid, also inside fit()."""
     if hasattr(model, "jax_state_sync"):
         model.jax_state_sync()
 
 
 def drop_jax_state(model: Any) -> None:
-    """Forgets the values that fit() has taken and an error has lost; write() gives new ones."""
+    """Forgets the values that fit() has taken and an error has lost; write() sets new ones."""
     if hasattr(model, "_jax_state_synced"):
         model._jax_state_synced = True
 
 
 def build_optimizer(model: Any, optimizer: Any) -> None:
-    """Creates the optimizer's variables, if the model has its own."""
+    """Creates the optimizer's variables, if the model has its variables."""
     if not model.built or optimizer is None:
         return
     if hasattr(optimizer, "_create_all_weights"):  # tf.keras.optimizers.legacy
@@ -51,7 +51,7 @@ def build_optimizer(model: Any, optimizer: Any) -> None:
 
 
 def optimizer_of(optimizer: Any) -> Any:
-    """The optimizer itself, without the LossScaleOptimizer around it."""
+    """Returns the optimizer itself, without the LossScaleOptimizer around it."""
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
@@ -64,12 +64,12 @@ def of_optimizer(optimizer: Any) -> list[Any]:
 
 
 def of_training(model: Any, optimizer: Any) -> list[Any]:
-    """What a model's training depends on: its weights and its optimizer's variables, each once.
+    """Returns the variables on which a model's training depends: its weights and its optimizer's, each once.
 
-    Not the states of random numbers, which differ between ranks on purpose, nor metrics.
+    They do not include states of random numbers, which differ between ranks on purpose, nor metrics.
     """
     found, seen = [], set()
-    # Keras 2 does not count it among the optimizer's.
+    # Keras 2 does not list the learning rate among the optimizer's variables.
     rate = getattr(optimizer, "learning_rate", None)
     rates = [rate] if hasattr(rate, "assign") else []
     for variable in list(model.weights) + of_optimizer(optimizer) + rates:
@@ -80,7 +80,7 @@ def of_training(model: Any, optimizer: Any) -> list[Any]:
 
 
 def read(variables: Sequence[Any]) -> list[np.ndarray]:
-    """Copies of their values."""
+    """Returns copies of the variables' values."""
     return [np.array(as_array(variable), order="C") for variable in variables]
 
 
@@ -91,9 +91,9 @@ def write(variables: Sequence[Any], values: Sequence[np.ndarray]) -> None:
 
 
 def broadcast(variables: Sequence[Any], root_rank: int, name: str) -> None:
-    """Overwrites the variables by those of rank root_rank.
+    """Overwrites the variables with those of rank root_rank.
 
-    They are matched by their position. Raises ValueError, on all ranks, if a rank has others.
+    Variables are matched by their position. Raises ValueError, on all ranks, if a rank has different ones.
     """
     values = read(variables)
     same_on_all.gather(np.zeros(0), [f"{i}: {value.dtype}{list(value.shape)}" for i, value in enumerate(values)],

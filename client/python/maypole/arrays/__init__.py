@@ -9,9 +9,9 @@
 An array is a NumPy array or an object with __dlpack__ whose memory is the
 host's (torch's, JAX's, ...); where the function does not write
 into it, also a number or an object with __array__. Results are NumPy arrays;
-functions whose name ends in '_' write into the array and return it; arrays that
-do not change (read-only ones, JAX's) are refused there. bfloat16 arrays have the dtype of the
-package ml_dtypes. Arrays on a GPU are refused by an error.
+functions whose name ends in '_' write into the array and return it; these functions refuse
+immutable arrays (read-only ones, JAX's). bfloat16 arrays have the dtype of the package
+ml_dtypes. Arrays on a GPU raise an error.
 
 Operations are matched between ranks by process set, kind and name, in any
 order; unnamed operations by the order of submission within their set and kind.
@@ -25,8 +25,9 @@ process_set: the ranks that take part; all of them must submit the operation.
 
 Thread contract: any thread. Errors of the call itself (not initialized, name
 pending, dtype, root, splits, a process set that this rank is not in) raise
-ValueError, what is no array TypeError; errors of the operation raise
-HorovodInternalError, in the call or, of an `_async` one, in synchronize().
+ValueError; objects that are not arrays raise TypeError. Errors of the operation
+raise HorovodInternalError, in the call or, for an `_async` function, in
+synchronize().
 """
 
 from collections.abc import Sequence
@@ -74,10 +75,10 @@ def allreduce(tensor: Any,
     Args:
         tensor: any shape, the same on all ranks; it is not changed.
         average: older form of op: True for Average, False for Sum.
-        name: by which ranks match the operation; None: by the order of submission.
-        op: Average (default), Sum, Min, Max, Product, and Adasum of floating
-            dtypes. Integer averages truncate toward zero; integers wrap around on overflow. For bool, Sum and
-            Max mean OR, Product and Min mean AND. If an input of Min or Max is NaN, so is the result.
+        name: ranks match the operation by this name; None: by the order of submission.
+        op: Average (default), Sum, Min, Max, Product, Adasum (floating dtypes only). Integer averages truncate
+            toward zero; integers wrap around on overflow. For bool, Sum and Max mean OR, Product and Min mean
+            AND. If an input of Min or Max is NaN, so is the result.
         prescale_factor: factor for the inputs; not for bool. Integers are multiplied in float64, rounded toward
             zero and limited to the dtype's range.
         postscale_factor: factor for the result, likewise.
@@ -208,7 +209,7 @@ def allgather(tensor: Any,
 
     Args:
         tensor: [rows, ...]: the number of rows may differ between ranks (and may be 0), the rest must not.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         process_set: the ranks that take part; all of them must make the call.
 
     Returns:
@@ -262,7 +263,7 @@ def broadcast(tensor: Any,
         tensor: any shape and dtype, the same on all ranks.
         root_rank: a rank of the job (not an index in the process set); it must be in the set. Shape and dtype
             must be the same on all ranks.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         process_set: the ranks that take part; all of them must make the call.
 
     Raises:
@@ -312,7 +313,7 @@ def alltoall(
         tensor: [rows, ...]: all dimensions except the first must be the same on all ranks.
         splits: how many rows go to each rank of the set, in rank order: a list or an int32 or int64 array;
             None: equal parts.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         process_set: the ranks that take part; all of them must make the call.
 
     Returns:
@@ -346,8 +347,8 @@ def reducescatter(tensor: Any,
     """Reduces `tensor` over the ranks; returns this rank's rows of the result.
 
     Args:
-        tensor: at least one dimension, the same shape on all ranks.
-        name: by which ranks match the operation; None: by the order of submission.
+        tensor: has at least one dimension, and the same shape on all ranks.
+        name: ranks match the operation by this name; None: by the order of submission.
         op: Average or Sum. With r rows and n ranks, each rank gets r // n rows, and the first r % n ranks one
             more.
         process_set: the ranks that take part; all of them must make the call.

@@ -1,7 +1,7 @@
-"""NumPy arrays over the memory of other libraries' arrays (DLPack).
+"""NumPy arrays on the memory of other libraries' arrays (DLPack).
 
-Not with numpy.from_dlpack, which lacks bfloat16 and whose arrays are read-only
-in some versions. The structures are those of DLPack's dlpack.h
+It does not use numpy.from_dlpack, which lacks bfloat16 and whose arrays are
+read-only in some versions. The structures are those of DLPack's dlpack.h
 (https://dmlc.github.io/dlpack/latest/c_api.html).
 
 Thread contract: any thread. The array that view() returns keeps the memory
@@ -17,7 +17,7 @@ import numpy as np
 # Memory that the CPU can use: kDLCPU, kDLCUDAHost, kDLROCMHost.
 _HOST_DEVICES = (1, 3, 11)
 
-# (DLDataTypeCode, bits) of what NumPy has without help.
+# (DLDataTypeCode, bits) of NumPy's own dtypes.
 _DTYPES: dict[tuple[int, int], str] = {
     **{(0, bits): f"int{bits}" for bits in (8, 16, 32, 64)},
     **{(1, bits): f"uint{bits}" for bits in (8, 16, 32, 64)},
@@ -30,7 +30,7 @@ _READ_ONLY = 1  # DLPACK_FLAG_BITMASK_READ_ONLY
 
 
 class _Tensor(ctypes.Structure):
-    """DLTensor; strides count elements, and may be null if it is contiguous."""
+    """DLTensor; strides count elements, and may be null if the tensor is contiguous."""
 
     _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32),
                 ("device_id", ctypes.c_int32), ("ndim", ctypes.c_int32),
@@ -56,18 +56,18 @@ _is_capsule.restype, _is_capsule.argtypes = ctypes.c_int, [ctypes.py_object, cty
 
 
 def view(value: Any) -> np.ndarray:
-    """A NumPy array over the memory of `value`, which has __dlpack__.
+    """Returns a NumPy array on the memory of `value`, which has __dlpack__.
 
-    Read-only if the array's library says so, and for JAX. Raises ValueError if the memory is
-    not the host's or has a layout or dtype that NumPy lacks; what the array's
-    library raises is passed on.
+    It is read-only if the array's library says so, and for JAX. Raises ValueError if the
+    memory is not the host's or has a layout or dtype that NumPy lacks; passes on what the
+    array's library raises.
     """
     device, number = value.__dlpack_device__()
     if int(device) not in _HOST_DEVICES:
         raise ValueError(f"it is on device {int(device)}:{number} (a GPU, say), "
                          "not in host memory; pass a copy that is, or use "
                          "maypole.torch, which takes arrays on CUDA devices")
-    # As nobody consumes it, the capsule owns the memory as long as it lives.
+    # The capsule is not consumed, so it owns the memory as long as it lives.
     capsule = _capsule_of(value)
     if _is_capsule(capsule, b"dltensor_versioned"):
         versioned = _Versioned.from_address(_pointer_of(capsule, b"dltensor_versioned"))
@@ -83,7 +83,7 @@ def view(value: Any) -> np.ndarray:
 
 
 def _is_jax(value: Any) -> bool:
-    """Whether it is one of JAX's arrays, which never change, but do not say so by DLPack."""
+    """Whether it is one of JAX's arrays, which are immutable, but are not marked so in DLPack."""
     jax = sys.modules.get("jax")
     return jax is not None and isinstance(value, getattr(jax, "Array", ()))
 
@@ -91,7 +91,7 @@ def _is_jax(value: Any) -> bool:
 def _capsule_of(value: Any) -> Any:
     try:
         return value.__dlpack__(max_version=(1, 0))
-    except TypeError:  # of a library that does not know versions
+    except TypeError:  # a library that does not know versions
         return value.__dlpack__()
 
 

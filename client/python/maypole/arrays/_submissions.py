@@ -1,8 +1,8 @@
-"""Operations on arrays in host memory, ready for operations.start().
+"""Describes operations on arrays in host memory, for operations.start().
 
 Each function checks this rank's array and describes the operation. An array
 that is not contiguous is copied first; an in-place result is then copied back
-in the wait for the operation. `process_set` is a set's id here.
+when the caller waits for the operation. Here `process_set` is a set's id.
 
 Thread contract: any thread. Errors are ValueError and TypeError, which name the
 tensor.
@@ -21,13 +21,13 @@ from maypole.common.constants import ReduceOp
 
 def as_array(value: Any, kind: str, name: Optional[str],
               in_place: bool) -> np.ndarray:
-    """A NumPy array with the memory of `value`, or, out of place, with its values."""
+    """Returns a NumPy array with the memory of `value`, or, out of place, with its values."""
     collectives.check_name(kind, name)
     what = title(kind, name)
     try:
         array = _shared(value, in_place)
     except Exception as error:
-        # The protocols are others' code, which may raise anything.
+        # The protocols run code of other libraries, which may raise anything.
         raise ValueError(f"{what}: the memory of this {type(value).__name__} "
                          f"cannot be shared: {error}") from error
     if array is None:
@@ -65,13 +65,13 @@ def _shared(value: Any, in_place: bool) -> Optional[np.ndarray]:
 
 
 def contiguous(array: np.ndarray) -> np.ndarray:
-    """The array, or a copy whose memory has its values in their order."""
-    # Not np.ascontiguousarray, which makes a scalar one-dimensional.
+    """Returns the array, or a contiguous copy of it."""
+    # Not by np.ascontiguousarray, which makes a scalar one-dimensional.
     return array if array.flags.c_contiguous else array.copy(order="C")
 
 
 def address(array: np.ndarray) -> int:
-    """Where its memory is."""
+    """Returns the address of the array's memory."""
     return array.__array_interface__["data"][0]
 
 
@@ -80,7 +80,7 @@ def _prepare(kind: int, op: int, root: int, source: np.ndarray,
              finish: Optional[Callable[[int], Any]], process_set: int,
              awaited: bool, prescale: float = 1.0, postscale: float = 1.0,
              **more: Any) -> operations.Pending:
-    """operations.prepare() on arrays. result: what the wait returns, if there is no `finish`."""
+    """operations.prepare() on arrays. result: returned by the wait, if there is no `finish`."""
     return operations.prepare(
         kind, _native.DTYPES[source.dtype.name], op, root, source.shape, prescale,
         postscale, name, address(source),
@@ -140,9 +140,9 @@ def allgather(value: Any, name: Optional[str], process_set: int,
 
 
 def rows_of(source: np.ndarray, process_set: int, splits_dtype: Any = None) -> Callable[[int], Any]:
-    """A `finish` that returns the gathered rows, an array over the result's memory, which is the library's.
+    """Returns a `finish` that returns the gathered rows, as an array on the result's memory in the library.
 
-    splits_dtype: of a second array, of how many rows came from each rank; None: without it.
+    splits_dtype: the dtype of a second array, with the number of rows from each rank; None: no such array.
     """
     ranks = () if splits_dtype is None else collectives.ranks_of(process_set)
 

@@ -1,9 +1,8 @@
-"""Numbers of all ranks, gathered after a check that the ranks mean the same things by them.
+"""Gathers numbers of all ranks, and checks that they mean the same on all ranks.
 
     rows = gather(np.array([0.5, 0.25]), ["accuracy", "loss"], "metrics", process_set, error)
 
-Ranks that bring different lists would otherwise wait for each other, or take one
-thing for another.
+Ranks with different lists would otherwise wait for each other, or mistake one number for another.
 
 Thread contract: any thread; one thread at a time per name.
 """
@@ -23,7 +22,7 @@ _DIGEST_BYTES = 8
 
 def gather(row: np.ndarray, labels: Sequence[str], name: str, process_set: Any,
            error: Callable[[str], Exception]) -> np.ndarray:
-    """The rows of all ranks of the set, [ranks, labels]; those of ranks that have joined (hvd.join()) are left out.
+    """Returns the rows of the set's ranks, [ranks, labels], without those of ranks that have joined (hvd.join()).
 
     row: [labels], of the same dtype on all ranks. labels: what each number is.
     Raises error(what differs), on all ranks, if the labels of two ranks differ;
@@ -31,7 +30,7 @@ def gather(row: np.ndarray, labels: Sequence[str], name: str, process_set: Any,
     """
     digest = hashlib.sha256("\n".join(labels).encode()).digest()[:_DIGEST_BYTES]
     mine = np.frombuffer(digest + row.tobytes(), np.uint8)
-    # In one dimension, which may differ in length.
+    # As one dimension, whose length may differ between ranks.
     everyones = arrays.allgather(mine, name=name, process_set=process_set)
     rows = everyones.reshape(-1, len(mine)) if len(everyones) % len(mine) == 0 else None
     if rows is None or (rows[:, :_DIGEST_BYTES] != mine[:_DIGEST_BYTES]).any():
@@ -42,7 +41,7 @@ def gather(row: np.ndarray, labels: Sequence[str], name: str, process_set: Any,
 
 
 def difference(everyones: list[list[str]], ranks: Sequence[int]) -> str:
-    """The first difference between two ranks' labels."""
+    """Describes the first difference between two ranks' labels."""
     first = everyones[0]
     at, theirs = next((at, labels) for at, labels in enumerate(everyones) if labels != first)
     rank, zero = (ranks[at], ranks[0]) if len(ranks) == len(everyones) else (at, 0)

@@ -1,4 +1,4 @@
-"""The framework-neutral layer: no framework is imported here.
+"""The framework-neutral layer: it imports no framework.
 
 basics         init, shutdown, rank, size, ...
 api            the names that all frameworks' modules have

@@ -1,4 +1,4 @@
-"""Whose state counts when an epoch begins: decided from what each rank has.
+"""Decides whose state counts when a membership epoch begins, from what each rank has.
 
     offers = allgather_object(Offer(synced=False, commit=loaded))
     plan = decide(offers)       # the same on all ranks
@@ -16,9 +16,9 @@ from maypole.common.commit_memory import Commit
 class Offer(NamedTuple):
     """What a rank brings to a sync().
 
-    synced: it has taken part in the training, so its current values count.
-    commit: its last commit; of a new process the one that it has loaded from
-    its node's executor, None if there was none.
+    synced: the rank has taken part in the training, so its current values
+    count. commit: its last commit; for a new process the one that it has loaded
+    from its node's executor, None if there was none.
     """
 
     synced: bool
@@ -26,11 +26,12 @@ class Offer(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What follows from all ranks' offers.
+    """The decision that follows from all ranks' offers.
 
-    root: the rank whose current values all ranks get. commit: the one that
-    these come from. generation: of the commits of the epoch that begins.
-    compare: a rank besides the root may have some of the values already.
+    root: the rank whose current values all ranks get. commit: the commit from
+    which these values come. generation: of the commits in the epoch that
+    begins. compare: whether a rank besides the root may already have some of
+    the values.
     """
 
     root: int
@@ -40,10 +41,10 @@ class Plan(NamedTuple):
 
 
 def decide(offers: Sequence[Offer]) -> Plan:
-    """The rank whose state all take.
+    """Chooses the rank whose state all ranks take.
 
-    The first one that has taken part in the training; if all are new, the first
-    one with the newest commit; if there is none, rank 0.
+    It is the first rank that has taken part in the training; if all are new,
+    the first one with the newest commit; if there is no commit, rank 0.
     """
     ranks = range(len(offers))
     synced = [r for r in ranks if offers[r].synced]
@@ -52,7 +53,7 @@ def decide(offers: Sequence[Offer]) -> Plan:
     if synced:
         root = synced[0]
     elif commits:
-        # Of equal commits the one of the first rank.
+        # Among equal commits, that of the first rank.
         root = max(commits, key=lambda r: (commits[r], -r))
     seen = [commit.generation for commit in commits.values()]
     return Plan(root, offers[root].commit, 1 + max(seen, default=0),

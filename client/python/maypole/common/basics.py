@@ -1,4 +1,4 @@
-"""Joining and leaving the job; this process's place in it.
+"""Joins and leaves the job; returns this process's place in it.
 
 The functions that return a place (rank(), size(), ...), is_homogeneous() and
 mpi_threads_supported() raise ValueError before init(). Thread contract: any
@@ -85,7 +85,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
 
 
 def _set_horovods_places() -> None:
-    """Sets HOROVOD_RANK and the like, which scripts read, in an elastic job, whose launcher could not know them."""
+    """Sets HOROVOD_RANK and the like for scripts, in an elastic job, whose launcher does not know them."""
     if os.environ.get("HOROVOD_ELASTIC") != "1" or not is_elastic():
         return
     for place in (rank, size, local_rank, local_size, cross_rank, cross_size):
@@ -96,7 +96,7 @@ def _native_init(library: Any) -> tuple[int, str]:
     status = library.init()
     while status == _native.CANCELLED:
         status = library.init()
-    # last_error() is that of the calling thread, so it is read here.
+    # last_error() belongs to the calling thread, so it is read here.
     return status, library.last_error() if status != _native.OK else ""
 
 
@@ -109,7 +109,7 @@ def _interruptibly(function: Callable[[], Any]) -> Any:
                               name="maypole-init", daemon=True)
     thread.start()
     while thread.is_alive():
-        # A signal that comes just before a sleep does not end it.
+        # A signal that arrives just before a sleep does not end the sleep.
         thread.join(operations.WAIT_SLICE_MS / 1000)
     return results[0]
 
@@ -117,36 +117,35 @@ def _interruptibly(function: Callable[[], Any]) -> Any:
 def shutdown() -> None:
     """Leaves the job. Pending operations end with an error.
 
-    Process sets end, too. Does nothing when not initialized.
+    Process sets end as well. Does nothing when not initialized.
     """
     _native.library().shutdown()
     sets.forget_all()
 
 
 def leave_epoch() -> None:
-    """shutdown() by a process that calls init() again.
+    """shutdown() for a process that will call init() again.
 
-    In an elastic job the next epoch waits for it.
+    In an elastic job the next epoch waits for this process.
     """
     _native.library().leave_epoch()
     sets.forget_all()
 
 
 def abandon_epoch() -> None:
-    """leave_epoch() by a process that did not get the job's state in it.
+    """leave_epoch() for a process that did not get the job's state in this epoch.
 
-    It joins the next epoch as what it joined this one: as a rank of an earlier
-    epoch, behind those that have got the state since, or as a new process.
+    The process rejoins with the seniority it had before this epoch, so processes that hold newer state come first.
     """
     _native.library().abandon_epoch()
     sets.forget_all()
 
 
 def set_finished(finished: bool) -> None:
-    """Says that this process of an elastic job has trained to the end, or that it begins another training.
+    """Reports that this process of an elastic job has trained to the end, or that it begins another training.
 
-    When it leaves for good after it has finished, the job's training is over:
-    the coordinator refuses processes that come later.
+    When it leaves permanently after it has finished, the job's training is
+    over: the coordinator refuses processes that come later.
     """
     global _finished
     if finished != _finished and is_elastic():
@@ -155,7 +154,7 @@ def set_finished(finished: bool) -> None:
 
 
 def has_finished() -> bool:
-    """What set_finished() was called with last."""
+    """The argument of the last set_finished()."""
     return _finished
 
 
@@ -165,7 +164,7 @@ def is_elastic() -> bool:
 
 
 def joins() -> int:
-    """How often this process has joined a job; changes with each epoch."""
+    """How often this process has joined a job; it changes with each membership epoch."""
     return _joins
 
 
@@ -234,7 +233,7 @@ def mpi_built(verbose: bool = False) -> bool:
 
 
 def gloo_enabled() -> bool:
-    """True: Horovod's answer where a job needs no MPI.
+    """True, which is Horovod's answer if a job needs no MPI.
 
     Maypole does not use Gloo: between nodes it has a TCP transport of its own.
     """
@@ -250,9 +249,9 @@ def nccl_built(verbose: bool = False) -> int:
     """0: nothing is compiled against NCCL.
 
     The executors use NCCL where there is one (`python3 -m maypole`). But scripts
-    ask this to learn how Adasum treats the ranks of a node: Horovod's NCCL
-    averages within the node, so they multiply the learning rate by
-    local_size(). Maypole's Adasum takes each rank by itself.
+    call this to learn how Adasum treats the ranks of a node: with NCCL, Horovod
+    averages within the node, so they multiply the learning rate by local_size().
+    Maypole's Adasum combines single ranks.
 
     Args:
       verbose: no effect, as in all functions of this kind: Horovod prints what
@@ -286,12 +285,12 @@ def rocm_built(verbose: bool = False) -> bool:
 
 
 def counter(name: str) -> Optional[int]:
-    """A counter of this process; None if no counter has that name.
+    """Returns a counter of this process; None if no counter has that name.
 
     `operations`, `completed`, `failed`, `bytes`, `pending`, ...: maypole.h has the list.
 
     Args:
-        name: of the counter.
+        name: the counter's name.
     """
     value = _native.library().counter(name)
     return None if value < 0 else value

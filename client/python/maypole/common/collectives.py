@@ -1,7 +1,7 @@
-"""What the collectives of all bindings have in common, whatever their arrays are.
+"""What the collectives of all bindings have in common, for every kind of array.
 
-The rules of arguments and names, results that lie in the library's memory, and
-the calls that need no array: join() and barrier().
+The rules for arguments and names, results in the library's memory, and the
+calls that need no array: join() and barrier().
 
 Thread contract: any thread.
 """
@@ -20,14 +20,14 @@ from maypole.common.process_sets import ProcessSet, global_process_set, id_of
 
 
 def title(kind: str, name: Optional[str]) -> str:
-    """What errors call an operation that was not submitted."""
+    """The name in errors of an operation that was not submitted."""
     return f"{kind} of " + (f"tensor {name!r}" if name else "an unnamed tensor")
 
 
 def check_name(kind: str, name: Optional[str]) -> None:
     """Raises TypeError or ValueError if an operation cannot have this name.
 
-    C's strings end at NUL: two names that differ only behind it would be one.
+    C's strings end at NUL: names that differ only after it would be the same.
     """
     if name is None:
         return
@@ -47,7 +47,7 @@ def check_name(kind: str, name: Optional[str]) -> None:
 
 def check_factors(kind: str, name: Optional[str], prescale: Any,
                   postscale: Any) -> tuple[float, float]:
-    """The two factors as floats; raises TypeError if one is no number."""
+    """Returns the two factors as floats; raises TypeError if one is not a number."""
     if type(prescale) is float and type(postscale) is float:  # pylint: disable=unidiomatic-typecheck
         return prescale, postscale
     return (_factor(kind, name, "prescale_factor", prescale),
@@ -55,7 +55,7 @@ def check_factors(kind: str, name: Optional[str], prescale: Any,
 
 
 def _factor(kind: str, name: Optional[str], argument: str, value: Any) -> float:
-    # Text, which float() reads, too, is none.
+    # Text is not a number, although float() reads it.
     if hasattr(type(value), "__float__") or hasattr(type(value), "__index__"):
         try:
             return float(value)
@@ -66,7 +66,7 @@ def _factor(kind: str, name: Optional[str], argument: str, value: Any) -> float:
 
 
 def check_root(name: Optional[str], root_rank: Any) -> int:
-    """A broadcast's root_rank as an int; raises TypeError if it is none."""
+    """Returns a broadcast's root_rank as an int; raises TypeError if it is not an integer."""
     try:
         return operator.index(root_rank)
     except TypeError:
@@ -110,15 +110,15 @@ def member_names(name: Optional[str], count: int) -> list[Optional[str]]:
     ]
 
 
-# Names of unnamed operations: by their order within epoch, set and kind.
+# Counters for the names of unnamed operations, by epoch, kind and set.
 _unnamed: dict[tuple[int, str, int], Any] = {}
 
 
 def next_name(kind: str, process_set: int) -> str:
-    """A name for an unnamed operation, the same on all ranks.
+    """Returns a name for an unnamed operation, the same on all ranks.
 
-    For operations that the library gets in another order than the program's, so
-    that it cannot match them by order itself.
+    For operations that reach the library in another order than the program's,
+    so that the library cannot match them by order.
     """
     count = _unnamed.setdefault((basics.joins(), kind, process_set),
                                 itertools.count())
@@ -126,12 +126,12 @@ def next_name(kind: str, process_set: int) -> str:
 
 
 def ranks_of(process_set: int) -> Sequence[int]:
-    """The ranks of the set with this id; none if there is no such set."""
+    """Returns the ranks of the set with this id; an empty sequence if there is no such set."""
     return _native.library().process_set_ranks(process_set) or ()
 
 
 def scattered_rows(rows: int, process_set: int) -> int:
-    """This rank's part of `rows` in a reducescatter on the set with this id: the first rows % n ranks get one more."""
+    """Returns this rank's number of rows of a reducescatter on this set: the first rows % n ranks get one more."""
     ranks, rank = ranks_of(process_set), _native.library().rank()
     if rank not in ranks:
         return 0  # the library will refuse the operation with an error
@@ -141,7 +141,7 @@ def scattered_rows(rows: int, process_set: int) -> int:
 
 def splits_of(splits: Optional[Sequence[int]],
               name: Optional[str]) -> Optional[list[int]]:
-    """The numbers of an alltoall's splits; None means equal parts.
+    """Returns an alltoall's splits as integers; None means equal parts.
 
     Raises ValueError if they are not integers.
     """
@@ -156,7 +156,7 @@ def splits_of(splits: Optional[Sequence[int]],
 def adopt(native: int) -> tuple[Any, int]:
     """Returns (memory of the result of an allgather or alltoall, its rows).
 
-    The memory is a ctypes array of bytes over the library's; None if it is
+    The memory is a ctypes array of bytes on the library's memory; None if it is
     empty. When it is no longer referenced, `native` is released.
     """
     library = _native.library()
@@ -166,7 +166,7 @@ def adopt(native: int) -> tuple[Any, int]:
         return None, first_dim
     memory = (ctypes.c_ubyte * size).from_address(address)
     release = weakref.finalize(memory, library.release, native)
-    # At exit tensors may still be read; the memory ends with the process.
+    # Not at exit, when tensors may still be read; the memory ends with the process.
     release.atexit = False
     return memory, first_dim
 
@@ -179,10 +179,10 @@ def _submit_without_tensor(kind: int, process_set: int,
 
 
 def join(device: int = -1) -> int:
-    """Declares that this rank has no more inputs; blocks until all ranks have.
+    """Declares that this rank has no more inputs; blocks until all ranks have called it.
 
-    Until then the other ranks can run operations. To a reduction this rank contributes a neutral input (Average
-    still divides by the number of all ranks), to allgather and alltoall no rows. A broadcast whose root has
+    Until then the other ranks can run operations. This rank contributes a neutral input to reductions (Average
+    still divides by the number of all ranks), and no rows to allgather and alltoall. A broadcast whose root has
     joined is an error.
 
     Args:

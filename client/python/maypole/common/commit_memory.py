@@ -1,7 +1,7 @@
-"""CommitMemory: memory of this process that holds its commits, and survives it.
+"""CommitMemory: memory that holds this process's commits, and survives the process.
 
     memory = CommitMemory.create(half_bytes)
-    half = memory.begin()                   # the older commit is gone now
+    half = memory.begin()                   # drops the older commit
     digest = memory.write(half, 0, address, size)
     memory.publish(half, Commit(1, 7), description)
     library.keep_state("state", memory.fd)  # the executor holds it from now on
@@ -9,7 +9,7 @@
     memory = CommitMemory.attach(fd)        # in another process
     memory.commits()                        # {Commit(1, 7): 0}
 
-It is a memfd of fixed size (the seals are what executor and readers rely on):
+It is a memfd of fixed size (executor and readers rely on its seals):
 
     page 0   magic, bytes of a half; two records, one for each half
     half 0   data at the offsets that the writer chooses, then the description
@@ -18,17 +18,17 @@ It is a memfd of fixed size (the seals are what executor and readers rely on):
     record   generation, number, offset and bytes of the description, its digest,
              CRC-32 of these
 
-A record is published last and withdrawn first, and the halves take turns. So
-whenever the writer dies, in the middle of a store too, at least one of its last
-two commits is whole, and each record that commits() returns describes a commit
-that was written to its end.
+A record is published last and withdrawn first, and the halves alternate. So
+whenever the writer dies, even in the middle of a store, at least one of its
+last two commits is complete, and each record that commits() returns describes a
+complete commit.
 
 Digests are those of the library's copy_digest(). Pages are reserved before they
 are written: a lack of memory is an OSError, not a SIGBUS.
 
-Thread contract: one writer, in one thread. Readers may be other processes; that
-the writer does not begin a commit in the half that they read is the callers'
-business (readers see it by the digests).
+Thread contract: one writer, in one thread. Readers may be other processes. The
+callers must make sure that the writer does not begin a commit in the half that
+is being read (readers would detect it by the digests).
 """
 
 import ctypes
@@ -48,23 +48,23 @@ _RECORD = struct.Struct("=QQQQQ")
 _CHECK = struct.Struct("=L")
 _RECORDS_AT = (64, 128)
 _PAGE = mmap.PAGESIZE
-# A signal makes the kernel give back all that one call has reserved.
+# At a signal the kernel gives back everything that one call has reserved.
 _RESERVED_AT_ONCE = 1 << 20
 
-# Linux's; the module fcntl has them from Python 3.9 on, and not everywhere.
+# Linux's values; the module fcntl has them only from Python 3.9 on, and not everywhere.
 _F_ADD_SEALS = 1033
 _F_GET_SEALS = 1034
 _F_SEAL_SHRINK = 2
 _F_SEAL_GROW = 4
 
-# Of data: what a cache line or a vector register needs.
+# Alignment of data for cache lines and vector registers.
 ALIGNMENT = 64
 
 
 class Commit(NamedTuple):
     """A commit of the job, the same on all ranks. Later ones are greater.
 
-    generation: changes with the job's epoch. number: of the commit in it.
+    generation: changes with the job's membership epoch. number: the commit's number in that epoch.
     """
 
     generation: int
@@ -88,7 +88,7 @@ class CommitMemory:
 
     @classmethod
     def create(cls, half_bytes: int) -> "CommitMemory":
-        """Raises OSError."""
+        """Makes a CommitMemory. Raises OSError."""
         half_bytes = -(-half_bytes // _PAGE) * _PAGE
         fd = memfd.create("maypole-state", memfd.ALLOW_SEALING)
         try:
@@ -103,7 +103,7 @@ class CommitMemory:
 
     @classmethod
     def attach(cls, fd: int) -> "CommitMemory":
-        """Maps memory of another process for reading, and owns `fd` then.
+        """Maps memory of another process for reading, and takes ownership of `fd`.
 
         Raises ValueError or OSError if it is not a CommitMemory's.
         """
@@ -113,7 +113,7 @@ class CommitMemory:
             if (not seals & _F_SEAL_SHRINK or magic != _MAGIC
                     or _PAGE + 2 * half_bytes != os.fstat(fd).st_size):
                 raise ValueError("this is not memory of a CommitMemory")
-            # What is not written is not copied; a buffer must be writable.
+            # ACCESS_COPY, because a buffer must be writable; pages that are not written are not copied.
             return cls(fd, half_bytes, mmap.ACCESS_COPY)
         except struct.error as error:
             os.close(fd)
@@ -143,7 +143,7 @@ class CommitMemory:
 
     def publish(self, half: int, commit: Commit, description: bytearray,
                 at: int) -> None:
-        """The commit is whole. `description` is put at `at`, behind the data."""
+        """Publishes the commit, which must be complete, with `description` at `at`, after the data."""
         size = len(description)
         digest = self.write(half, at, _address_of(description), size)
         record = _RECORD.pack(commit.generation, commit.number, at, size,
@@ -155,7 +155,7 @@ class CommitMemory:
     # --- Reading --------------------------------------------------------------
 
     def commits(self) -> dict[Commit, int]:
-        """The whole commits, and in which half each one is."""
+        """Returns the complete commits, and the half of each."""
         found = {}
         for half in (0, 1):
             record = self._record(half)
@@ -164,7 +164,7 @@ class CommitMemory:
         return found
 
     def description(self, half: int) -> memoryview:
-        """The description of the half's commit. Raises ValueError if it is not what the writer has published."""
+        """Returns the description of the half's commit. Raises ValueError if it is not the one that was published."""
         record = self._record(half)
         if record is None:
             raise ValueError("the commit is not whole")
@@ -176,11 +176,11 @@ class CommitMemory:
         return memoryview(self.memory)[begin:begin + size]
 
     def offset(self, half: int, at: int) -> int:
-        """Where in `memory` offset `at` of the half is."""
+        """The position in `memory` of offset `at` of the half."""
         return _PAGE + half * self.half_bytes + at
 
     def address(self, half: int, at: int) -> int:
-        """Where the byte `at` of this half is in this process."""
+        """The address in this process of byte `at` of this half."""
         return self._base + self.offset(half, at)
 
     def _record(self, half: int) -> Optional[tuple[int, ...]]:

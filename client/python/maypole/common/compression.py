@@ -9,8 +9,8 @@ from typing import Any
 class Compressor:
     """Makes a tensor smaller before an allreduce and restores it after.
 
-    Subclasses may be passed as `compression=`. decompress() gets the context that compress() returned. What compress()
-    returns is reduced by Average or Sum, so it must be linear in its input once the context is given, and the context
+    Subclasses may be passed as `compression=`. decompress() gets the context that compress() returned. The tensor from
+    compress() is reduced by Average or Sum, so for a given context it must be linear in the input, and the context
     must be the same on all ranks. JAX traces both functions.
     """
 
@@ -19,7 +19,7 @@ class Compressor:
         """Makes a tensor smaller.
 
         Args:
-            tensor: of the binding's framework, of any shape and dtype.
+            tensor: a tensor of the binding's framework, of any shape and dtype.
 
         Returns:
             The tensor to send, and the context for decompress().
@@ -31,8 +31,8 @@ class Compressor:
         """Reverses compress().
 
         Args:
-            tensor: the reduced one, of the shape and dtype that compress() returned.
-            ctx: what compress() returned besides.
+            tensor: the reduced tensor, of the shape and dtype that compress() returned.
+            ctx: the context that compress() returned.
 
         Returns:
             The reduced tensor in its original form.
@@ -55,7 +55,7 @@ class NoneCompressor(Compressor):
 
 
 class CastCompressor(Compressor):
-    """Sends tensors of the dtypes `casts` as `wire`; others as they are. A subclass of a binding has cast()."""
+    """Sends tensors of the dtypes `casts` as `wire`; others as they are. Each binding's subclass defines cast()."""
 
     wire: Any
     casts: tuple[Any, ...]

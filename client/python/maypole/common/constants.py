@@ -6,8 +6,8 @@ import enum
 class ReduceOp(enum.IntEnum):
     """How an allreduce or reducescatter combines the inputs of the ranks, element by element.
 
-    A member is the int that Horovod has for it, and that the C library takes: `op=hvd.Sum`, `op=hvd.ReduceOp.Sum` and
-    `op=1` mean the same, and members compare, hash, format and pickle as such; repr() has the name as well.
+    A member is the int that Horovod uses and the C library takes: `op=hvd.Sum`, `op=hvd.ReduceOp.Sum` and `op=1` mean
+    the same, and members compare, hash, format and pickle like that int; repr() also has the name.
 
     Attributes:
         Average: the sum divided by the number of ranks; integers are truncated toward zero.
@@ -25,7 +25,7 @@ class ReduceOp(enum.IntEnum):
     Max = 4
     Product = 5
 
-    # Those of IntEnum differ between the versions of Python.
+    # IntEnum's own differ between versions of Python.
     __str__ = int.__repr__
 
     def __format__(self, format_spec: str) -> str:

@@ -1,4 +1,4 @@
-"""Daemons that maypole.ray and maypole.spark start on a host. Each ends with the process that has started it."""
+"""Daemons that maypole.ray and maypole.spark start on a host. Each ends with the process that started it."""
 
 import os
 import queue
@@ -12,7 +12,7 @@ from maypole.common import guard
 from maypole.common.hosts import parse_announcement
 from maypole.common.program import find_program
 
-# Above a program's own limit: on a busy machine its answer may be late.
+# Added to the program's own limit, because on a busy machine its answer may be late.
 _ANSWER_SECONDS = 10.0
 _STOP_SECONDS = 15.0
 
@@ -29,9 +29,9 @@ class Daemon:
 
     def __init__(self, name: str, flags: list[str], secret: str, seconds: float,
                  environ: Mapping[str, str] = os.environ, on_lost: Callable[[str], None] = lambda _: None):
-        """flags: with {directory} for a directory of its own, where the secret, if there is one, is the file `secret`.
+        """flags: {directory} stands for the daemon's own directory, in which the secret, if any, is the file `secret`.
 
-        Raises RuntimeError that says why it is not ready within `seconds`.
+        Raises a RuntimeError that says why, if the daemon is not ready within `seconds`.
         """
         self.lost = ""
         self._name = name
@@ -60,7 +60,7 @@ class Daemon:
         self.said = parse_announcement(text)
 
     def end(self) -> None:
-        """Ends it; returns when it has ended and its files are gone."""
+        """Ends the daemon; returns when it has ended and its files are removed."""
         self._stdin.close()
         self._reader.join(_STOP_SECONDS)
 
@@ -71,7 +71,7 @@ class Daemon:
             for line in lines:
                 what, _, text = line.decode().rstrip("\n").partition(" ")
                 self._take(what, text)
-        self._guard.wait()  # it has left a process in the background, and ended
+        self._guard.wait()  # the started process leaves one in the background, and ends
         if what in ("", "ready") and not self._stdin.closed:
             self._take("lost", f"the program that runs {self._name} has ended")
 

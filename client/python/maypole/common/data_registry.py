@@ -1,10 +1,10 @@
-"""Where dispatchers and workers of a data service are, for a training job.
+"""Tells a training job where the dispatchers and workers of a data service are.
 
-The service is tf.data's (maypole.tensorflow.data); nothing of it is here.
+The service itself is tf.data's (maypole.tensorflow.data) and not in this module.
 
-The two jobs, of training and of computing, share one file: the configuration.
-It names the registry, a server in one process of the computing job. Dispatchers
-and workers announce themselves there; everybody else waits for them.
+The training job and the computing job share one file, the configuration. It
+names the registry, a server in one process of the computing job. Dispatchers
+and workers register there; all other processes wait for them.
 
     registry = Registry(dispatchers=1, workers_per_dispatcher=2, key=new_key(),
                         address=own_address())
@@ -16,7 +16,7 @@ Protocol: multiprocessing.connection over TCP: both sides prove that they know
 the key (HMAC); then each message is a JSON list. A request is [function,
 arguments ...]; the answer is ["ok", result] or ["error", text].
 
-Thread contract: any thread may use a Registry; one thread at a time a client.
+Thread contract: any thread may use a Registry; only one thread at a time may use a client.
 """
 
 import contextlib
@@ -36,16 +36,16 @@ from maypole.common import hosts
 
 _log = logging.getLogger("maypole.data")
 
-# How long one request for something that has not happened yet is held.
+# How long a request for something that has not happened yet is held.
 _WAIT_SECONDS = 1.0
 _STOP_SECONDS = 10.0
 # How long a client may take to prove that it knows the key and to send its
 # request, and how many clients there may be at a time.
 _REQUEST_SECONDS = 10.0
 _MAX_CLIENTS = 1024
-# Between two tries to accept a client, or to reach the registry.
+# Pause between two attempts to accept a client, or to reach the registry.
 _RETRY_SECONDS = 0.1
-# After so long without a registry it has ended.
+# A registry that has not answered for this long has ended.
 _GONE_SECONDS = 5.0
 
 
@@ -55,8 +55,8 @@ def new_key() -> bytes:
 
 
 def write_private(filename: str, text: str) -> None:
-    """Writes a file at once, readable by its owner only, in place of any other of this name. Raises OSError."""
-    # A new file, of mode 0600, whatever another user has put beside it.
+    """Writes a file atomically, readable only by its owner, replacing any of this name. Raises OSError."""
+    # A new file of mode 0600, whatever another user has put there.
     descriptor, new = tempfile.mkstemp(
         dir=os.path.dirname(filename) or ".",
         prefix=os.path.basename(filename) + ".")
@@ -66,13 +66,13 @@ def write_private(filename: str, text: str) -> None:
 
 
 def own_address(towards: str = "192.0.2.1") -> str:
-    """The address by which the host `towards`, or any other, reaches this one."""
+    """The address at which the host `towards`, or by default any other host, reaches this one."""
     return hosts.own_address(towards) or "127.0.0.1"  # a host without a network
 
 
 @contextlib.contextmanager
 def _time_limit(peer: Any, seconds: float) -> Iterator[None]:
-    """Ends the peer's connection after so long: reads see the end of file."""
+    """Ends the peer's connection after `seconds`: reads see the end of file."""
     with socket.socket(fileno=os.dup(peer.fileno())) as copy:
 
         def end() -> None:
@@ -94,7 +94,7 @@ def _time_limit(peer: Any, seconds: float) -> Iterator[None]:
 class Registry:
     """Serves the addresses until shutdown().
 
-    address: of this host, where it listens.
+    address: this host's address, on which it listens.
     """
 
     def __init__(self, dispatchers: int, workers_per_dispatcher: int,
@@ -106,7 +106,7 @@ class Registry:
         self._address_of: dict[int, str] = {}
         self._workers_of: dict[int, set[int]] = {
             i: set() for i in range(dispatchers)}
-        self._ended = False  # what those who wait are told
+        self._ended = False  # the answer for those who wait
         self._stopping = False
         self._listener = connection.Listener((address, 0), backlog=64)
         self._address = self._listener.address
@@ -116,7 +116,7 @@ class Registry:
         self._acceptor.start()
 
     def addresses(self) -> Mapping[str, Sequence[tuple[str, int]]]:
-        """Where clients reach it, by interface."""
+        """The addresses at which clients reach it, by interface."""
         return {"any": [self._address]}
 
     def shutdown(self) -> None:
@@ -152,7 +152,7 @@ class Registry:
                     peer.close()
                     return
                 self._threads = [t for t in self._threads if t.is_alive()]
-                if len(self._threads) >= _MAX_CLIENTS:  # it tries again
+                if len(self._threads) >= _MAX_CLIENTS:  # the client tries again
                     peer.close()
                     continue
                 self._threads.append(threading.Thread(
@@ -161,12 +161,11 @@ class Registry:
                 self._threads[-1].start()
 
     def _serve(self, peer: Any) -> None:
-        """One request of one client, who must know the key."""
+        """Answers one request of one client, which must know the key."""
         try:
             with peer:
                 with _time_limit(peer, _REQUEST_SECONDS):
-                    # Here, so that a silent stranger does not keep others
-                    # waiting.
+                    # In this thread, so that a silent stranger does not keep others waiting.
                     connection.deliver_challenge(peer, self.key)
                     connection.answer_challenge(peer, self.key)
                     function, *arguments = json.loads(peer.recv_bytes())
@@ -240,9 +239,9 @@ class Registry:
 class RegistryClient:
     """Calls a registry.
 
-    Functions that wait raise TimeoutError, and all raise ConnectionError if the
-    registry cannot be reached: those that wait after their timeout, or at once
-    if the key is wrong.
+    Functions that wait raise TimeoutError. All raise ConnectionError if the
+    registry cannot be reached; those that wait do so after their timeout, or at
+    once if the key is wrong.
     """
 
     def __init__(self, addresses: Mapping[str, Sequence[tuple[str, int]]],
@@ -252,7 +251,7 @@ class RegistryClient:
         self._key = key
 
     def own_address(self) -> str:
-        """This host's address, as the registry's host and those beside it reach it."""
+        """The address at which the registry's host, and hosts near it, reach this host."""
         return own_address(self._addresses[0][0])
 
     def register_dispatcher(self, dispatcher_id: int, address: str) -> None:
@@ -261,7 +260,7 @@ class RegistryClient:
 
     def wait_for_dispatcher_registration(self, dispatcher_id: int,
                                          timeout: float) -> str:
-        """The dispatcher's address."""
+        """Waits for a dispatcher; returns its address."""
         return self._await(f"dispatcher {dispatcher_id}", timeout,
                            lambda: self._call("dispatcher", dispatcher_id))
 
@@ -286,9 +285,9 @@ class RegistryClient:
         self._call("shutdown")
 
     def wait_for_shutdown(self) -> None:
-        """Waits until somebody has called shutdown(), without a limit.
+        """Waits until a client has called shutdown(), without a time limit.
 
-        Returns also when the registry has been gone for _GONE_SECONDS.
+        Also returns when the registry has been gone for _GONE_SECONDS.
         """
         try:
             while not _retried(lambda: self._call("ended"),
@@ -330,9 +329,9 @@ class RegistryClient:
 
 
 def _retried(ask: Callable[[], Any], deadline: float) -> Any:
-    """Calls ask(), again until the deadline while the registry cannot be reached.
+    """Calls ask(), and retries until the deadline while the registry cannot be reached.
 
-    Its host may be busy, or the network away for a moment.
+    Its host may be busy, or the network briefly down.
     """
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What drivers that start a job's ranks themselves, Ray's and Spark's, put into the ranks' environment. Pure.
+"""The environment that drivers which start ranks themselves, Ray's and Spark's, give the ranks. Pure.
 
 maypolerun does the same for the ranks that it starts.
 """
@@ -10,7 +10,7 @@ _PREFIXES = ("MAYPOLE_", "HOROVOD_")
 
 
 class Place(NamedTuple):
-    """A rank's place in its job, as MAYPOLE_RANK and the like say it; cross: of its node among the job's nodes."""
+    """A rank's place in its job, as in MAYPOLE_RANK and the like; cross: that of its node among the job's nodes."""
 
     rank: int
     size: int
@@ -20,12 +20,12 @@ class Place(NamedTuple):
     cross_size: int
 
     def variables(self, prefixes: Sequence[str] = _PREFIXES) -> dict[str, str]:
-        """The place as Maypole's variables, and as Horovod's, which scripts may read."""
+        """The place in Maypole's variables, and in Horovod's, which scripts may read."""
         return {prefix + name.upper(): str(value) for prefix in prefixes for name, value in self._asdict().items()}
 
 
 def number(nodes: Mapping[int, Any]) -> dict[int, Place]:
-    """The place of each process, by rank, given its node (or whatever tells nodes apart).
+    """Returns the place of each process, by index, given its node (or any value that distinguishes nodes).
 
     Nodes come in the order of their first processes, processes of a node in the order of their indices, as with
     maypolerun; so the process with the lowest index has rank 0.
@@ -41,12 +41,12 @@ def number(nodes: Mapping[int, Any]) -> dict[int, Place]:
 
 
 def variables_on(node: str, host: str) -> dict[str, str]:
-    """What a rank there finds in its environment; scripts for Horovod may read its own name, too."""
+    """The variables of ranks on this node; scripts for Horovod may read Horovod's name."""
     return {"MAYPOLE_NODE": node, "HOROVOD_HOSTNAME": host}
 
 
 def elastic_variables(least: int, most: Optional[int]) -> dict[str, str]:
-    """What a process of an elastic job has in place of Place.variables(): the coordinator gives it its place."""
+    """Replaces Place.variables() in an elastic job, where the coordinator assigns the place."""
     variables = {"MAYPOLE_ELASTIC": "1", "HOROVOD_ELASTIC": "1", "MAYPOLE_MIN_SIZE": str(least)}
     return variables if most is None else {**variables, "MAYPOLE_MAX_SIZE": str(most)}
 
@@ -63,7 +63,7 @@ def settings(environ: Mapping[str, str], own: Sequence[str] = ()) -> dict[str, s
 
     Args:
         environ: the driver's environment.
-        own: variables that are the driver's own besides: paths of its machine, say.
+        own: further variables that are only for the driver, for example paths on its machine.
     """
     return {name: value for name, value in environ.items()
             if name.startswith(_PREFIXES) and name not in _OF_ONE_JOB and name not in own}

@@ -9,11 +9,11 @@
 
     train(ObjectState(broadcast_object, basics.rank, batch=0))
 
-This module knows no framework. docs/elastic.md has the user's view.
+This module depends on no framework. docs/elastic.md has the user's view.
 
-A **commit** saves the state in memory, and is the moment at which the job may
+A **commit** saves the state in memory, and is the point at which the job may
 change: if any rank wants to enter or leave, all ranks interrupt their training
-at the same commit. They agree on that by one small allreduce, because they
+at the same commit. They agree on this by one small allreduce, because they
 learn of the wish at different times.
 
     event                      what run() does on each rank
@@ -29,7 +29,7 @@ learn of the wish at different times.
 sync() gives every rank the state of rank 0. It always runs after a change of
 epoch, because a rank does not know whether others need it. Ranks that got the
 state in the last epoch come first in the next one; a rank whose sync() has
-failed enters as what it was before. So rank 0 has the latest state of all.
+failed keeps the seniority it had before. So rank 0 has the latest state of all.
 
 Thread contract: one thread trains, normally the main thread; SIGTERM is handled
 only there.
@@ -56,8 +56,9 @@ from maypole.common.exceptions import HorovodInternalError, HostsUpdatedInterrup
 
 _log = logging.getLogger("maypole.elastic")
 
-# An epoch's start can fail because another process ends, or an executor is
-# being replaced. After so many failures in a row init()'s error is raised.
+# The start of an epoch can fail because another process ends, or an executor is
+# being replaced. After this many failures in a row the error of init() is
+# raised.
 _MAX_FAILED_STARTS = 3
 _PAUSE_SECONDS = 1.0
 
@@ -72,14 +73,14 @@ class _Departure:
 
     def __init__(self) -> None:
         self.requested = False
-        self._waiting = False  # in init(): there is nothing to finish
+        self._waiting = False  # in init(): there is no step to complete
         self._previous: Any = None
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """SIGTERM requests the departure, in the main thread of an elastic rank.
+        """Makes SIGTERM request the departure, in the main thread of an elastic rank.
 
-        A handler that the program has set is called, too.
+        A handler that the program has set is called as well.
         """
         if (not basics.is_elastic()
                 or threading.current_thread() is not threading.main_thread()):
@@ -92,24 +93,24 @@ class _Departure:
             self._previous = previous
         try:
             yield
-            # The launcher sends it to all processes when one has finished.
+            # The launcher sends SIGTERM to all processes when one has finished.
             signal.signal(signal.SIGTERM, self._when_finished)
         except BaseException:
-            # While it leaves, a second SIGTERM must not kill this process.
+            # A second SIGTERM must not kill this process while it leaves.
             if not self.requested:
                 signal.signal(signal.SIGTERM, self._previous)
             raise
 
     @contextlib.contextmanager
     def at_once(self) -> Iterator[None]:
-        """Within it SIGTERM ends the process without waiting for a commit."""
+        """A context in which SIGTERM ends the process without waiting for a commit."""
         self._waiting = True
         try:
             if self.requested:
                 raise SystemExit(ASKED_TO_LEAVE)
             yield
         except SystemExit:
-            # It would wait for the init() that this interrupts.
+            # shutdown() would wait for the init() that this interrupts.
             atexit.unregister(basics.shutdown)
             raise
         finally:
@@ -131,7 +132,7 @@ class _Departure:
             raise SystemExit(ASKED_TO_LEAVE)
 
     def _passed_on(self) -> bool:
-        """In a forked child, a DataLoader's worker say, the signal does what it would have done without us."""
+        """In a forked child (a DataLoader's worker) the signal does what it would have done without us."""
         if not forked():
             return False
         signal.signal(signal.SIGTERM, self._previous)
@@ -143,12 +144,12 @@ _departure = _Departure()
 
 
 def request_departure() -> None:
-    """What SIGTERM does: this rank leaves the job at its next commit."""
+    """Does what SIGTERM does: this rank leaves the job at its next commit."""
     _departure.requested = True
 
 
 def _any_rank(wanted: bool) -> bool:
-    """Whether any rank says `wanted`: the same answer on all ranks."""
+    """Whether `wanted` is true on any rank: the same answer on all ranks."""
     if basics.size() == 1:
         return wanted
     mine, theirs = ctypes.c_int32(wanted), ctypes.c_int32()
@@ -180,7 +181,7 @@ class State:
                                 ) -> None:
         """Adds functions that are called after each change of epoch, before sync().
 
-        To adapt the learning rate to the new size(), say.
+        For example, to adapt the learning rate to the new size().
         """
         self._reset_callbacks.extend(callbacks)
 
@@ -195,13 +196,14 @@ class State:
                          update_res: Any = None) -> None:
         """Makes all ranks start a new epoch at the next commit.
 
-        Maypole's coordinator says so itself; this is for programs that know
-        more. In a job that is not elastic, it must be called on all ranks.
+        The coordinator requests this itself when ranks come or go; this method
+        is for programs that know of other reasons. In a job that is not
+        elastic, all ranks must call it.
         """
         self._hosts_updated = True
 
     def commit(self) -> None:
-        """Saves the state, and check_host_updates().
+        """Saves the state, then calls check_host_updates().
 
         All ranks must commit at the same points of their training.
         """
@@ -287,7 +289,7 @@ class ObjectState(State):
             setattr(self, name, value)
 
     def _copies(self, values: dict[str, Any]) -> dict[str, Any]:
-        # One deepcopy, so that values which share an object still do.
+        # One deepcopy, so that values that share an object still do.
         return copy.deepcopy(values)
 
 
@@ -295,8 +297,8 @@ def reset() -> None:
     """Leaves the epoch and joins the next one.
 
     Raises:
-        HorovodInternalError: it does not start within the start timeout, for example because there are too few
-            ranks; the text says who is missing.
+        HorovodInternalError: the next epoch does not start within the start timeout, for example because there
+        are too few ranks; the text names the missing ranks.
     """
     basics.leave_epoch()
     with _departure.at_once():
@@ -318,7 +320,7 @@ def run_fn(func: Callable[..., Any],
            reset: Callable[[], None]) -> Callable[..., Any]:
     """Returns func(state, *args, **kwargs) with the loop of this file's head.
 
-    In a job that is not elastic a lost rank is an error that run() passes on, because nobody takes its place.
+    In a job that is not elastic run() passes on the error of a lost rank, because no process replaces it.
 
     Args:
         func: func(state, ...), which trains.
@@ -348,7 +350,7 @@ def run_converting(
 ) -> Callable[..., Any]:
     """As run(func), for a framework that raises errors of its own when a collective fails.
 
-    internal_error(error) returns the HorovodInternalError that such an error stems from, None for all others.
+    internal_error(error) returns the HorovodInternalError that caused such an error; None for all other errors.
     """
 
     @functools.wraps(func)
@@ -381,7 +383,7 @@ def _run(func: Callable[..., Any], start_epoch: Callable[[], None],
             basics.set_finished(True)
             return result
         except SystemExit as end:
-            # The program's way to stop early, all ranks at once; or its handler of SIGTERM.
+            # The program stops early, on all ranks at once; or its handler of SIGTERM has raised this.
             if end.code in (None, 0) and not _departure.requested:
                 basics.set_finished(True)
             raise
@@ -395,7 +397,7 @@ def _run(func: Callable[..., Any], start_epoch: Callable[[], None],
         if _departure.requested:
             _leave()
         if getattr(state, "_synced_in", None) != basics.joins():
-            # It must not come before ranks that have got the state since.
+            # This rank must not come before ranks that have received the state since.
             basics.abandon_epoch()
         start_epoch()
         changed = True
@@ -404,7 +406,7 @@ def _run(func: Callable[..., Any], start_epoch: Callable[[], None],
 def _can_continue(error: HorovodInternalError) -> bool:
     if error.status is None:  # raised by the program
         return True
-    # A mismatch between ranks is the program's: it would come again.
+    # A mismatch between ranks is the program's error, and would recur.
     return basics.is_elastic() and error.status != _native.FAILED_PRECONDITION
 
 

@@ -1,10 +1,11 @@
 """maypolerun's policy of elastic jobs, for maypole.ray and maypole.spark.
 
-It decides on which hosts processes run, when one is started again, and when and how the job ends. The rules are in
-client/launcher/elastic/elastic_driver.h; libmaypole has them (client/elastic_driver.h), and this module only calls it.
+It decides on which hosts processes run, when a process is restarted, and when and how the job ends.
+client/launcher/elastic/elastic_driver.h has the rules; libmaypole contains that code (client/elastic_driver.h), and
+this module only calls it.
 
-A node is one life of a host in the job. Which processes are in the job's epoch, and with which ranks, is the
-coordinator's decision.
+A node is one life of a host in the job. The coordinator decides which processes are in the job's epoch, and
+with which ranks.
 
 Thread contract: a value, for one thread at a time. Times are the caller's, in seconds.
 """
@@ -20,7 +21,7 @@ _KINDS = ("start_node", "stop_node", "start_process", "signal_process", "tell", 
 
 
 class Action(NamedTuple):
-    """What the launcher is to do.
+    """What the launcher must do.
 
     kind: start_node (node, on the host `text`), stop_node (node), start_process (process, on node), signal_process
     (process; value: the signal), tell (text), process_failed (process: its end makes the job fail), end_badly (text).
@@ -47,11 +48,11 @@ class ElasticDriver:
 
     Args:
         first: processes of the first start.
-        least: of them, from then on.
-        most: None: any number.
-        reset_limit: changes; None: any number.
-        cooldown: the shortest and the longest of a host, in seconds.
-        patience: seconds that there may be fewer than `least` slots.
+        least: the fewest processes from then on.
+        most: the most processes; None: any number.
+        reset_limit: the most changes; None: any number.
+        cooldown: a host's shortest and longest cool-down, in seconds.
+        patience: how many seconds there may be fewer than `least` slots.
     """
 
     def __init__(self, first: int, least: int, most: Optional[int], reset_limit: Optional[int],
@@ -74,17 +75,17 @@ class ElasticDriver:
         weakref.finalize(self, free, self._driver)
 
     def on_hosts(self, slots: dict[str, int], now: float) -> list[Action]:
-        """These hosts may be used, in the order of preference."""
+        """The hosts that may be used, in the order of preference, have been listed."""
         names = (ctypes.c_char_p * len(slots))(*(name.encode() for name in slots))
         numbers = (ctypes.c_int32 * len(slots))(*slots.values())
         return self._call("on_hosts", len(slots), names, numbers, now)
 
     def on_node_ready(self, node: int, now: float) -> list[Action]:
-        """Processes may be started there."""
+        """The node is ready: processes may be started there."""
         return self._call("on_node_ready", node, now)
 
     def on_node_lost(self, node: int, why: str, now: float) -> list[Action]:
-        """Its processes count as ended."""
+        """The node is lost: its processes count as ended."""
         return self._call("on_node_lost", node, _bytes(why), now)
 
     def on_process_end(self, process: int, status: int, finished: bool, how: str, now: float) -> list[Action]:
@@ -96,11 +97,11 @@ class ElasticDriver:
         return self._call("on_process_end", process, status, finished, _bytes(how), now)
 
     def on_time(self, now: float) -> list[Action]:
-        """What is to be done because time has passed."""
+        """Returns what must be done because time has passed."""
         return self._call("on_time", now)
 
     def finishing(self) -> bool:
-        """Whether a process has trained to the end: then none is started any more."""
+        """Whether a process has trained to the end: then no more processes are started."""
         return bool(self._library.maypole_elastic_driver_finishing(self._driver))
 
     def running(self) -> int:

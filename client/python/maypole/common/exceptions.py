@@ -1,4 +1,4 @@
-"""Maypole's exceptions, and the translation of the library's statuses."""
+"""Maypole's exceptions, and how the library's statuses become exceptions."""
 
 import os
 import re
@@ -22,7 +22,7 @@ MaypoleError = HorovodInternalError
 
 
 class HostsUpdatedInterrupt(RuntimeError):
-    """Ranks want to enter or leave; training should go on in the next epoch.
+    """Ranks want to enter or leave; training should continue in the next membership epoch.
 
     Args:
         skip_sync: for compatibility. The state is always synchronized, because a rank cannot know who else
@@ -45,7 +45,7 @@ class HorovodVersionMismatchError(ImportError):
         self.installed_version = installed_version
 
 
-# Horovod's words, after the first one: scripts look for them.
+# Horovod's text except for its first word: scripts look for it.
 NOT_INITIALIZED = "Maypole has not been initialized; use hvd.init()."
 FORKED = ("this process was forked from a rank and is not part of the job; use "
           "Maypole in the rank itself")
@@ -55,7 +55,7 @@ _joined: set[int] = set()
 
 
 def note_joined() -> None:
-    """Notes that this process is a rank; forked() is true in its children."""
+    """Records that this process is a rank; forked() is then true in its children."""
     _joined.add(os.getpid())
 
 
@@ -70,7 +70,7 @@ def not_initialized() -> str:
 
 
 def from_status(code: int, text: str) -> Exception:
-    """The exception for a status other than OK.
+    """Returns the exception for a status other than OK.
 
     ValueError for wrong arguments of this call, NotImplementedError for what is
     not supported yet, HorovodInternalError for everything else.
@@ -84,23 +84,24 @@ def from_status(code: int, text: str) -> Exception:
     return error
 
 
-# What is in the text of a framework's error if an operation of ours has made it
-# (kErrorMark of client/frameworks); XLA has the code's name in front. Where it
-# executes a computation at once, it replaces the code by INTERNAL.
+# What the text of a framework's error contains if one of our operations has
+# caused it (kErrorMark of client/frameworks). XLA puts the code's name in
+# front; where it executes a computation at once, it replaces the code by
+# INTERNAL.
 _IN_TEXT = re.compile(r"(?:\b([A-Z_]+): (?:Error dispatching computation: )?)?maypole: (.*)")
 
 
 def from_framework(text: Any, code: Optional[int] = None
                   ) -> Optional[HorovodInternalError]:
-    """The error of the collective that has made a framework's error.
+    """Returns the error of the collective that has caused a framework's error.
 
     Args:
-        text: the framework's.
-        code: gRPC's; None: the one whose name is in the text.
+        text: the text of the framework's error.
+        code: its gRPC code; None: the code whose name is in the text.
 
     Returns:
-        None if the error comes from something else, or says that the program is wrong: its arguments, or a name
-        that is pending twice.
+        None if the error has another cause, or is a mistake of the program: wrong arguments, or a name that is
+        pending twice.
     """
     found = _IN_TEXT.search(str(text or ""))
     if found is None or code is None and found.group(1) is None:

@@ -1,15 +1,15 @@
-"""The program that runs one daemon for Ray's and Spark's processes, and ends it with the process that has started it.
+"""The program that runs one daemon for Ray's and Spark's processes, and ends it with the process that started it.
 
     python -S -E guard.py PARENT_PID SECONDS PROGRAM FLAG...
 
-That process (daemons.py) may be killed at any moment, and Ray then also kills its children. So the guard leaves its
-process tree, and watches it: when it has ended, however that came, or closes our stdin, the guard ends the daemon and
-removes its files. If the guard is killed itself, the daemon gets SIGTERM from the kernel, and the next guard here
-removes the files.
+That process (daemons.py) may be killed at any moment, and Ray then also kills its children. So the guard leaves the
+process tree, and watches the process: when it ends, for whatever reason, or closes our stdin, the guard ends the
+daemon and removes its files. If the guard itself is killed, the kernel sends the daemon SIGTERM, and the next guard
+on this host removes the files.
 
-The daemon has a directory of mode 0700, for which {directory} stands in its flags. stdin begins with a line, the secret
-(or empty), for the file `secret` there. stdout gets one line at the daemon's start, and one at its end if nobody asked
-for that:
+The daemon has a directory of mode 0700; {directory} in its flags stands for it. stdin begins with a line with the
+secret (or an empty one), for the file `secret` there. stdout gets one line at the daemon's start, and one at its end if
+the end was not requested:
 
     ready ANNOUNCEMENT      the line that the daemon has written to --announce_fd
     failed WHY              it has ended, or has announced nothing within SECONDS; then no other line follows
@@ -35,28 +35,28 @@ from typing import Optional
 
 _PR_SET_PDEATHSIG = 1
 _END_SECONDS = 5.0  # docs/design.md: a daemon ends at once at SIGTERM
-_NEW_SECONDS = 60  # a directory that is younger may not be locked yet
+_NEW_SECONDS = 60  # a younger directory may not be locked yet
 _LOOK_SECONDS = 0.5
 _PREFIX = "maypole-daemon-%d-"
 
 
 def end_with_parent(parent: int, number: int) -> bool:
-    """This process gets the signal when the thread that has started it ends. False: that has happened already."""
+    """Sends this process the signal when the thread that started it ends. False: it has ended already."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
     return os.getppid() == parent
 
 
 def _start(parent: int) -> None:
-    """In the daemon, before exec: the guard has one thread, so this may run Python."""
+    """Runs in the daemon, before exec; it may run Python because the guard has one thread."""
     if not end_with_parent(parent, signal.SIGTERM):
         os._exit(1)
 
 
 class _Parent:
-    """The process that has started us.
+    """The process that started us.
 
-    descriptors are readable when it has ended. There are none before Linux 5.3, in sandboxes that refuse pidfd_open(),
-    and in a Python that was built for such a kernel: then has_ended() must be called every look_seconds.
+    descriptors become readable when it has ended. There are none before Linux 5.3, in sandboxes that refuse
+    pidfd_open(), or in a Python that was built for such a kernel: then has_ended() must be called every look_seconds.
     """
 
     def __init__(self, pid: int):
@@ -73,7 +73,7 @@ class _Parent:
         return self._start_time() != self._started
 
     def _start_time(self) -> Optional[bytes]:
-        """It differs from that of a later process of this number. None: it has ended, or we may not know."""
+        """Distinguishes it from a later process of this number. None: it has ended, or we may not know."""
         try:
             with open(f"/proc/{self._pid}/stat", "rb") as f:
                 fields = f.read().rpartition(b")")[2].split()
@@ -83,7 +83,7 @@ class _Parent:
 
 
 class _Guard:
-    """From the daemon's start on. what: what its end would be, a failure or a loss."""
+    """Watches the daemon from its start on. what: what its end would be, a failure or a loss."""
 
     def __init__(self, parent: "_Parent", command: list[str], seconds: float):
         self._parent = parent
@@ -105,7 +105,7 @@ class _Guard:
         self._log = self.process.stderr.fileno()
         self._selector = selectors.DefaultSelector()
         self._signals = _pipe_of_signals()
-        # Each returns why the guard's work is over, empty if nobody needs it any more; None: it is not over.
+        # Each returns why the guard's work is over, empty if the daemon is not needed any more; None: it is not over.
         handlers: list[tuple[int, Callable[[], Optional[str]]]] = [
             (0, lambda: None if os.read(0, 65536) else ""), *((fd, lambda: "") for fd in parent.descriptors),
             (self._log, self._on_log), (self._announcement, self._on_announcement), (self._signals, self._on_signal)]
@@ -114,7 +114,7 @@ class _Guard:
 
     def watch(self) -> str:
         """Returns why the daemon is lost; empty if it is not needed any more."""
-        over = self._on_exit()  # it may have ended before
+        over = self._on_exit()  # it may have ended already
         while over is None:
             left = math.inf if self.what == "lost" else max(0.0, self._deadline - time.monotonic())
             pause = min(left, self._parent.look_seconds)
@@ -151,7 +151,7 @@ class _Guard:
         if data and b"\n" not in self._announced:
             return
         self._selector.unregister(self._announcement)
-        if self._announced:  # else it has ended, which SIGCHLD says
+        if self._announced:  # otherwise it has ended, which SIGCHLD reports
             self.what = "lost"
             report("ready", self._announced.decode().partition("\n")[0])
 
@@ -165,7 +165,7 @@ class _Guard:
         os.set_blocking(self._log, False)
         try:
             self._on_log()
-        except (BlockingIOError, KeyError):  # its executors have it open; it has closed it before
+        except (BlockingIOError, KeyError):  # its executors still have the log open; or it was closed before
             pass
         status = self.process.returncode
         how = f"was killed by signal {-status}" if status < 0 else f"exited with status {status}"
@@ -177,7 +177,7 @@ class _Guard:
 
 
 def _pipe_of_signals() -> int:
-    """A descriptor that is readable after a signal, SIGCHLD say."""
+    """A descriptor that is readable after a signal, for example SIGCHLD."""
     read, write = os.pipe()
     os.set_blocking(write, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -186,7 +186,7 @@ def _pipe_of_signals() -> int:
 
 
 def report(what: str, text: str) -> None:
-    """A line for the process that has started this one, if it still reads."""
+    """Writes a line for the process that started this one, if it still reads."""
     try:
         os.write(1, f"{what} {text}".replace("\n", " ").encode() + b"\n")
     except BrokenPipeError:
@@ -194,7 +194,7 @@ def report(what: str, text: str) -> None:
 
 
 def _base() -> str:
-    """As ranks of other launchers have it: MAYPOLE_RUNTIME_DIR, else the user's XDG_RUNTIME_DIR, else /tmp."""
+    """As for ranks of other launchers: MAYPOLE_RUNTIME_DIR, else the user's XDG_RUNTIME_DIR, else /tmp."""
     chosen = os.environ.get("MAYPOLE_RUNTIME_DIR")
     if chosen:
         return chosen
@@ -206,7 +206,7 @@ def _base() -> str:
 
 
 def _sweep(pattern: str) -> None:
-    """Removes directories that guards have left which were killed."""
+    """Removes directories that killed guards have left."""
     for path in glob.glob(glob.escape(pattern) + "*"):
         try:
             if os.stat(path).st_uid != os.geteuid() or time.time() - os.stat(path).st_mtime < _NEW_SECONDS:
@@ -227,7 +227,7 @@ def _secret() -> bytes:
     while not line.endswith(b"\n"):
         part = os.read(0, 1)
         if not part:
-            sys.exit(0)  # whoever has started us is gone
+            sys.exit(0)  # the process that started us is gone
         line += part
     return line
 

@@ -1,4 +1,4 @@
-"""What a process needs to know to start daemons on a host: the address of an interface, what a daemon announces."""
+"""What a process needs to start daemons on a host: addresses of interfaces, and what a daemon announces."""
 
 import fcntl
 import socket
@@ -27,13 +27,13 @@ def address_of(interface: str) -> Optional[str]:
 
 
 def own_address(towards: str) -> Optional[str]:
-    """The address at which the host `towards` (a name or an address) reaches this one; None if no way leads there.
+    """The address at which the host `towards` (a name or an address) reaches this one; None if there is no route.
 
-    An IPv4 address, if there is a way by IPv4: a name may have addresses of both kinds.
+    An IPv4 address if there is a route by IPv4: a name may have addresses of both kinds.
     """
     try:
         ways = socket.getaddrinfo(towards, 9, type=socket.SOCK_DGRAM) if towards else []
-    except OSError:  # nobody knows the name
+    except OSError:  # the name is unknown
         return None
     for family, kind, _, _, address in sorted(ways, key=lambda way: way[0] != socket.AF_INET):
         with socket.socket(family, kind) as asking:
@@ -46,7 +46,7 @@ def own_address(towards: str) -> Optional[str]:
 
 
 def parse_announcement(line: str) -> dict[str, str]:
-    """{"socket": "/a path", "metrics": "127.0.0.1:1"} of "metrics=127.0.0.1:1 socket=/a path".
+    """Parses "metrics=127.0.0.1:1 socket=/a path" to {"socket": "/a path", "metrics": "127.0.0.1:1"}.
 
     A daemon writes such a line to --announce_fd; the path is the rest of the line.
     """

@@ -1,9 +1,9 @@
-"""Files of this machine's memory that have no name (memfd_create).
+"""Unnamed files in this machine's memory (memfd_create).
 
     fd = memfd.create("maypole-state", memfd.ALLOW_SEALING)
 
-By the C library, because a Python that was built for glibc before 2.27, such as some of conda's, has no
-os.memfd_create().
+Calls the C library, because a Python that was built for glibc before 2.27, such as some of conda's, has
+no os.memfd_create().
 """
 
 import ctypes
@@ -14,7 +14,7 @@ _CLOEXEC = 1
 
 
 def create(name: str, flags: int = 0) -> int:
-    """A descriptor that programs which this process starts do not inherit. Raises OSError, which names the call."""
+    """Returns a descriptor that started programs do not inherit. Raises an OSError that names the call."""
     fd = int(ctypes.CDLL(None, use_errno=True).memfd_create(name.encode(), flags | _CLOEXEC))
     if fd < 0:
         error = ctypes.get_errno()

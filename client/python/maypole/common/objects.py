@@ -13,7 +13,7 @@ from maypole.common import basics, operations
 from maypole.common.process_sets import ProcessSet, global_process_set, id_of
 
 try:
-    # cloudpickle supports lambdas and classes of __main__ too.
+    # cloudpickle also supports lambdas and classes of __main__.
     import cloudpickle as _pickler
 except ImportError:
     _pickler = pickle
@@ -26,7 +26,7 @@ def dumps(obj: Any, named: Optional[dict[str, Any]] = None) -> bytearray:
     """Returns `obj` pickled, in memory that can back a tensor.
 
     named: objects of which only the name is written, wherever `obj` refers to
-    them; loads() puts others in their place.
+    them; loads() puts its own objects in their place.
     """
     if not named:
         return bytearray(_pickler.dumps(obj))
@@ -59,7 +59,7 @@ def loads(data: Any, named: Optional[dict[str, Any]] = None) -> Any:
 
 
 def bytes_at(address: int, size: int) -> memoryview:
-    """The memory at `address`, which must live as long as it is read."""
+    """Returns the memory at `address`, which must live as long as it is read."""
     # Not ctypes.string_at, which takes less than 2 GiB.
     return memoryview((ctypes.c_ubyte * size).from_address(address)).cast("B")
 
@@ -68,7 +68,7 @@ def broadcast_object(obj: Any,
                      root_rank: int = 0,
                      name: Optional[str] = None,
                      process_set: ProcessSet = global_process_set) -> Any:
-    """Returns rank `root_rank`'s `obj` on all ranks; others' are ignored.
+    """Returns rank `root_rank`'s `obj` on all ranks; the other ranks' `obj` is ignored.
 
     Args:
         obj: what pickle or cloudpickle can write.

@@ -1,9 +1,9 @@
-"""Submitting operations on raw memory; handles; waiting.
+"""Submits operations on raw memory, and waits for them; handles.
 
 A `Pending` is one operation: prepare() describes it, start() or start_group()
 submits it. It owns its input and output, which must stay alive until the
-operation has ended. A framework gives its users plain ints for these (Horovod's
-handles); the table at the end of this file maps them.
+operation has ended. Frameworks give their users plain ints for them (Horovod's
+handles); the table at the end of this file maps these ints.
 
 Thread contract: any thread may submit, poll and synchronize, but only one
 thread at a time per handle. A wait releases the GIL and lets signal handlers
@@ -23,8 +23,8 @@ from maypole import _native
 from maypole.common.exceptions import HorovodInternalError, from_status, not_initialized
 
 # A native wait ends when a signal interrupts its sleep, so that Python's handlers
-# run; but not if the signal came just before the sleep, or while data moved.
-# Short waits limit how late the handlers run.
+# run, but not if the signal came just before the sleep, or while data moved.
+# Short waits bound the handlers' delay.
 WAIT_SLICE_MS = 100
 # After this many short waits, the wait has no time limit while nothing moves:
 # the library can report a rank as certainly blocked (a deadlock) only if it
@@ -44,7 +44,7 @@ class Pending:
     raises an Exception, that is the operation's outcome.
     finish_releases: finish must release the native handle, if it succeeds.
 
-    An ended operation keeps its outcome; a second wait() gives it again.
+    An ended operation keeps its outcome; a second wait() returns or raises it again.
     """
 
     __slots__ = ("arguments", "native", "input", "output", "finish",
@@ -56,7 +56,7 @@ class Pending:
                  finish_releases: bool):
         self.arguments = arguments
         self.native: Optional[int] = None
-        self.status: Optional[int] = None  # of the end, if wait_until() has seen it
+        self.status: Optional[int] = None  # at the end, if wait_until() has seen it
         self.input = input_owner
         self.output = output_owner
         self.finish = finish
@@ -68,7 +68,7 @@ class Pending:
         return self.native is None
 
     def done(self) -> bool:
-        """Whether the operation has ended, in success or error; also moves data."""
+        """Whether the operation has ended, with success or an error; also moves data."""
         if self.native is None:
             return True
         library = _native.library()
@@ -88,10 +88,10 @@ class Pending:
         return self.output
 
     def wait_until(self, deadline: float) -> Optional[str]:
-        """Waits for the end until then (time.monotonic()), without taking the result.
+        """Waits for the end until `deadline` (time.monotonic()), without taking the result.
 
-        Returns None if the operation has ended, else what it waits for; the caller then does nothing more in
-        the job.
+        Returns None if the operation has ended, otherwise what it waits for; the caller must then do nothing
+        more in the job.
         """
         native = self.native
         if native is None:
@@ -120,7 +120,7 @@ class Pending:
         function()
 
     def _await_end(self, native: int) -> None:
-        # An error is taken from the library again, with its text.
+        # An error is fetched from the library once more, for its text.
         status = self.status if self.status == _native.OK else await_end(native)
         if status != _native.OK:
             self._end(native, None, from_status(status, _native.library().last_error()))
@@ -157,12 +157,12 @@ class Pending:
         self.input = self.finish = None
         _submitted.discard(self)
         if release:
-            # To release what a failed `finish` has released does no harm.
+            # A second release after that of a failed `finish` does no harm.
             _native.library().release(native)
 
 
 def await_end(native: int) -> int:
-    """Waits until the operation of this native handle has ended, and leaves its result; returns its status."""
+    """Waits until the operation of this native handle has ended, without taking its result; returns its status."""
     library = _native.library()
     status = library.wait(native, WAIT_SLICE_MS)
     waits = 1
@@ -175,7 +175,7 @@ def await_end(native: int) -> int:
 
 
 class PendingGroup:
-    """Several operations with one handle; the result is the list of theirs."""
+    """Several operations with one handle; the result is the list of their results."""
 
     __slots__ = ("members",)
 
@@ -211,7 +211,7 @@ def wait_all(members: Sequence[Any]) -> tuple[list[Any], Optional[Exception]]:
             result = member.wait()
         except Exception as error:
             if not member.ended():
-                raise  # from a signal handler: not the operation's outcome
+                raise  # by a signal handler: not the operation's outcome
             first_error = first_error or error
         results.append(result)
     return results, first_error
@@ -237,10 +237,11 @@ def prepare(kind: int,
             stream: Optional[int] = None) -> Pending:
     """Describes an operation, for start().
 
-    The owners keep the memory alive. awaited: the caller waits for it at once,
-    so no other thread need be woken. stream: None for host memory; for memory
-    of a CUDA device the stream in whose order the input is read (0: the legacy
-    default stream), and `finish` must then call the library's copy_result().
+    The owners keep the memory alive. awaited: the caller waits for the
+    operation at once, so no other thread has to be woken. stream: None for host
+    memory; for memory of a CUDA device the stream in whose order the input is
+    read (0: the legacy default stream), and `finish` must then call the
+    library's copy_result().
     """
     return Pending((kind, dtype, op, root, shape, prescale, postscale, name,
                     input_address, output_address, awaited, process_set,
@@ -259,7 +260,7 @@ def start(pending: Pending) -> Pending:
     Raises ValueError (wrong arguments; a pending operation has this name; not
     initialized), NotImplementedError, HorovodInternalError.
     """
-    assert pending.arguments is not None  # a request is not submitted in this way
+    assert pending.arguments is not None  # requests are not submitted in this way
     library = _native.library()
     _submitted.add(pending)
     try:
@@ -278,7 +279,7 @@ def request(native_submit: Callable[[Any], int]) -> int:
     """Makes a request with native_submit(library) and waits for its answer.
 
     native_submit returns a native handle; the answer is the first dimension of
-    its result. Raises the same as start() and wait().
+    its result. Raises the same errors as start() and wait().
     """
     return start_request(native_submit).wait()
 
@@ -298,7 +299,7 @@ def start_request(native_submit: Callable[[Any], int]) -> Pending:
 def start_group(members: Sequence[Pending]) -> "PendingGroup":
     """Submits all prepared operations or, if one is refused, none of them.
 
-    Raises the same as start(); the text names the refused operation.
+    Raises the same errors as start(); the text names the refused operation.
     """
     if members:
         library = _native.library()
@@ -323,8 +324,9 @@ def _refused(members: Sequence[Pending],
 
 
 # Submitted operations whose end no wait() has seen. The set keeps their memory
-# alive, because the submitting code may be left at any moment: a signal handler
-# may raise (Ctrl-C, sys.exit) even between the library's submit and our return.
+# alive, because the submitting code may be interrupted at any moment: a signal
+# handler may raise (Ctrl-C, sys.exit) even between the library's submit and our
+# return.
 _submitted: set[Pending] = set()
 
 _handles: dict[int, Any] = {}
@@ -357,7 +359,7 @@ def poll(handle: int) -> bool:
 def synchronize(handle: int) -> Any:
     """Waits until the operation of `handle` has ended; returns its result.
 
-    The handle is invalid afterwards, also after an error. Signals (Ctrl-C) interrupt the wait within 0.2 s; then the
+    Afterwards the handle is invalid, even after an error. Signals (Ctrl-C) interrupt the wait within 0.2 s; then the
     handle stays valid.
 
     Args:

@@ -1,13 +1,13 @@
 """init(comm=[0, 2]): a job of some of the launcher's ranks.
 
-These ranks form a job of their own, beside those of the others. libmaypole
-finds its place in MAYPOLE_RANK and its like, which the launcher has set for the
-whole job; while it joins, they say the place in the part. The job's id is
-derived from the whole job's and from the ranks, so that all ranks of the part,
-and no others, have it.
+These ranks form a job of their own, beside those of the other ranks. libmaypole
+reads its place from MAYPOLE_RANK and similar variables, which the launcher has
+set for the whole job; while it joins, they contain the place in the part. The
+job's id is derived from the whole job's and from the ranks, so that all ranks
+of the part, and no others, have it.
 
-On several nodes, the launcher must have put equally many ranks on each: only
-then does a rank know where the others are.
+On several nodes, the launcher must have put the same number of ranks on each:
+only then does a rank know where the others are.
 
 Thread contract: one thread at a time, because the process's environment is
 changed. No framework is imported.
@@ -28,7 +28,7 @@ _HINT = ("call init() without comm, and use add_process_set() for some of the "
 
 
 def ranks_of(comm: Any) -> Optional[list[int]]:
-    """The ranks that init(comm=...) asks for; None: all.
+    """Returns the ranks that init(comm=...) asks for; None: all.
 
     Raises ValueError if it is neither a list of ranks nor a communicator.
     """
@@ -49,9 +49,9 @@ def ranks_of(comm: Any) -> Optional[list[int]]:
 
 def variables(environ: Mapping[str, str],
               ranks: Optional[list[int]]) -> dict[str, str]:
-    """The variables to set while this rank joins the job of `ranks`.
+    """Returns the variables to set while this rank joins the job of `ranks`.
 
-    None, if these are all ranks or the launcher has not set MAYPOLE_SIZE.
+    There are none if these are all ranks, or if the launcher has not set MAYPOLE_SIZE.
 
     Raises ValueError if this rank is not one of them, NotImplementedError if
     they are not in ascending order or their nodes are not known.
@@ -86,7 +86,7 @@ def variables(environ: Mapping[str, str],
 def _place(environ: Mapping[str, str]) -> Optional[Place]:
     """This rank's place; None if the launcher has not set it in this form."""
     texts = [environ.get(f"MAYPOLE_{name.upper()}", "") for name in Place._fields]
-    # Otherwise libmaypole says what is wrong with it.
+    # Otherwise libmaypole reports what is wrong.
     return Place(*map(int, texts)) if all(text.isdecimal() for text in texts) else None
 
 

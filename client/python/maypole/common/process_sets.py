@@ -4,9 +4,9 @@
     if evens.included():
         allreduce(x, process_set=evens)
 
-All ranks of the job, members or not, must add and remove sets in the same
-order. Sets live until shutdown(). Several objects may stand for one set;
-`_registered` has them by the set's id.
+All ranks of the job, whether in the set or not, must add and remove sets in the
+same order. Sets live until shutdown(). Several objects may stand for one set;
+`_registered` lists them by the set's id.
 
 Thread contract: any thread. One thread at a time may add and remove sets,
 because these calls are matched between ranks by their order.
@@ -116,9 +116,9 @@ _registered: dict[int, list[ProcessSet]] = {}
 
 
 def _found(ranks: Optional[list[int]]) -> ProcessSet:
-    """The registered set of these ranks, in place of one that was pickled.
+    """Returns the registered set of these ranks, in place of a pickled one.
 
-    A new one, which is not registered, if there is none.
+    If there is none, returns a new one, which is not registered.
     """
     for objects in _registered.values():
         if objects and objects[0].ranks == ranks:
@@ -129,7 +129,7 @@ def _found(ranks: Optional[list[int]]) -> ProcessSet:
 
 
 def id_of(process_set: Any) -> int:
-    """The id of a process set.
+    """Returns the id of a process set.
 
     Raises TypeError if it is not a ProcessSet, ValueError if the set has not
     been added or has ended.
@@ -176,9 +176,9 @@ def add_process_set(
 
 
 def of_members(ranks: Sequence[int]) -> ProcessSet:
-    """The process set of these ranks, this one among them; all of them, and only they, must make the call.
+    """Returns the process set of these ranks; all of them, including this rank, and only they, must make the call.
 
-    The calls may come in any order. A set of the same ranks is used again; it lives until shutdown().
+    The calls may come in any order. An existing set of the same ranks is reused; it lives until shutdown().
 
     Raises:
         ValueError: as add_process_set(), or this rank is not among them.
@@ -205,7 +205,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     """Removes a process set; every rank of the job must make the same call.
 
     Args:
-        process_set: the ranks that take part; all of them must make the call.
+        process_set: the set to remove.
 
     Returns:
         True, or False for the global set, which cannot be removed. Afterwards all objects that stand for the
@@ -272,7 +272,7 @@ def add_all(process_sets: Sequence[ProcessSet]) -> None:
 
 
 def forget_all() -> None:
-    """Called when the epoch is over: all sets lose their ids, but keep their ranks."""
+    """Called when the membership epoch is over: all sets lose their ids, but keep their ranks."""
     for sets in _registered.values():
         for process_set in sets:
             process_set.process_set_id = None

@@ -1,4 +1,4 @@
-"""Where Maypole's programs are."""
+"""Finds Maypole's programs."""
 
 import os
 import shutil
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 
 def find_program(name: str, environ: Mapping[str, str] = os.environ) -> str:
-    """The path of a program, "maypolerun" say: in MAYPOLE_BIN, beside the package or its library, on PATH.
+    """The path of a program ("maypolerun"): in MAYPOLE_BIN, beside the package or its library, or on PATH.
 
     Raises FileNotFoundError if it is in none of these.
     """

@@ -1,4 +1,4 @@
-"""Through torchrun's store, ranks on several nodes find each other.
+"""Lets ranks on several nodes find each other through torchrun's store.
 
 torchrun sets MASTER_ADDR and MASTER_PORT, the address of a TCPStore. If
 TORCHELASTIC_USE_AGENT_STORE is True, the store runs in torchrun's agent on node
@@ -18,12 +18,12 @@ from typing import Any, Callable, Optional
 
 # How long a TCPStore tries to connect.
 _CONNECT = datetime.timedelta(seconds=30)
-# How long one of many checks whether the store listens may take.
+# Time limit of each of the checks whether the store listens.
 _LOOK_SECONDS = 1
 _PLACES = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # Variables of launchers that take precedence over _PLACES in libmaypole.
 _OTHERS = ("OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS")
-# From here on, Slurm's step numbers stand for batch scripts and shells.
+# Slurm's step numbers from here on stand for batch scripts and shells.
 _FIRST_SPECIAL_STEP = 4294967280
 
 
@@ -47,12 +47,12 @@ def _in_step_with_tasks(environ: Mapping[str, str]) -> bool:
 
 
 class Store:
-    """put() and get() on a store that is opened at the first use.
+    """put() and get() on a store that is opened at its first use.
 
-    The store stays open, because rank 0's may be the server of all others.
-    look() raises ConnectionError while the store does not listen. get() calls
-    it first, because opening a TCPStore too early blocks or fails, and writes
-    lines to stderr each time.
+    The store stays open, because rank 0's may be the server for all other
+    ranks. look() raises ConnectionError while the store does not listen. get()
+    calls look() first, because opening a TCPStore too early blocks or fails,
+    and writes lines to stderr each time.
     """
 
     def __init__(self, open_store: Callable[[], Any],
@@ -104,7 +104,7 @@ class Store:
 
 
 def _timed_out(error: Exception) -> bool:
-    """Whether the error is a timeout. Its type differs between versions of torch, its text hardly."""
+    """Whether the error is a timeout. Its type differs between versions of torch; its text hardly does."""
     text = str(error).lower().replace(" ", "")
     return "timeout" in text or "timedout" in text
 

@@ -11,7 +11,7 @@ from maypole.common.exceptions import from_status
 
 
 def start_timeline(file_path: Union[str, "os.PathLike[Any]"], mark_cycles: bool = False) -> None:
-    """Starts recording what all ranks and executors do; one file gets all of it.
+    """Starts recording what all ranks and executors do, in one file.
 
     Args:
         file_path: the file, on the host of the rank that calls this first; while a timeline is on, the calls of
@@ -31,7 +31,7 @@ def start_timeline(file_path: Union[str, "os.PathLike[Any]"], mark_cycles: bool 
 def stop_timeline() -> None:
     """Ends the timeline that this rank has started or joined, for all ranks.
 
-    Its file is complete when this returns. Does nothing if it has ended already.
+    The file is complete when this returns. Does nothing if the timeline has ended already.
     """
     _checked(lambda library: library.stop_timeline())
 

@@ -1,4 +1,4 @@
-"""The arguments that the distributed optimizers and tapes of all frameworks have alike. Pure."""
+"""Checks arguments that the distributed optimizers and tapes of all frameworks share. Pure."""
 
 import numbers
 import warnings
@@ -8,7 +8,7 @@ from maypole.common.constants import OP_NAMES, Adasum, Average, ReduceOp, Sum
 
 
 def check_op(op: ReduceOp) -> None:
-    """Raises ValueError for a reduction with which no optimizer steps."""
+    """Raises ValueError for a reduction with which no optimizer can step."""
     if op not in (Average, Sum, Adasum):
         raise ValueError(f"DistributedOptimizer: op={OP_NAMES.get(op, op)}, expected Average, Sum or Adasum")
 
@@ -27,7 +27,7 @@ def check_passes(passes: int) -> None:
 
 
 def groups_of(num_groups: int, groups: Any) -> Any:
-    """`groups`, or its older name num_groups. Raises ValueError if it is neither a number nor lists."""
+    """Returns `groups`, or its older form num_groups. Raises ValueError if it is neither a number nor lists."""
     if num_groups != 0:
         warnings.warn("num_groups is deprecated, use groups", DeprecationWarning, stacklevel=3)
         groups = num_groups if groups is None else groups

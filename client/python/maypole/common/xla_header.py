@@ -1,4 +1,4 @@
-"""What the C header of XLA's foreign function interface says, which a framework's wheel contains (xla/ffi/api/c_api.h).
+"""Reads the C header of XLA's foreign function interface in a framework's wheel (xla/ffi/api/c_api.h).
 
 Pure. client/xla/xla_ffi.h says why it is read.
 """
@@ -10,10 +10,9 @@ _FUNCTIONS = ("Error_Create", "Error_Destroy", "Future_Create", "Future_SetAvail
 
 
 def layout(header: str, framework: str) -> list[int]:
-    """Struct Layout of client/xla/xla_ffi.h, from the header's text.
+    """Returns the struct Layout of client/xla/xla_ffi.h, from the header's text.
 
-    framework: with its version, for the error. Raises ImportError if this is not such a
-    header.
+    framework: its name and version, for the error. Raises ImportError if the text is not such a header.
     """
     versions = [re.search(rf"#define XLA_FFI_API_{part} +(\d+)", header)
                 for part in ("MAJOR", "MINOR")]

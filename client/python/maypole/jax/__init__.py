@@ -33,5 +33,5 @@ __all__ = [
 ]
 __all__ += _common.__all__
 
-# So that a missing library is an error of the import, not of the first call.
+# Loads the library now, so that the import fails if it is missing, not the first call.
 _ffi.register()

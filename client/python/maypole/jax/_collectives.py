@@ -13,10 +13,10 @@ way; that of allgather and broadcast is averaged. Operations of the backward pas
 have the name of the forward one with `.backward` appended. In forward mode
 (jax.jvp) the tangents go through the same collective, named `.tangent`; for Adasum,
 Min, Max and Product, which are not linear, there is no forward mode. Leaves that are
-not floating have no derivative.
+not of a floating dtype have no derivative.
 
-vmap: the batch becomes a dimension of the tensor, so one operation serves all
-of it, and the result is that of one operation for each element of the batch.
+vmap: the batch becomes a dimension of the tensor, so one operation serves the
+whole batch; the result is that of one operation for each element.
 
 Thread contract: that of JAX's tracing: any thread.
 """
@@ -52,7 +52,7 @@ _collective.multiple_results = True
 def run(plan: Plan, leaves: Leaves, after: Leaves = ()) -> Leaves:
     """The collective, without derivatives.
 
-    after: none or one array, which the program must have before it.
+    after: none or one array, which the program must compute before the collective.
     """
     return tuple(_collective.bind(*leaves, *after, plan=plan)) if leaves else ()
 
@@ -72,7 +72,7 @@ def _shapes(*operands: Any, plan: Plan) -> tuple[list[Any], Any]:
 
 
 def _on_host(*operands: Any, plan: Plan) -> Leaves:
-    """In a program that does not run on one CPU device."""
+    """The collective in a program that does not run on one CPU device."""
     shapes = tuple(
         jax.ShapeDtypeStruct(_result_shape(plan, i, leaf.shape), leaf.dtype)
         for i, leaf in enumerate(operands[:len(plan.names)]))
@@ -88,7 +88,7 @@ _lower_by_callback = mlir.lower_fun(_on_host, multiple_results=True)
 
 def _lower(context: Any, *operands: Any, plan: Plan) -> Any:
     title = collectives.title(KIND_NAMES[plan.kind], plan.names[0])
-    # XLA does not let an operation of ours run on one device of several.
+    # XLA cannot run an operation of ours on only one of several devices.
     if _internals.devices(context, title) > 1 or jax.default_backend() != "cpu":
         return _lower_by_callback(context, *operands, plan=plan)
     return _ffi.lower(context, operands, plan)
@@ -99,10 +99,9 @@ mlir.register_lowering(_collective, _lower)
 
 def _batched(primitive: Primitive, operands: Leaves, batched: Sequence[Any],
              plan: Plan) -> tuple[Leaves, Sequence[Any]]:
-    """Batches of operations: a batch is one more dimension of the operation's array.
+    """Batches of operations: a batch is an additional dimension of the operation's array.
 
-    The second dimension where the first one has the rows that go to other
-    ranks, else the first one.
+    It is the second dimension if the first one has rows that go to other ranks, otherwise the first one.
     """
     if plan.op == Adasum:
         raise NotImplementedError(
@@ -134,7 +133,7 @@ def _result_shape(plan: Plan, i: int, shape: Sequence[int]) -> tuple[int, ...]:
 @jax.tree_util.register_pytree_node_class
 @dataclasses.dataclass(frozen=True)
 class _Static:
-    """A residual of the forward pass that is no array."""
+    """A residual of the forward pass that is not an array."""
 
     value: Any
 
@@ -149,9 +148,9 @@ class _Static:
 def apply(plan: Plan, leaves: Leaves) -> Leaves:
     """The collective, differentiable in the leaves.
 
-    In a program it begins after the last one of this function has ended: two
-    that do not depend on each other could be run in another order on a rank
-    whose program is a little different, if only in what it returns.
+    In a program it begins after the function's previous collective has ended:
+    otherwise a rank whose program differs slightly, perhaps only in what it
+    returns, could run two independent collectives in another order.
     """
     if not leaves or _internals.is_top_level():
         return run(plan, leaves)
@@ -163,13 +162,13 @@ def apply(plan: Plan, leaves: Leaves) -> Leaves:
 
 def _push(primitive: Primitive, primals: Leaves, tangents: Leaves, plan: Plan,
           tangents_plan: Plan) -> tuple[list[Any], list[Any]]:
-    """The results of the primitive, and their tangents."""
+    """Returns the results of the primitive, and their tangents."""
     results = primitive.bind(*primals, plan=plan)
     there = [i for i in range(len(plan.names))
              if not isinstance(tangents[i], ad.Zero)]
     moved: list[Any] = [_internals.no_tangent(result) for result in results]
     if there:
-        if plan.kind == _native.ALLGATHER:  # outside of programs, ranks' rows differ
+        if plan.kind == _native.ALLGATHER:  # outside programs, the ranks' rows may differ
             tangents_plan = dataclasses.replace(
                 tangents_plan, rows=tuple(result.shape[0] for result in results))
         found = _tangent.bind(*(tangents[i] for i in there), *_after(results),
@@ -185,9 +184,9 @@ ad.primitive_jvps[_collective] = lambda primals, tangents, *, plan: _push(
 
 
 def _after(results: Sequence[Any]) -> Leaves:
-    """What a later operation takes as an operand, so that it does not begin before it has these results.
+    """Returns an operand for a later operation, which makes it begin only after these results.
 
-    The smallest of them, because a derivative may keep it.
+    It is the smallest of them, because a derivative may keep it.
     """
     smallest = min(results, key=lambda result: result.size)
     if not isinstance(smallest, jax.core.Tracer):
@@ -196,15 +195,15 @@ def _after(results: Sequence[Any]) -> Leaves:
 
 
 def _of(plan: Plan, members: Sequence[int]) -> Plan:
-    """The plan for these leaves only."""
+    """Returns the plan for only these leaves."""
     return dataclasses.replace(
         plan, names=tuple(plan.names[i] for i in members),
         rows=tuple(plan.rows[i] for i in members) if plan.rows else ())
 
 
-# What a collective does with its leaves' tangents. It is linear, and its
-# transpose is what the collective does with cotangents; so in reverse mode, where
-# it is transposed only, it stands for a Min, too.
+# The collective on its leaves' tangents. It is linear, and its transpose is the
+# collective on cotangents. In reverse mode it is only transposed, so there it
+# also stands for Min.
 _tangent = Primitive("maypole_tangent")
 _tangent.multiple_results = True
 

@@ -8,8 +8,8 @@ from maypole import _native
 from maypole.common.constants import Sum
 from maypole.jax._plans import KIND_NAMES, Plan
 
-# What the library has no type for, but whose bits it can move; as integers of
-# that size the unsigned ones are summed correctly, too.
+# The library has no type for these, but can move their bits. Summed as signed
+# integers of their size, the unsigned ones are also correct.
 _SUMMED = {"uint32": _native.INT32, "uint64": _native.INT64}
 _MOVED = {**_SUMMED, "complex64": _native.INT64}
 

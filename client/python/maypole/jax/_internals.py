@@ -45,17 +45,17 @@ _last = _Last()
 
 
 def last_collective() -> Optional[Any]:
-    """A result of the last collective in the function that is being compiled; None if there is none."""
+    """Returns a result of the last collective in the function that is being compiled; None if there is none."""
     if _last.trace is None or _last.trace() is not outer_trace():
         return None
     return jax.lax.stop_gradient(_last.value)
 
 
 def note_collective(results: Sequence[Any]) -> None:
-    """Remembers it for last_collective(), until the next one."""
+    """Records these results for last_collective(), until the next collective."""
     if not results or jax.config.jax_check_tracer_leaks:
         return
-    # XLA keeps its memory until the next collective.
+    # The smallest, because XLA keeps its memory until the next collective.
     value = min(results, key=lambda result: result.size)
     while True:
         if isinstance(value, batching.BatchTracer):
@@ -73,10 +73,10 @@ _LINEARIZE = (ad.LinearizeTracer,) if hasattr(ad, "LinearizeTracer") else ()
 
 
 class _Communication(effects.Effect):
-    """The effect of a collective: other ranks wait for it, so it stays in the program when its result is not used.
+    """The effect of a collective: it stays in the program even if its result is unused, as other ranks wait for it.
 
-    It may be in loops, branches, derivatives and what checkpoint repeats,
-    because all ranks run the same program.
+    It is allowed in loops, branches, derivatives and code that checkpoint
+    repeats, because all ranks run the same program.
     """
 
     def __str__(self) -> str:
@@ -91,7 +91,7 @@ for _allowed in (effects.lowerable_effects, effects.control_flow_allowed_effects
 
 
 def device_axes() -> set[Any]:
-    """The axes of pmap and shard_map around the calling code whose devices are more than one.
+    """Returns the axes of pmap and shard_map around the calling code that have more than one device.
 
     There a custom call runs once for each device.
     """
@@ -107,16 +107,16 @@ def device_axes() -> set[Any]:
 
 
 def no_tangent(result: Any) -> Any:
-    """The tangent of a result that does not depend on what is differentiated."""
+    """Returns the tangent of a result that does not depend on the differentiated inputs."""
     typeof = getattr(jax, "typeof", None) or core.get_aval  # before jax 0.6
     return ad.Zero(typeof(result).to_tangent_aval())
 
 
 def devices(context: Any, title: str) -> int:
-    """Of the program that is being lowered, which XLA may divide among several.
+    """Returns the number of devices among which XLA may divide the program that is being lowered.
 
     context: of the lowering rule. Raises ValueError, about the operation `title`,
-    where each device has arrays of its own (under shard_map).
+    if each device has its own arrays (under shard_map).
     """
     place = context.module_context.axis_context
     if not isinstance(place, sharding_impls.SPMDAxisContext):

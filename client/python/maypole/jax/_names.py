@@ -1,7 +1,7 @@
-"""Names of operations: what they are matched by between ranks.
+"""Names of operations, by which ranks match them.
 
-A name that the program gives counts as it is. Otherwise an operation in a
-traced function is named for the place in the program that calls it:
+A name that the program gives is used as it is. Otherwise an operation in a
+traced function is named after the place in the program that calls it:
 
     allreduce.loss:42.5c1d3f7a.1['dense']['kernel']
               |       |        | path in the pytree
@@ -9,8 +9,8 @@ traced function is named for the place in the program that calls it:
               |       digest of the calls between the traced function and here
               innermost function and line
 
-That makes the same name on all ranks, whatever else they have traced and how
-often, and another one for each call of a traced function. docs/jax.md has what
+So the name is the same on all ranks, whatever else they have traced and how
+often, and differs between the calls of a traced function. docs/jax.md says what
 follows for programs.
 
 Thread contract: any thread.
@@ -33,15 +33,14 @@ _MAX_BYTES = 511  # of the library
 _JAX = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
 _MAYPOLE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
-# How often a place was called, by trace. A trace is no longer there when its
-# function has been compiled.
+# How often a place was called, by trace. A trace disappears when its function has been compiled.
 _counts: "weakref.WeakKeyDictionary[Any, dict[str, int]]" = (
     weakref.WeakKeyDictionary())
 
 
 @functools.lru_cache(maxsize=1024)
 def of_leaves(base: str, structure: Any) -> tuple[str, ...]:
-    """The names of the leaves of a pytree of this structure."""
+    """Returns the names of the leaves of a pytree of this structure."""
     tree = structure.unflatten([0] * structure.num_leaves)
     paths, _ = jax.tree_util.tree_flatten_with_path(tree)
     return tuple(
@@ -49,7 +48,7 @@ def of_leaves(base: str, structure: Any) -> tuple[str, ...]:
 
 
 def of_place(kind: str) -> str:
-    """A name for the calling place, in a traced function."""
+    """Returns a name for the calling place in a traced function."""
     place = f"{kind}.{_place()}"
     counts = _counts.setdefault(_internals.outer_trace(), {})
     count = counts.get(place, 0)
@@ -58,7 +57,7 @@ def of_place(kind: str) -> str:
 
 
 def _place() -> str:
-    """The calls from the traced function to here, innermost first."""
+    """Describes the calls from the traced function to here, innermost first."""
     calls: list[tuple[str, str, int]] = []
     inside = 0
     frame: Optional[FrameType] = sys._getframe(1)
@@ -70,7 +69,7 @@ def _place() -> str:
             calls.append((os.path.basename(code.co_filename), code.co_name,
                           frame.f_lineno))
         frame = frame.f_back
-    # What has called JAX, and with which other work, may differ by rank.
+    # The callers of JAX, and their other work, may differ between ranks.
     calls = calls[:inside]
     if not calls:
         return "jit"
@@ -79,7 +78,7 @@ def _place() -> str:
 
 
 def _limited(name: str) -> str:
-    """`name` as the library accepts it."""
+    """Returns `name` in a form that the library accepts."""
     name = name.replace("\n", " ")
     encoded = name.encode("utf-8")
     if len(encoded) <= _MAX_BYTES:

@@ -1,4 +1,4 @@
-"""What a collective on a pytree is to do, apart from the values: a `Plan`.
+"""A `Plan`: what a collective on a pytree must do, apart from the values.
 
 A plan is part of the compiled program, so it must be hashable.
 """
@@ -10,12 +10,12 @@ from maypole import _native
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Arguments of all operations of a call, one for each leaf.
+    """The arguments of all operations of a call, one operation for each leaf.
 
     kind, op, root, prescale, postscale: as in maypole.h. process_set: its id.
-    names: one for each leaf. paths: of the leaves in the pytree, where they have no
-    names: for errors. rows: the first dimension of each result of an
-    allgather; empty: as if all ranks gave as many rows as this one.
+    names: one for each leaf. paths: the leaves' paths in the pytree, for errors if they
+    have no names. rows: the first dimension of each result of an allgather; empty:
+    as if all ranks had as many rows as this one.
     """
 
     kind: int
@@ -29,11 +29,11 @@ class Plan:
     paths: tuple[str, ...] = ()
 
     def label(self, i: int) -> str:
-        """What errors call leaf i; "" if it has no name, and is the whole tree."""
+        """Returns the name of leaf i in errors; "" if it has no name, and is the whole tree."""
         return self.names[i] or (self.paths[i] if self.paths else "")
 
     def named(self, suffix: str) -> "Plan":
-        """The same with a suffix behind each name."""
+        """Returns the same plan with a suffix appended to each name."""
         return dataclasses.replace(
             self, names=tuple(name + suffix for name in self.names))
 

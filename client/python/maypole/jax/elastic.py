@@ -10,12 +10,12 @@
 
     train(hvd.elastic.JaxState(params=params, opt_state=opt_state, batch=0))
 
-A commit waits for the arrays: until then an error of a jitted function may not
-have come out.
+A commit waits for the arrays, because until then an error of a jitted function may not have appeared.
 
 Compiled programs contain the job's size, this process's rank and the numbers of
-process sets, so JAX's caches are cleared when an epoch begins. What the program
-has compiled itself (jit(f).lower(...).compile()) it must compile again.
+process sets, so JAX's caches are cleared when a membership epoch begins.
+Functions that the program has compiled itself (jit(f).lower(...).compile()) it
+must compile again.
 """
 
 import dataclasses
@@ -39,8 +39,8 @@ __all__ = [
 class JaxState(ObjectState):
     """A state of pytrees and other objects, which are attributes.
 
-    A save copies the jax.Arrays, so the program may donate them. sync() sends them as arrays; all else must be
-    picklable.
+    A save copies the jax.Arrays, so the program may donate them. sync() sends them as arrays; everything else
+    must be picklable.
 
     Args:
         **kwargs: the state's attributes, with their values.
@@ -50,8 +50,8 @@ class JaxState(ObjectState):
         super().__init__(broadcast_object, basics.rank, **kwargs)
 
     def save(self) -> None:
-        """Keeps copies of the attributes, once the operations that give them have ended."""
-        # An array that an operation has failed to give must not be saved.
+        """Keeps copies of the attributes, once the operations that compute them have ended."""
+        # The array of a failed operation must not be saved.
         jax.block_until_ready(self._values())
         super().save()
 
@@ -71,7 +71,7 @@ class JaxState(ObjectState):
 
 @dataclasses.dataclass(frozen=True)
 class _Array:
-    """What a rank must know of an array to receive it. impl: of a key."""
+    """What a rank must know about an array to receive it. impl: a key's implementation."""
 
     shape: tuple[int, ...]
     dtype: Any
@@ -95,7 +95,7 @@ def _empty(array: _Array) -> Any:
 
 
 def _broadcast(values: Any) -> Any:
-    """Rank 0's values on all ranks, whatever the others' are."""
+    """Returns rank 0's values on all ranks, whatever values the others have."""
     described = broadcast_object(jax.tree_util.tree_map(_described, values),
                                  name="maypole.jax.elastic.sync")
     leaves, structure = jax.tree_util.tree_flatten(described)
@@ -113,7 +113,7 @@ def _broadcast(values: Any) -> Any:
 
 
 def internal_error(error: BaseException) -> Optional[HorovodInternalError]:
-    """The HorovodInternalError for an error that JAX has raised because an operation failed in a traced function.
+    """Returns the HorovodInternalError of an operation whose failure in a traced function made JAX raise `error`.
 
     None for other errors.
     """

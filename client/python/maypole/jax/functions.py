@@ -1,4 +1,4 @@
-"""Broadcasts of what training starts from.
+"""Broadcasts the values with which training starts.
 
 Thread contract: one thread at a time.
 """
@@ -39,10 +39,10 @@ def broadcast_parameters(params: Any,
 def broadcast_optimizer_state(state: Any,
                               root_rank: int = 0,
                               process_set: ProcessSet = global_process_set) -> Any:
-    """broadcast_parameters() of an optimizer's state, which is a pytree, too.
+    """broadcast_parameters() for an optimizer's state, which is also a pytree.
 
     Args:
-        state: the state to be broadcast.
+        state: the state to broadcast.
         root_rank: a rank of the job (not an index in the process set), in the set.
         process_set: the ranks that take part; all of them must make the call.
 
@@ -53,6 +53,6 @@ def broadcast_optimizer_state(state: Any,
 
 
 def is_key(leaf: Any) -> bool:
-    """Whether it is an array of jax.random's typed keys."""
+    """Whether `leaf` is an array of jax.random's typed keys."""
     return isinstance(leaf, jax.Array) and jnp.issubdtype(
         leaf.dtype, jax.dtypes.prng_key)

@@ -1,14 +1,14 @@
 """Collectives on pytrees of arrays, inside and outside jit.
 
 A pytree's leaves are submitted together, all or none; the result has the same
-structure. Outside traced functions a collective waits for its result, and an
-error is a HorovodInternalError. In them it is part of the program: JAX runs it
+structure. Outside traced functions a collective waits for its result, and
+errors are HorovodInternalErrors. Inside, it is part of the program: JAX runs it
 asynchronously, and its error is JAX's (jax.errors.JaxRuntimeError), raised
 where the program's results are used.
 
-name: what the operations are matched by between ranks, with each leaf's path
-appended. Without it, operations in a traced function are named for their place
-in the program (docs/jax.md), and outside they are matched by their order.
+name: ranks match operations by it, with each leaf's path appended. Without it,
+operations in a traced function are named after their place in the program
+(docs/jax.md), and outside they are matched by order.
 process_set: the ranks that take part.
 
 Thread contract: any thread; operations of one name must not overlap.
@@ -45,9 +45,9 @@ def allreduce(tree: Any,
     Args:
         tree: a pytree of arrays, whose shapes and dtypes are the same on all ranks.
         average: older form of op: True for Average, False for Sum.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         compression: Compression.fp16 and bf16 send floats in 16 bits.
-        op: Average (default), Sum, Min, Max, Product, or Adasum of floating leaves, each with its own coefficients.
+        op: Average (default), Sum, Min, Max, Product, or, for floating leaves, Adasum, each with its own coefficients.
         prescale_factor: factor for the inputs; not for bool.
         postscale_factor: factor for the result, likewise.
         process_set: the ranks that take part; all of them must make the call.
@@ -78,7 +78,7 @@ def reducescatter(tree: Any,
 
     Args:
         tree: leaves of at least one dimension, with the same shapes on all ranks.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         compression: Compression.none, or fp16 or bf16, which send floats in 16 bits.
         op: Average or Sum. With r rows and n ranks, each rank gets r // n rows, and the first r % n ranks one
             more. Other arguments are those of allreduce.
@@ -106,7 +106,7 @@ def allgather(tree: Any,
 
     Args:
         tree: a pytree of arrays.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         process_set: the ranks that take part; all of them must make the call.
 
     Returns:
@@ -133,7 +133,7 @@ def broadcast(tree: Any,
         tree: a pytree of arrays.
         root_rank: a rank of the job (not an index in the process set); it must be in the set. Shapes and dtypes
             must be the same on all ranks.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         process_set: the ranks that take part; all of them must make the call.
 
     Raises:
@@ -154,13 +154,13 @@ def alltoall(tree: Any,
     Args:
         tree: a pytree of arrays.
         splits: how many rows of each leaf go to each rank of the set, in rank order; None: equal parts.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         process_set: the ranks that take part; all of them must make the call.
 
     Returns:
         The rows from all ranks, in rank order; if splits is given, a pair of these rows and of how many came
-        from each rank. Inside traced functions there are equal parts only, of a first dimension that is the
-        same on all ranks. Differentiable in floating leaves.
+        from each rank. Inside traced functions only equal parts are possible, of a first dimension that is
+        the same on all ranks. Differentiable in floating leaves.
 
     Raises:
         ValueError: wrong arguments, or before init().
@@ -200,7 +200,7 @@ def _reduced(kind: int, tree: Any, name: Optional[str], compression: type[Compre
 
 def _planned(kind: int, tree: Any, name: Optional[str], process_set: Any,
              **arguments: Any) -> tuple[Plan, list[Any], Callable[[Any], Any]]:
-    """Returns (what to do, the leaves as arrays, what makes results a pytree)."""
+    """Returns (the plan, the leaves as arrays, a function that makes a pytree of the results)."""
     _check_place(kind)
     collectives.check_name(KIND_NAMES[kind], name)
     leaves, structure = jax.tree_util.tree_flatten(tree)
@@ -209,7 +209,7 @@ def _planned(kind: int, tree: Any, name: Optional[str], process_set: Any,
         for leaf in leaves
     ]
     if name is None and _internals.is_top_level():
-        names: tuple[str, ...] = ("",) * len(leaves)  # matched by their order
+        names: tuple[str, ...] = ("",) * len(leaves)  # matched by order
         arguments["paths"] = _names.of_leaves("", structure)
     else:
         base = _names.of_place(KIND_NAMES[kind]) if name is None else name

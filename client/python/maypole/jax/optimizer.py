@@ -1,4 +1,4 @@
-"""Distributed training with Optax: gradients are reduced before they are used.
+"""Distributed training with Optax: reduces gradients before the optimizer uses them.
 
     optimizer = hvd.DistributedOptimizer(optax.adam(1e-3))
     state = optimizer.init(params)
@@ -26,17 +26,17 @@ def reduce_gradients(name: Optional[str] = None,
                      op: ReduceOp = Average,
                      gradient_predivide_factor: float = 1.0,
                      process_set: ProcessSet = global_process_set) -> Any:
-    """An Optax transformation without state: an allreduce of the gradients.
+    """Returns an Optax transformation without state: an allreduce of the gradients.
 
-    All gradients are one pytree, so one custom call reduces them. For use in optax.chain(): before what must
-    see the global gradient (clipping by global norm, say).
+    All gradients are one pytree, so one custom call reduces them. For use in optax.chain(), before
+    transformations that must see the global gradient (for example clipping by global norm).
 
     Args:
-        name: in the names of operations.
+        name: a part of the operations' names.
         compression: Compression.none, or fp16 or bf16, which send floats in 16 bits.
         op: Average (default) or Sum.
-        gradient_predivide_factor: for Average, the sum is divided by it before the reduction, and by size() /
-            factor after it.
+        gradient_predivide_factor: with Average, gradients are divided by it before the sum, and the sum by
+            size() / factor.
         process_set: the ranks whose gradients are reduced.
     """
     optax = _optax()
@@ -65,11 +65,11 @@ def DistributedOptimizer(
 
     Args:
         optimizer: the optimizer of this rank.
-        name: in the names of operations.
+        name: a part of the operations' names.
         compression: Compression.none, or fp16 or bf16, which send floats in 16 bits.
         backward_passes_per_step: with n > 1 the gradients of n calls of update() are added up
             (average_aggregated_gradients: and divided by n), and reduced and used in the n-th; the updates of
-            the others are zeros. All ranks must call update() equally often.
+            the others are zeros. All ranks must call update() the same number of times.
         op: Average (default) or Sum.
         gradient_predivide_factor: with Average, gradients are divided by it before and multiplied by it after
             the sum.
@@ -94,8 +94,8 @@ def DistributedOptimizer(
 class AccumulationState(NamedTuple):
     """The state of an optimizer that accumulates.
 
-    passes: calls of update() since the last step. sums: of their gradients, of
-    the parameters' dtypes, but of float32 where these are shorter. inner: the
+    passes: calls of update() since the last step. sums: the sums of their gradients, in
+    the parameters' dtypes, or in float32 where these are shorter. inner: the
     optimizer's state.
     """
 
@@ -106,8 +106,7 @@ class AccumulationState(NamedTuple):
 
 def _accumulated(optax: Any, optimizer: Any, reduction: Any, passes: int,
                  divisor: int) -> Any:
-    # Not optax.MultiSteps: some versions of it call the inner update, and so the
-    # allreduce, in each pass.
+    # Not optax.MultiSteps: some of its versions call the inner update, and so the allreduce, in each pass.
     reduced = optax.chain(reduction, optimizer)
     plain = optax.with_extra_args_support(optimizer)
 
@@ -119,7 +118,7 @@ def _accumulated(optax: Any, optimizer: Any, reduction: Any, passes: int,
 
     def update(updates: Any, state: AccumulationState, params: Any = None,
                **extra: Any) -> Any:
-        # The state's dtypes stay, whatever those of the gradients are.
+        # Keeps the state's dtypes, whatever dtypes the gradients have.
         sums = jax.tree_util.tree_map(
             lambda total, g: total + jnp.asarray(g, total.dtype), state.sums,
             updates)

@@ -36,7 +36,7 @@ __all__ = [
 ]
 __all__ += _common.__all__
 
-# Of the backend's binding. Raises ImportError for a backend that Maypole does not have.
+# From the backend's binding. Raises ImportError for a backend that Maypole does not support.
 Compression = backends.compression_of(_keras_module)
 
 
@@ -55,16 +55,16 @@ def DistributedOptimizer(
         average_aggregated_gradients: bool = False,
         process_set: ProcessSet = global_process_set,
         scale_local_gradients: bool = True) -> Any:
-    """The optimizer, which from now on reduces gradients over all ranks before it steps.
+    """Makes the optimizer reduce gradients over all ranks before it steps; returns it.
 
-    It is the same object, with its state, and of a subclass of its class; Keras saves it as what it was.
-    Clipping, weight decay, moving averages and loss scaling act on the reduced gradients, as in one process.
-    With the policy mixed_float16 a LossScaleOptimizer around it is returned, in place of the one that compile()
-    would make. Calling it again replaces the arguments. init() must have been called.
+    It is the same object, with its state, now of a subclass of its class; Keras saves it under its original
+    class. Clipping, weight decay, moving averages and loss scaling act on the reduced gradients, as in one
+    process. With the policy mixed_float16 the function returns a LossScaleOptimizer around it, in place of the
+    one that compile() would make. A second call replaces the arguments. init() must have been called.
 
     Args:
         optimizer: the optimizer of this rank.
-        name: in the names of operations; needed if two optimizers for variables of equal shapes step at the
+        name: a part of the operations' names; needed if two optimizers for variables of equal shapes step at the
             same time. (Gradients are matched by the position of their variables.)
         device_dense: where operations of dense tensors are placed; "": where TensorFlow likes.
         device_sparse: where operations of tf.IndexedSlices are placed; "": where TensorFlow likes.
@@ -76,10 +76,10 @@ def DistributedOptimizer(
         op: Average, Sum or Adasum.
         num_groups: accepted, without effect, because the coordinator groups operations itself.
         groups: accepted, without effect, because the coordinator groups operations itself.
-        backward_passes_per_step: n: the optimizer steps in every n-th call, on the sum of the gradients of n
-            calls; only this sum is reduced.
-        average_aggregated_gradients: step on the average instead.
-        process_set: the ranks whose gradients are reduced; others step on their own.
+        backward_passes_per_step: n: the optimizer steps in every n-th call, with the sum of the gradients of
+            n calls; only this sum is reduced.
+        average_aggregated_gradients: step with the average instead.
+        process_set: the ranks whose gradients are reduced; other ranks step with their own.
         scale_local_gradients: see PartialDistributedOptimizer().
 
     Raises:
@@ -96,5 +96,5 @@ PartialDistributedOptimizer = _functions.PartialDistributedOptimizer
 broadcast_global_variables = _functions.broadcast_global_variables
 load_model = _functions.load_model
 
-# So that a missing library is an error of the import, not of the first call.
+# Loads the library now, so that the import fails if it is missing, not the first call.
 _native.library()

@@ -24,19 +24,19 @@ __all__ = [
 
 class BroadcastGlobalVariablesCallback(_callbacks.BroadcastGlobalVariables,
                                        _callbacks.ForTraining, keras.callbacks.Callback):
-    """At the beginning of training all ranks get the variables of rank root_rank.
+    """At the beginning of training, gives all ranks the variables of rank root_rank.
 
-    States of random numbers stay as they are.
+    States of random number generators stay as they are.
 
     Args:
-        root_rank: of which rank.
+        root_rank: the rank whose variables all ranks get.
         device: accepted, without effect.
         local_variables: variables that stay as they are.
     """
 
 
 class MetricAverageCallback(_callbacks.MetricAverage, _callbacks.ForTraining, keras.callbacks.Callback):
-    """At the end of each epoch the logs become averages over all ranks.
+    """At the end of each epoch, replaces the logs by their averages over all ranks.
 
     It must come before callbacks that use the logs, such as ReduceLROnPlateau.
 
@@ -44,7 +44,7 @@ class MetricAverageCallback(_callbacks.MetricAverage, _callbacks.ForTraining, ke
         device: accepted, without effect.
 
     Raises:
-        ValueError: in training, on all ranks, if one has a metric that another does not have.
+        ValueError: in training, on all ranks, if one rank has a metric that another does not have.
     """
 
 
@@ -53,37 +53,37 @@ class LearningRateScheduleCallback(_schedules.LearningRateSchedule, _callbacks.F
     """From start_epoch to before end_epoch the learning rate is initial_lr * multiplier(epoch).
 
     Args:
-        initial_lr: the rate that the multiplier is applied to.
+        initial_lr: the rate to which the multiplier is applied.
         multiplier: a function of the epoch, or a number m for m ** (epoch - start_epoch).
         start_epoch: the first epoch in which the rate is set.
         end_epoch: the first epoch in which it is no longer set; None: never.
         staircase: set the rate at the beginning of each epoch only; otherwise before each batch, with epoch + batch /
             steps_per_epoch.
         momentum_correction: multiply the optimizer's momentum when the rate changes, by the same factor.
-        steps_per_epoch: needed without staircase if fit() does not know it.
+        steps_per_epoch: needed if staircase is False and fit() does not know it.
     """
 
 
 class LearningRateWarmupCallback(_schedules.LearningRateWarmup, _callbacks.ForTraining, keras.callbacks.Callback):
-    """Within warmup_epochs the learning rate grows from initial_lr / size() to initial_lr.
+    """Raises the learning rate from initial_lr / size() to initial_lr within warmup_epochs.
 
     Args:
-        initial_lr: the rate after it, normally that of one rank times size().
+        initial_lr: the rate after the warm-up, normally that of one rank times size().
         warmup_epochs: how many epochs it takes.
         momentum_correction: multiply the optimizer's momentum when the rate changes, by the same factor.
         steps_per_epoch: needed if fit() does not know it.
-        verbose: 1: rank 0 prints a line when it is over.
+        verbose: 1: rank 0 prints a line when the warm-up is over.
     """
 
 
 class BestModelCheckpoint(_callbacks.BestModelCheckpoint, keras.callbacks.ModelCheckpoint):
-    """ModelCheckpoint(save_best_only=True) of rank 0; the other ranks do not write.
+    """ModelCheckpoint(save_best_only=True) on rank 0; the other ranks do not write.
 
     Args:
         monitor: which of the logs decides.
-        verbose: as of ModelCheckpoint.
-        save_weights_only: as of ModelCheckpoint.
-        mode: as of ModelCheckpoint.
-        save_freq: as of ModelCheckpoint.
-        filepath: where; or set the attribute `filepath` before training.
+        verbose: as for ModelCheckpoint.
+        save_weights_only: as for ModelCheckpoint.
+        mode: as for ModelCheckpoint.
+        save_freq: as for ModelCheckpoint.
+        filepath: the file; or set the attribute `filepath` before training.
     """

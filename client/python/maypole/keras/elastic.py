@@ -37,9 +37,9 @@ class CommitStateCallback(_elastic.CommitState, _callbacks.ForTraining, keras.ca
 
 
 class UpdateBatchStateCallback(_elastic.UpdateBatchState, _callbacks.ForTraining, keras.callbacks.Callback):
-    """Keeps state.batch: how many batches of the epoch are done.
+    """Keeps state.batch, the number of the epoch's batches that are done.
 
-    After a change of ranks the epoch continues there: pass fit() the batches that remain.
+    After a change of ranks the epoch continues there: pass the remaining batches to fit().
 
     Args:
         state: a KerasState with batch=0.
@@ -47,7 +47,7 @@ class UpdateBatchStateCallback(_elastic.UpdateBatchState, _callbacks.ForTraining
 
 
 class UpdateEpochStateCallback(_elastic.UpdateEpochState, _callbacks.ForTraining, keras.callbacks.Callback):
-    """Keeps state.epoch: how many epochs are done, since the beginning of all training.
+    """Keeps state.epoch, the number of epochs done since the beginning of all training.
 
     Pass fit(epochs=all - state.epoch): Keras counts from 0 each time.
 

@@ -59,7 +59,7 @@ def push(kind: int, dtype: int, op: int, root: int, prescale: float,
          output: mxnet.nd.NDArray, priority: int) -> None:
     """Pushes a collective; in place if `output` is `tensor`.
 
-    It never blocks (but with MXNET_ENGINE_TYPE=NaiveEngine). The operation's
+    It never blocks, except with MXNET_ENGINE_TYPE=NaiveEngine. The operation's
     error is raised where the program waits for `output`. Raises MXNetError if
     the engine refuses it.
     """

@@ -1,4 +1,4 @@
-"""Compression of gradients for the way between ranks."""
+"""Compression of gradients that are sent between ranks."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ class FP16Compressor(CastCompressor):
 
 
 class Compression:
-    """What DistributedTrainer's `compression` can be."""
+    """The values of DistributedTrainer's `compression`."""
 
     none = NoneCompressor
     fp16 = FP16Compressor

@@ -14,18 +14,17 @@ from maypole.mxnet.ops import broadcast_
 
 def broadcast_parameters(params: dict[str, Any], root_rank: int = 0,
                          prefix: Optional[str] = None) -> None:
-    """Overwrites `params` on all ranks by those of rank `root_rank`, in place.
+    """Overwrites `params` on all ranks with those of rank `root_rank`, in place.
 
     Args:
         params: what Block.collect_params() or Module.get_params() returns: a dict of Parameters or NDArrays. A
             Parameter whose initialization is deferred (its shape is not known yet) is broadcast when it is
             initialized, in the first forward pass, which all ranks must make.
         root_rank: a rank of the job (not an index in the process set), in the set.
-        prefix: of the names under which the ranks find each other's; needed if several threads call this at
-            once.
+        prefix: the prefix of the names by which ranks match operations; needed if several threads call this at once.
 
     Raises:
-        ValueError: `params` is no dict or has something else in it.
+        ValueError: `params` is not a dict, or contains other values.
     """
     if not hasattr(params, "items"):
         raise ValueError("broadcast_parameters: expected a dict of Parameters "
@@ -50,7 +49,7 @@ def broadcast_parameters(params: dict[str, Any], root_rank: int = 0,
 
 def _broadcast(parameter: Parameter, root_rank: int,
                name: str) -> Iterable[mx.nd.NDArray]:
-    """On all its contexts."""
+    """Broadcasts a parameter on all its contexts."""
     first, *others = parameter.list_data()
     broadcast_(first, root_rank, name)
     for other in others:
@@ -63,7 +62,7 @@ def _broadcast_when_initialized(parameter: Parameter, root_rank: int,
     initialize = parameter._init_impl
 
     def initialize_and_broadcast(*args: Any, **kwargs: Any) -> None:
-        # Once: a later reset_ctx(), say on one rank, is that rank's matter.
+        # Only once: a later reset_ctx(), perhaps on one rank only, must not broadcast.
         parameter._init_impl = initialize
         initialize(*args, **kwargs)
         _broadcast(parameter, root_rank, name)

@@ -1,19 +1,19 @@
 """Collectives on MXNet's NDArrays (mx.nd and mx.np).
 
 allreduce, broadcast and reducescatter are operations of MXNet's engine: they
-return at once, run when their input is ready, and their result is awaited as
-that of every operation of MXNet's (wait_to_read(), asnumpy()). A failed one
-raises MXNetError there, with Maypole's text. Blocking are allgather and
-alltoall, whose result's shape the ranks must agree on; their errors are
-Maypole's own.
+return at once and run when their input is ready; the program waits for their
+result as for that of every operation of MXNet (wait_to_read(), asnumpy()). A
+failed operation raises MXNetError there, with Maypole's text. allgather and
+alltoall block, because the ranks must agree on the shape of the result; their
+errors are Maypole's own.
 
-priority: of the engine's operation; the higher, the earlier.
+priority: of the engine's operation; higher ones run earlier.
 
 Operations are matched between ranks by process set, kind and name; unnamed
 ones by the order of the calls. Arrays on a GPU are copied to the host and back.
 
 Thread contract: any thread; unnamed operations one at a time. Errors of the call
-itself raise ValueError, and TypeError for what is no NDArray.
+itself raise ValueError; objects that are not NDArrays raise TypeError.
 """
 
 import logging
@@ -37,7 +37,7 @@ __all__ = [
 
 _log = logging.getLogger("maypole.mxnet")
 
-# MXNet has no 16-bit integers, and says bfloat16 in its own way.
+# MXNet has no 16-bit integers, and represents bfloat16 in its own way.
 _DTYPES: dict[Any, int] = {np.dtype(name): number for name, number in _native.DTYPES.items()
                            if name not in ("int16", "uint16", "bfloat16")}
 _DTYPES[np.dtype([("bfloat16", np.uint16)])] = _native.BFLOAT16
@@ -81,7 +81,7 @@ def _empty(like: mx.nd.NDArray, shape: Sequence[int]) -> mx.nd.NDArray:
 
 
 def _from_numpy(values: np.ndarray, like: mx.nd.NDArray) -> mx.nd.NDArray:
-    """An array of the kind of `like`, with these values and their dtype."""
+    """Returns an array of the kind of `like`, with these values and their dtype."""
     module = mx.np if isinstance(like, mx.np.ndarray) else mx.nd
     with mx.util.np_shape(True):
         return module.array(values, ctx=like.context, dtype=values.dtype)
@@ -135,12 +135,12 @@ def allreduce(tensor: mx.nd.NDArray,
     Args:
         tensor: any shape, the same on all ranks; it is not changed.
         average: older form of op: True for Average, False for Sum.
-        name: by which ranks match the operation; None: by the order of submission.
-        priority: of the operation among those of MXNet's engine.
+        name: ranks match the operation by this name; None: by the order of submission.
+        priority: the operation's priority in MXNet's engine.
         prescale_factor: factor for the inputs.
         postscale_factor: factor for the result.
         process_set: the ranks that take part; all of them must make the call.
-        op: Average (default), Sum, Min, Max, Product, or Adasum of floating dtypes. Integer averages truncate
+        op: Average (default), Sum, Min, Max, Product, Adasum (floating dtypes only). Integer averages truncate
             toward zero. For bool, Sum and Max mean OR, Product and Min mean AND.
 
     Returns:
@@ -148,7 +148,7 @@ def allreduce(tensor: mx.nd.NDArray,
 
     Raises:
         ValueError: wrong arguments, or before init().
-        HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
+        MXNetError: at the wait for the result: ranks disagreed on the operation, or a rank was lost.
     """
     return _allreduced([tensor], [name], average, op, priority, prescale_factor, postscale_factor, process_set,
                        False)[0]
@@ -207,8 +207,8 @@ def allgather(tensor: mx.nd.NDArray,
 
     Args:
         tensor: [rows, ...]: the number of rows may differ between ranks (and may be 0), the rest must not.
-        name: by which ranks match the operation; None: by the order of submission.
-        priority: of the operation among those of MXNet's engine.
+        name: ranks match the operation by this name; None: by the order of submission.
+        priority: the operation's priority in MXNet's engine.
         process_set: the ranks that take part; all of them must make the call.
 
     Returns:
@@ -250,13 +250,13 @@ def broadcast(tensor: mx.nd.NDArray,
         tensor: any shape and dtype, the same on all ranks.
         root_rank: a rank of the job (not an index in the process set). Shape and dtype must be the same on all
             ranks.
-        name: by which ranks match the operation; None: by the order of submission.
-        priority: of the operation among those of MXNet's engine.
+        name: ranks match the operation by this name; None: by the order of submission.
+        priority: the operation's priority in MXNet's engine.
         process_set: the ranks that take part; all of them must make the call.
 
     Raises:
         ValueError: wrong arguments, or before init().
-        HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
+        MXNetError: at the wait for the result: ranks disagreed on the operation, or a rank was lost.
     """
     _check(tensor, "broadcast", name)
     root_rank = collectives.check_root(name, root_rank)
@@ -288,8 +288,8 @@ def alltoall(tensor: mx.nd.NDArray,
         splits: how many rows go to each rank of the set, in rank order: a list or an int32 or int64 array;
             None: equal parts. If it is given, the result is a pair: the rows, and how many came from each rank.
             Blocks; priority has no effect.
-        name: by which ranks match the operation; None: by the order of submission.
-        priority: of the operation among those of MXNet's engine.
+        name: ranks match the operation by this name; None: by the order of submission.
+        priority: the operation's priority in MXNet's engine.
         process_set: the ranks that take part; all of them must make the call.
 
     Raises:
@@ -331,18 +331,18 @@ def reducescatter(tensor: mx.nd.NDArray,
     """Reduces `tensor` over the ranks; returns this rank's rows of the result.
 
     Args:
-        tensor: at least one dimension, the same shape on all ranks.
+        tensor: has at least one dimension, and the same shape on all ranks.
         op: Average or Sum. With r rows and n ranks, each rank gets r // n rows, and the first r % n ranks one
             more.
-        name: by which ranks match the operation; None: by the order of submission.
-        priority: of the operation among those of MXNet's engine.
+        name: ranks match the operation by this name; None: by the order of submission.
+        priority: the operation's priority in MXNet's engine.
         process_set: the ranks that take part; all of them must make the call.
         prescale_factor: factor for the inputs.
         postscale_factor: factor for the result.
 
     Raises:
         ValueError: wrong arguments, or before init().
-        HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
+        MXNetError: at the wait for the result: ranks disagreed on the operation, or a rank was lost.
     """
     return _scattered([tensor], [name], op, priority, process_set, prescale_factor, postscale_factor)[0]
 

@@ -1,7 +1,7 @@
 """DistributedOptimizer and DistributedTrainer.
 
 Both average the gradients over the ranks before the update. num_groups is
-accepted for compatibility: libmaypole itself packs small tensors together.
+accepted for compatibility: libmaypole packs small tensors together itself.
 
 Thread contract: that of MXNet's optimizers and trainers.
 """
@@ -20,7 +20,7 @@ _log = logging.getLogger("maypole.mxnet")
 
 def _average(gradient: mx.nd.NDArray, name: str, index: int, predivide: float,
              process_set: Any) -> None:
-    # predivide: how much of the division comes before the sum.
+    # predivide: the part of the division that comes before the sum.
     allreduce_(gradient, average=True, name=name, priority=-index,
                prescale_factor=1.0 / predivide, postscale_factor=predivide,
                process_set=process_set)
@@ -98,12 +98,12 @@ class DistributedTrainer(mx.gluon.Trainer):
     """A gluon.Trainer whose step() uses the average of all ranks' gradients.
 
     Args:
-        params: as gluon.Trainer's.
-        optimizer: as gluon.Trainer's.
-        optimizer_params: as gluon.Trainer's.
+        params: as for gluon.Trainer.
+        optimizer: as for gluon.Trainer.
+        optimizer_params: as for gluon.Trainer.
         compression: Compression.fp16 sends gradients in 16 bits.
-        gradient_predivide_factor: how much of the division by the number of ranks comes before the sum.
-        prefix: of the names of the gradients; needed for a second trainer. Parameters whose initialization is
+        gradient_predivide_factor: the part of the division by the number of ranks that comes before the sum.
+        prefix: the prefix of the gradients' names; needed for a second trainer. Parameters whose initialization is
             deferred are fine.
         num_groups: accepted, without effect: the coordinator groups operations itself.
         process_set: the ranks whose gradients are reduced.

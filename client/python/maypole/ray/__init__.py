@@ -10,8 +10,8 @@
     executor.shutdown()
 
 The ranks are Ray actors. Each of the job's Ray nodes gets an agent, and one of
-them a coordinator, which end with the job (nodes.py, daemons.py). ray itself is
-imported when an executor is used. docs/ray.md is the user's page.
+them also a coordinator; these end with the job (nodes.py, daemons.py). ray
+itself is imported when an executor is used. docs/ray.md is the user's page.
 """
 
 from maypole.ray.discovery import RayHostDiscovery, TestDiscovery

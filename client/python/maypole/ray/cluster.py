@@ -1,6 +1,6 @@
-"""What the rest of this package asks of Ray: its module, its nodes, its placement groups.
+"""This package's access to Ray: its module, its nodes, its placement groups.
 
-ray is imported by get_ray() only, so that the package can be imported without it.
+Only get_ray() imports ray, so that the package can be imported without it.
 """
 
 import importlib
@@ -17,7 +17,7 @@ class RayNode(NamedTuple):
 
 
 def get_ray() -> Any:
-    """The module ray. Raises ImportError, with what to install, if it is not there."""
+    """Returns the module ray. Raises an ImportError that says what to install if there is none."""
     try:
         return importlib.import_module("ray")
     except ImportError as error:
@@ -35,7 +35,7 @@ def initialized_ray() -> Any:
 
 
 def living_nodes() -> list[RayNode]:
-    """The nodes that are alive, in Ray's order."""
+    """Returns the nodes that are alive, in Ray's order."""
     return [RayNode(node["NodeID"], node["NodeManagerHostname"], node["NodeManagerAddress"], node["Resources"])
             for node in get_ray().nodes() if node["Alive"]]
 
@@ -58,7 +58,7 @@ def in_bundle(group: Any, index: int) -> Any:
 
 
 def current_group() -> Optional[Any]:
-    """The placement group that this process runs in, of a trial of Ray Tune, say; None: in none."""
+    """The placement group in which this process runs (a trial of Ray Tune, for example); None if there is none."""
     return importlib.import_module("ray.util").get_current_placement_group()
 
 

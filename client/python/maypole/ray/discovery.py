@@ -1,4 +1,4 @@
-"""Which nodes an elastic job may use, and how many ranks on each.
+"""Finds the nodes that an elastic job may use, and the number of ranks on each.
 
 A discovery is an object with find_available_hosts_and_slots(), which returns
 {host: slots}; a host is a Ray node's IP address, its host name or Ray's id of
@@ -14,9 +14,9 @@ from maypole.ray import cluster
 
 
 class RayHostDiscovery:
-    """All nodes of the Ray cluster that are alive: what Ray's autoscaler adds is used, what it removes is left.
+    """Finds all living nodes of the Ray cluster, so the job follows Ray's autoscaler.
 
-    A node has as many slots as its resources allow, whatever else runs there.
+    A node has as many slots as its resources allow, regardless of what else runs there.
     """
 
     def __init__(self, use_gpu: bool = False, cpus_per_worker: float = 1, gpus_per_worker: float = 1):
@@ -42,10 +42,10 @@ class RayHostDiscovery:
 class TestDiscovery(RayHostDiscovery):
     """RayHostDiscovery that hides and shows nodes at random, to try a script's elasticity.
 
-    At least min_hosts stay, at most max_hosts are shown; every change_frequency_s seconds something changes.
+    It keeps at least min_hosts and shows at most max_hosts; every change_frequency_s seconds something changes.
     """
 
-    __test__ = False  # it is no test, whatever pytest believes
+    __test__ = False  # not a test, although its name looks like one to pytest
 
     def __init__(self, min_hosts: int, max_hosts: int, change_frequency_s: float, use_gpu: bool = False,
                  cpus_per_worker: int = 1, gpus_per_worker: int = 1, verbose: bool = True, _graceful: bool = True):
@@ -87,7 +87,7 @@ class TestDiscovery(RayHostDiscovery):
 
 
 def nodes_of(found: dict[str, int], nodes: list[cluster.RayNode]) -> dict[str, int]:
-    """{Ray's id: slots} of what a discovery has found; hosts that are not in the cluster (any more) are left out."""
+    """{Ray's id: slots} of a discovery's result, without hosts that are not in the cluster (any more)."""
     slots: dict[str, int] = {}
     for host, number in found.items():
         for node in nodes:
@@ -98,7 +98,7 @@ def nodes_of(found: dict[str, int], nodes: list[cluster.RayNode]) -> dict[str, i
 
 
 def check(discovery: Any) -> Any:
-    """Returns it. Raises ValueError if it is none."""
+    """Returns `discovery`. Raises ValueError if it is not one."""
     if not callable(getattr(discovery, "find_available_hosts_and_slots", None)):
         raise ValueError(f"override_discovery=False, but settings.discovery is {discovery!r}: it must be an object "
                          "with find_available_hosts_and_slots(), which returns {host: slots}")

@@ -11,7 +11,7 @@ from maypole.ray.runner import RayExecutor
 
 @dataclasses.dataclass
 class ElasticSettings:
-    """Of ElasticRayExecutor.create_settings(); see RayExecutor and MiniSettings."""
+    """Made by ElasticRayExecutor.create_settings(); see RayExecutor and MiniSettings."""
 
     min_num_proc: int = 1
     max_num_proc: Optional[int] = None
@@ -48,11 +48,11 @@ class ElasticRayExecutor:
     Thread contract: one thread at a time.
 
     Args:
-        settings: of create_settings().
+        settings: from create_settings().
         use_gpu: each rank gets a GPU.
-        cpus_per_slot: of a rank.
-        gpus_per_slot: of a rank.
-        env_vars: of all ranks.
+        cpus_per_slot: CPUs of each rank.
+        gpus_per_slot: GPUs of each rank.
+        env_vars: environment variables of all ranks.
         override_discovery: False: settings.discovery finds the nodes.
     """
 
@@ -83,7 +83,7 @@ class ElasticRayExecutor:
         self._executor.start(extra_env_vars=self._env_vars)
 
     def run(self, worker_fn: Callable[[], Any], callbacks: Optional[list[Callable]] = None) -> list[Any]:
-        """worker_fn() in each rank; see RayExecutor.run()."""
+        """Runs worker_fn() in each rank; see RayExecutor.run()."""
         return self._executor.run(worker_fn, callbacks=callbacks)
 
 

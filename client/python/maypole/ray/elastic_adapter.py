@@ -46,7 +46,7 @@ class ElasticAdapter:
 
     def start(self, executable_cls: Optional[type], executable_args: Optional[list], executable_kwargs: Optional[dict],
               extra_env_vars: Optional[dict]) -> None:
-        """Keeps what the workers' constructor is to get; the workers start in execute()."""
+        """Keeps the arguments of the workers' constructor; the workers start in execute()."""
         self.executable = (executable_cls, executable_args, executable_kwargs)
         self._extra = extra_env_vars
 
@@ -68,12 +68,12 @@ class ElasticAdapter:
         raise NotImplementedError("execute_single() of an elastic job: its ranks live only in run() and execute()")
 
     def shutdown(self) -> None:
-        """Nothing lives outside of run()."""
+        """Does nothing: no rank lives outside run()."""
 
 
 @dataclasses.dataclass
 class _Process:
-    """A rank's actor. pid: None until it runs. finished_file: is there if it has trained to the end; may be empty."""
+    """A rank's actor. pid: None until it runs. finished_file: a path; exists if it has trained to the end; or empty."""
 
     actor: Any
     node: Node
@@ -97,14 +97,14 @@ class _Run:
         self._variables = variables
         self._fn = fn
         self._callbacks = callbacks
-        self._seconds = float(getattr(adapter.settings, "timeout_s", 30))  # Ray may take to start a rank
+        self._seconds = float(getattr(adapter.settings, "timeout_s", 30))  # limit for Ray to start a rank
         self._actor = cluster.get_ray().remote(BaseHorovodWorker)
         self._ray_nodes: dict[str, cluster.RayNode] = {}
         self._nodes: dict[int, Node] = {}  # by the policy's numbers
-        self._names: dict[str, str] = {}  # of nodes, by Ray's id, which is the policy's host
+        self._names: dict[str, str] = {}  # of nodes, by Ray's id, which the policy uses as host
         self._agents: dict[int, str] = {}  # by node
         self._processes: dict[int, _Process] = {}
-        self._waiting: dict[Any, Callable[[Any], list[Action]]] = {}  # ObjectRefs, and what to do with each
+        self._waiting: dict[Any, Callable[[Any], list[Action]]] = {}  # ObjectRefs, and how to handle each
         self._ended: list[Ended] = []
         self._last_error: Optional[BaseException] = None
         self._last_end = ""
@@ -113,7 +113,7 @@ class _Run:
         self._complained = ""
 
     def results(self) -> list[Any]:
-        """Of the ranks that were there at the end, by rank."""
+        """Runs the job; returns the results of the ranks that were there at the end, by rank."""
         try:
             here = cluster.this_node()
             (address,) = [node.address for node in cluster.living_nodes() if node.node_id == here]
@@ -152,13 +152,13 @@ class _Run:
         return done
 
     def _find(self) -> dict[str, int]:
-        """{Ray's id: slots}. If the discovery fails, nodes stay as they are, if they live."""
+        """{Ray's id: slots}. If the discovery fails, the living nodes stay as they are."""
         nodes = cluster.living_nodes()
         self._ray_nodes = {node.node_id: node for node in nodes}
         try:
             self._found = dict(self._adapter.discovery.find_available_hosts_and_slots())
             self._complained = ""
-        except Exception as error:  # the user's code
+        except Exception as error:  # raised by the user's code
             if self._found is None:
                 raise
             if self._complained != str(error):
@@ -177,7 +177,7 @@ class _Run:
         _log.warning("maypole: %s", self._named(action.text))
 
     def _named(self, text: str) -> str:
-        """With names of nodes instead of Ray's ids."""
+        """Replaces Ray's ids in `text` by the nodes' names."""
         for node_id, name in self._names.items():
             text = text.replace(node_id, name)
         return text
@@ -196,7 +196,7 @@ class _Run:
         actor = self._actor.options(num_cpus=resources["CPU"], num_gpus=resources.get("GPU", 0),
                                     scheduling_strategy=cluster.on_node(node.ray_node.node_id)).remote()
         agent = self._agents[action.node]
-        # In the directory of an agent of ours, which ends with it.
+        # In the directory of an agent of ours, which is removed with the agent.
         file = f"{os.path.dirname(agent)}/finished.{number}" if self._daemons.starts_any() else ""
         self._processes[number] = _Process(actor, node, file, time.monotonic() + self._seconds)
         variables = {**self._variables, "MAYPOLE_FINISHED_FILE": file, "MAYPOLE_AGENT": agent,
@@ -252,14 +252,14 @@ class _Run:
         try:
             self._processes[number].pid = cluster.get_ray().get(ref)["pid"]
         except (cluster.get_ray().exceptions.RayError, KeyError):
-            pass  # it has ended, which its other ObjectRef says
+            pass  # it has ended, which its other ObjectRef reports
         return []
 
     def _on_end(self, number: int, ref: Any) -> list[Action]:
         ray = cluster.get_ray()
         process = self._processes.pop(number, None)
         if process is None:
-            return []  # with its node
+            return []  # it was removed with its node
         how, status, finished = "", 0, False
         try:
             ended = ray.get(ref)
@@ -290,7 +290,7 @@ class _Run:
         try:
             asked = process.node.actor.has_file.remote(process.finished_file)
             return bool(process.finished_file) and ray.get(asked, timeout=_ANSWER_SECONDS)
-        except ray.exceptions.RayError:  # its node is gone, too
+        except ray.exceptions.RayError:  # its node is gone as well
             return False
 
     def _give_up_late(self, now: float) -> None:

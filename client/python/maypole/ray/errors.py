@@ -7,12 +7,12 @@ from maypole.common.exceptions import HorovodInternalError
 from maypole.ray.cluster import get_ray
 from maypole.runner.errors import RankError
 
-# How Ray goes on where it can only guess at the cause.
+# How Ray's text continues where Ray can only guess at the cause.
 _GUESSES = re.compile(" (?:Some common causes|There are some potential root causes)")
 
 
 class Rank(NamedTuple):
-    """A rank in messages. node: its name; pid: of its process, on that node."""
+    """A rank in messages. node: the node's name; pid: of its process on that node."""
 
     rank: int
     node: str
@@ -28,7 +28,7 @@ def several(ranks: list[int]) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """What Ray's error of a rank says, in one line."""
+    """Describes Ray's error of a rank, in one line."""
     ray = get_ray()
     if isinstance(error, ray.exceptions.RayActorError):
         text = _GUESSES.split(str(error).strip().splitlines()[-1])[0]
@@ -39,11 +39,11 @@ def describe(error: BaseException) -> str:
 
 
 def rank_error(failures: list[tuple[Rank, BaseException]], also: str = "") -> RankError:
-    """The exception for these failures, in order of time. also: more to say.
+    """Returns the exception for these failures, which are in order of time. also: appended text.
 
-    It is an instance of the class of Ray's error for the rank whose failure has
-    caused the others', so `except ray.exceptions.RayActorError` or, if the
-    function has raised it, `except ValueError` work, too.
+    It is also an instance of the class of Ray's error for the rank whose
+    failure has caused the others', so `except ray.exceptions.RayActorError`
+    works, and so does `except ValueError` if the function has raised that.
     """
     rank, error = min(failures, key=lambda failure: _order(failure[1]))
     lines = [f"{rank} {describe(error)}" if _died(error) else f"{rank}: {describe(error)}"]
@@ -61,7 +61,7 @@ def _died(error: BaseException) -> bool:
 
 
 def _order(error: BaseException) -> int:
-    """Dead ranks and exceptions of the function come before what other ranks got because of them."""
+    """Sorts dead ranks and exceptions of the function before the errors that these cause on other ranks."""
     if _died(error):
         return 0
     return 2 if isinstance(getattr(error, "cause", None), HorovodInternalError) else 1
@@ -76,7 +76,7 @@ def _instance(message: str, rank: int, traceback: str, error: BaseException) -> 
         RankError.__init__(both, message, rank, traceback)
         both.cause = getattr(error, "cause", None)
         made = both
-    except TypeError:  # two classes of C that do not fit together
+    except TypeError:  # two classes in C that cannot be combined
         pass
     made.__cause__ = error
     return made

@@ -9,28 +9,28 @@ from maypole.ray.cluster import get_ray, on_node, this_node
 from maypole.ray.errors import Rank, rank_error, several
 
 # How long the other ranks may take to end when one has failed: they get an
-# error at once, but may do something else before they look at it.
+# error at once, but may be busy before they see it.
 _GRACE_SECONDS = 5.0
 _LISTEN_SECONDS = 0.1
 
 
 class Callbacks:
-    """Calls functions with what ranks give to ray_logger.log(). Without functions it does nothing."""
+    """Calls functions with the values that ranks pass to ray_logger.log(). Without functions it does nothing."""
 
     def __init__(self, functions: Optional[Sequence[Callable[[Any], Any]]]):
         self._functions = list(functions or ())
         self.queue: Any = None
         if self._functions:
-            # On the driver's node, because others may go.
+            # On the driver's node, because other nodes may be removed.
             self.queue = importlib.import_module("ray.util.queue").Queue(
                 actor_options={"num_cpus": 0, "scheduling_strategy": on_node(this_node())})
 
     def poll_seconds(self) -> Optional[float]:
-        """How long a wait may take before call_all(); None: for ever."""
+        """How long a wait may take before call_all() must run; None: forever."""
         return _LISTEN_SECONDS if self._functions else None
 
     def call_all(self) -> None:
-        """Calls the callbacks with what is in the queue now. The ranks may put more into it, faster than this takes."""
+        """Calls the callbacks with what is in the queue now. Ranks may add more, faster than this takes it out."""
         count = self.queue.qsize() if self.queue is not None else 0
         for value in self.queue.get_nowait_batch(count) if count else ():
             for function in self._functions:
@@ -45,7 +45,7 @@ class Callbacks:
 class Gathering:
     """One run of a function in all ranks.
 
-    refs: of the results, by rank. ranks: who they are. lost: ObjectRefs that
+    refs: ObjectRefs of the results, by rank. ranks: the ranks, for messages. lost: ObjectRefs that
     resolve to a text if a daemon is lost. leave(rank): makes a rank leave the
     job when its function has ended, so that the others do not wait for it.
     """
@@ -64,7 +64,7 @@ class Gathering:
         self._left = False
 
     def results(self) -> list[Any]:
-        """By rank. Raises RankError if a rank fails, RuntimeError if a daemon is lost."""
+        """Returns the results by rank. Raises RankError if a rank fails, RuntimeError if a daemon is lost."""
         ray = get_ray()
         waiting = list(self._refs)
         while waiting and not self._late():
@@ -78,7 +78,7 @@ class Gathering:
                     waiting.remove(ref)
                     self._take(self._refs.index(ref), ref)
         self._callbacks.call_all()
-        if self._left:  # then all must, so that init() can start the job's next epoch
+        if self._left:  # then all must leave, so that init() can start the job's next epoch
             for rank in range(len(self._ranks)):
                 self._leave(rank)
         if self._failures:
@@ -98,7 +98,7 @@ class Gathering:
         try:
             self._daemon_lost = get_ray().get(ref)
         except get_ray().exceptions.RayError:
-            return  # its node is gone, and the ranks there, which say so
+            return  # its node is gone with its ranks, which report that
         self._note_failure()
 
     def _note_failure(self) -> None:

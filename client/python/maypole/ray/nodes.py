@@ -1,8 +1,8 @@
 """The daemons of a job on its Ray nodes: an agent on each, a coordinator on one.
 
 An actor on each node (NodeActor, without CPUs) starts the daemons, which end with
-it (maypole.common.daemons). Ray ends the actor with the executor, with the
-driver, and with the node, so the daemons end with these, too.
+it (maypole.common.daemons). Ray ends the actor with the executor, the driver, or
+the node, so the daemons also end with any of these.
 
 As with other launchers, a job uses agents that already run on the nodes
 (MAYPOLE_AGENT in extra_env_vars, or at their usual sockets), or a coordinator
@@ -28,8 +28,9 @@ _STOP_SECONDS = 15.0
 class Coordinator(NamedTuple):
     """How agents reach the job's coordinator.
 
-    address: HOST:PORT, or several. secret: of one that the job has started. secret_file: on each node, of one that it
-    has not. running_agents: there is nothing to reach, the nodes have agents that run permanently.
+    address: HOST:PORT, or several. secret: of a coordinator that the job has started. secret_file: on each node, of a
+    coordinator that it has not started. running_agents: True if the nodes have permanent agents, so that no
+    coordinator need be reached.
     """
 
     address: str = ""
@@ -41,8 +42,8 @@ class Coordinator(NamedTuple):
 class NodeActor:
     """Starts daemons on this machine: a Ray actor on each node, or an object of the driver.
 
-    variables: of the job; MAYPOLE_* are also the daemons'. Thread contract: one
-    thread, but any other one may be in wait_lost().
+    variables: the job's variables; the daemons also get its MAYPOLE_*. Thread contract:
+    one thread, while another one may be in wait_lost().
     """
 
     def __init__(self, variables: Mapping[str, str]):
@@ -55,14 +56,14 @@ class NodeActor:
         self._lost: queue.Queue = queue.Queue()
 
     def running_agent(self) -> str:
-        """The socket of an agent that runs here and serves this user; empty if there is none."""
+        """Returns the socket of an agent that runs here and serves this user; empty if there is none."""
         paths = ["/run/maypole/agent.sock"]
         if self._environ.get("XDG_RUNTIME_DIR", "").startswith("/"):
             paths.append(self._environ["XDG_RUNTIME_DIR"] + "/maypole-agent.sock")
         return next(filter(_serves_us, paths), "")
 
     def start_coordinator(self, listen: str, seconds: int, log_level: str) -> Coordinator:
-        """listen: HOST:PORT. Raises RuntimeError, with the reason, if it is not ready within `seconds`."""
+        """listen: HOST:PORT. Raises a RuntimeError with the reason if the coordinator is not ready within `seconds`."""
         secret = secrets.token_hex(16)
         announced = self._start(_COORDINATOR, [
             f"--listen={listen}", "--metrics=127.0.0.1:0", "--secret_file={directory}/secret",
@@ -73,8 +74,8 @@ class NodeActor:
                     seconds: int, log_level: str) -> str:
         """Starts the node's executor; returns the path of its socket.
 
-        address: at which other nodes reach this one; empty: that of the route to the coordinator. Raises
-        RuntimeError, with the reason, if it is not ready within `seconds`.
+        address: where other nodes reach this one; empty: this node's address on the route to the coordinator. Raises
+        a RuntimeError with the reason if the agent is not ready within `seconds`.
         """
         if coordinator.running_agents:
             path = self.running_agent()
@@ -95,7 +96,7 @@ class NodeActor:
         return self._start(_AGENT, flags, coordinator.secret, seconds)["socket"]
 
     def wait_lost(self) -> str:
-        """Blocks until a daemon has ended that was ready; says which one, and how."""
+        """Blocks until a daemon that was ready has ended; returns which one, and how."""
         return self._lost.get()
 
     def lost(self) -> str:
@@ -117,7 +118,7 @@ class NodeActor:
         return os.path.exists(path)
 
     def stop(self) -> None:
-        """Ends the daemons; returns when they have ended and their files are gone."""
+        """Ends the daemons; returns when they have ended and their files are removed."""
         while self._daemons:  # the last one first, so that agents do not miss their coordinator
             self._daemons.pop().end()
 
@@ -138,7 +139,7 @@ def _serves_us(path: str) -> bool:
 
 
 def _address_of(nics: Iterable[str]) -> str:
-    """The address of the first of these network interfaces that this machine has."""
+    """Returns the address of the first of these network interfaces that this machine has."""
     for nic in nics:
         address = address_of(nic)
         if address:
@@ -158,8 +159,8 @@ class Node(NamedTuple):
 class Daemons:
     """The driver's side of a job's daemons. Thread contract: one thread.
 
-    variables: of the job (placement.job_variables()). nics: names of network interfaces for the data between nodes,
-    or none. seconds: how long one daemon may take to be ready.
+    variables: the job's variables (placement.job_variables()). nics: names of network interfaces for the data
+    between nodes, or none. seconds: how long one daemon may take to be ready.
     """
 
     def __init__(self, variables: Mapping[str, str], nics: Iterable[str], seconds: int, verbose: bool):
@@ -179,7 +180,7 @@ class Daemons:
         if found is None:
             taken = {node.name for node in self._nodes.values()}
             name = placement.node_name(ray_node.host, ray_node.node_id, taken)
-            # Room for wait_lost(), which blocks, beside the others.
+            # So that other calls can run while wait_lost() blocks.
             actor = cluster.get_ray().remote(NodeActor).options(
                 num_cpus=0, max_concurrency=4, scheduling_strategy=cluster.on_node(ray_node.node_id)).remote(
                     dict(self._variables))
@@ -187,9 +188,10 @@ class Daemons:
         return found
 
     def open(self, ray_node: cluster.RayNode, addresses: Iterable[str]) -> None:
-        """Finds out what runs, and starts the coordinator on this node if none does.
+        """Finds out which daemons run, and starts the coordinator on this node if there is none.
 
-        addresses: of the Ray nodes that must reach it. Raises RuntimeError, with the reason, if it does not start.
+        addresses: the addresses of the Ray nodes that must reach it. Raises a RuntimeError with the reason if it does
+        not start.
         """
         ray = cluster.get_ray()
         self._several = set(addresses) != {ray_node.address}
@@ -206,9 +208,9 @@ class Daemons:
             raise RuntimeError(f"node {node.name}: {error.cause}") from error
 
     def open_here(self, address: str) -> None:
-        """open() for a job whose nodes may all go: the coordinator belongs to this process, the driver.
+        """open() for a job all of whose nodes may be lost: the coordinator belongs to this process, the driver.
 
-        address: of this machine, for all nodes that may come.
+        address: this machine's address, for all nodes that may join.
         """
         self._several = True
         if self._is_given():
@@ -228,11 +230,11 @@ class Daemons:
         return bool(given or self._variables.get("MAYPOLE_AGENT"))
 
     def coordinator_lost(self) -> str:
-        """How the coordinator of open_here() has ended; empty if it runs."""
+        """Returns how the coordinator of open_here() has ended; empty if it runs."""
         return self._here.lost() if self._here is not None else ""
 
     def start_agent(self, node: Node) -> Any:
-        """An ObjectRef of the path of the agent's socket on this node."""
+        """Returns an ObjectRef of the path of the agent's socket on this node."""
         if self._coordinator is None:
             return cluster.get_ray().put(self._variables["MAYPOLE_AGENT"])
         address = node.ray_node.address if self._several else ""
@@ -241,16 +243,16 @@ class Daemons:
                                              self._log_level)
 
     def starts_any(self) -> bool:
-        """Whether daemons were started, which may be lost."""
+        """Whether daemons were started, and so may be lost."""
         return self._coordinator is not None and not self._coordinator.running_agents
 
     def forget(self, node: Node) -> None:
-        """Ends the daemons on this node, without waiting for that."""
+        """Ends the daemons on this node, without waiting for their end."""
         self._nodes.pop(node.ray_node.node_id, None)
         cluster.get_ray().kill(node.actor)
 
     def stop(self) -> None:
-        """Ends all daemons, the coordinator last; waits for that, but not for nodes that are gone."""
+        """Ends all daemons, the coordinator last; waits for their end, but not for nodes that are gone."""
         ray = cluster.get_ray()
         nodes = list(self._nodes.values())
         self._nodes.clear()

@@ -1,4 +1,4 @@
-"""The names of a job and its nodes, and the environment of its ranks. Pure: no Ray in here."""
+"""The names of a job and its nodes, and the environment of its ranks. Pure: does not use Ray."""
 
 import re
 import secrets
@@ -9,7 +9,7 @@ _MAX_NAME = 63  # of jobs, nodes and hosts: docs/design.md, section 12
 
 
 def node_name(host: str, node_id: str, taken: Iterable[str]) -> str:
-    """The name of a node in messages: its host, and a part of Ray's id if another node has that name."""
+    """Returns the name of a node in messages: its host, plus a part of Ray's id if another node has that name."""
     name = re.sub(r"[^!-~]|[\"'`/\\]", "-", host)[:_MAX_NAME].strip(".") or "node"
     if name not in taken:
         return name
@@ -19,10 +19,10 @@ def node_name(host: str, node_id: str, taken: Iterable[str]) -> str:
 
 def job_variables(passed_on: Mapping[str, str], extra: Optional[Mapping[str, Any]], start_timeout_s: int,
                   token: str) -> dict[str, str]:
-    """What all ranks of a job have in common.
+    """Returns the variables that all ranks of a job share.
 
     passed_on: driver.settings(); extra: extra_env_vars of start(), which
-    prevail. start_timeout_s and token: unless one of the two has them.
+    prevail. start_timeout_s and token apply unless one of these has them.
     """
     variables = dict(passed_on)
     variables.update({name: str(value) for name, value in (extra or {}).items()})
@@ -39,11 +39,11 @@ def _default(variables: dict[str, str], name: str, value: str) -> None:
 
 
 def visible_devices(ids_by_local_rank: Sequence[Sequence[Any]]) -> Optional[str]:
-    """CUDA_VISIBLE_DEVICES of all ranks of a node, so that device `local_rank` is a rank's own.
+    """Returns CUDA_VISIBLE_DEVICES for all ranks of a node, such that device `local_rank` is a rank's own.
 
     ids_by_local_rank: what Ray has assigned to each of them. First come the
     first devices of all ranks, then the second ones, and so on. None if ranks
-    share a device: then each sees what Ray shows it.
+    share a device: then each sees the devices that Ray shows it.
     """
     turns = max((len(ids) for ids in ids_by_local_rank), default=0)
     ids = [str(of_rank[turn]) for turn in range(turns) for of_rank in ids_by_local_rank if turn < len(of_rank)]
@@ -51,9 +51,9 @@ def visible_devices(ids_by_local_rank: Sequence[Sequence[Any]]) -> Optional[str]
 
 
 def listen_address(addresses: Iterable[str], address: str) -> str:
-    """Where the job's coordinator listens: on the loopback if all ranks are on its node.
+    """Returns where the job's coordinator listens: on loopback if all ranks are on its node.
 
-    addresses: of the job's Ray nodes; address: of the coordinator's.
+    addresses: those of the job's Ray nodes; address: that of the coordinator's node.
     """
     alone = set(addresses) <= {address}
     host = "127.0.0.1" if alone else address

@@ -1,4 +1,4 @@
-"""From a rank to the callbacks of RayExecutor.run(): ray_logger.log({"loss": 0.1})."""
+"""Sends values from a rank to the callbacks of RayExecutor.run(): ray_logger.log({"loss": 0.1})."""
 
 import os
 import warnings
@@ -12,13 +12,13 @@ _warned = False
 
 
 def configure(queue: Any) -> None:
-    """queue: a ray.util.queue.Queue, which the executor empties; None: nobody listens."""
+    """queue: a ray.util.queue.Queue, which the executor empties; None: there are no callbacks."""
     global _queue
     _queue = queue
 
 
 def log(info_dict: Any, chief_only: bool = True) -> None:
-    """Sends info_dict, which must be picklable, to the driver's callbacks; chief_only: if this is rank 0."""
+    """Sends info_dict, which must be picklable, to the driver's callbacks; chief_only: only on rank 0."""
     global _warned
     if chief_only and _rank() != 0:
         return
@@ -30,7 +30,7 @@ def log(info_dict: Any, chief_only: bool = True) -> None:
 
 
 def _rank() -> int:
-    """In an elastic job it changes with the epoch; before init() it is the environment's."""
+    """The rank, which in an elastic job changes with the epoch; before init() that of the environment."""
     if _native.loaded() and basics.is_initialized():
         return basics.rank()
     return int(os.environ.get("MAYPOLE_RANK", "-1"))

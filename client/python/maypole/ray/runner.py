@@ -12,14 +12,14 @@ from maypole.ray.static_adapter import StaticAdapter
 
 @dataclasses.dataclass
 class MiniSettings:
-    """Of RayExecutor.create_settings().
+    """Made by RayExecutor.create_settings().
 
     timeout_s: how long an agent, the coordinator, or a worker of an elastic job
     may take to start. nics: names of network interfaces; data between nodes
     goes through the first one that a node has. verbose: from 2 on, the daemons
-    log at the level INFO. discovery: of elastic jobs with
-    override_discovery=False. The others have no effect: Maypole needs no ssh
-    in a Ray cluster.
+    log at the level INFO. discovery: for elastic jobs with
+    override_discovery=False. The others have no effect: Maypole needs no ssh in
+    a Ray cluster.
     """
 
     nics: Optional[Iterable[str]] = None
@@ -36,25 +36,25 @@ class MiniSettings:
 class RayExecutor:
     """A job on a Ray cluster, with Horovod's parameters.
 
-    Thread contract: one thread at a time. Without shutdown(), the job ends with the process that has started
-    it, even if that is killed.
+    Thread contract: one thread at a time. Without shutdown(), the job ends with the process that started it,
+    even if that is killed.
 
     Args:
-        settings: of create_settings().
-        num_workers: ranks, packed on few nodes; or use the next two, or min_workers.
-        num_hosts: how many nodes, with num_workers_per_host ranks each.
+        settings: from create_settings().
+        num_workers: number of ranks, packed on few nodes; or use the next two parameters, or min_workers.
+        num_hosts: number of nodes, with num_workers_per_host ranks each.
         num_workers_per_host: ranks of each of num_hosts nodes.
         cpus_per_worker: what Ray reserves for a rank; GPUs need use_gpu.
         use_gpu: each rank gets a GPU.
         gpus_per_worker: what Ray reserves for a rank; GPUs need use_gpu.
-        use_current_placement_group: if this process runs in a placement group, the ranks do, too.
+        use_current_placement_group: if this process runs in a placement group, run the ranks in it.
         min_workers: the fewest ranks of an elastic job, whose ranks come and go with the nodes of the cluster.
         max_workers: the most ranks of an elastic job.
         reset_limit: how often ranks may be lost before the job ends with an error; None: any number.
-        cooldown_range: seconds that a node on which a rank has failed is put aside, after the first failure and
+        cooldown_range: cool-down in seconds of a node on which a rank has failed: after the first failure, and
             at most; (1, 60) by default.
-        elastic_timeout: seconds that there may be less than min_workers slots (HOROVOD_ELASTIC_TIMEOUT, if this
-            is the default).
+        elastic_timeout: how many seconds there may be fewer than min_workers slots (HOROVOD_ELASTIC_TIMEOUT, if
+            this is the default).
         override_discovery: nodes are found by RayHostDiscovery; False: settings.discovery finds them.
     """
 
@@ -101,21 +101,21 @@ class RayExecutor:
         """Starts the ranks and the job's daemons.
 
         Args:
-            executable_cls: each rank makes one such object, with these arguments, for execute().
-            executable_args: for the class.
-            executable_kwargs: for the class.
-            extra_env_vars: of all ranks; MAYPOLE_COORDINATOR and MAYPOLE_SECRET_FILE among them, or in this
-                process's environment, name a coordinator that runs. (An elastic job starts its ranks in run().)
+            executable_cls: each rank makes an object of this class, with the next two as arguments, for execute().
+            executable_args: positional arguments of its constructor.
+            executable_kwargs: keyword arguments of its constructor.
+            extra_env_vars: set for all ranks; MAYPOLE_COORDINATOR and MAYPOLE_SECRET_FILE in them, or in this
+                process's environment, name a running coordinator. (An elastic job starts its ranks in run().)
 
         Raises:
             TimeoutError: Ray cannot reserve the resources.
-            RuntimeError: with the reason if a daemon does not start.
+            RuntimeError: a daemon does not start; the text has the reason.
         """
         ray = initialized_ray()
         if self._adapter is not None:
             raise RuntimeError("this RayExecutor is started: call shutdown() before start()")
         kind, parameters = self._make
-        # A driver outside the cluster (ray://) sees no nodes and no actors: its part runs in an actor.
+        # A driver outside the cluster (ray://) sees no nodes and no actors, so its part runs in an actor.
         self._is_remote = ray.util.client.ray.is_connected()
         if self._is_remote:
             self._adapter = ray.remote(kind).options(num_cpus=0).remote(self.settings, **parameters)
@@ -129,34 +129,34 @@ class RayExecutor:
 
     def run(self, fn: Callable[..., Any], args: Optional[list] = None, kwargs: Optional[dict] = None,
             callbacks: Optional[list[Callable]] = None) -> list[Any]:
-        """fn(*args, **kwargs) in each rank; returns the results by rank.
+        """Runs fn(*args, **kwargs) in each rank; returns the results by rank.
 
         fn calls init() itself.
 
         Args:
             fn: what each rank runs.
-            args: for the function.
-            kwargs: for the function.
-            callbacks: are called with what rank 0 gives to maypole.ray.ray_logger.log(). In an elastic job the
-                results are those of the ranks that were there at the end.
+            args: the function's positional arguments.
+            kwargs: the function's keyword arguments.
+            callbacks: called with the values that rank 0 passes to maypole.ray.ray_logger.log(). In an elastic
+                job the results are those of the ranks that were there at the end.
 
         Raises:
-            RankError: a rank fails, which names rank, node and cause, at most 10 s after it.
+            RankError: a rank failed, at most 10 s ago; the text names rank, node and cause.
         """
         return self._call("execute", _of_executable(fn, args, kwargs), callbacks, caller="run")
 
     def execute(self, fn: Callable[[Any], Any], callbacks: Optional[list[Callable]] = None) -> list[Any]:
-        """fn(executable) in each rank, as run(); executable: the rank's object of start()'s executable_cls, or None."""
+        """As run(), for fn(executable); executable: the rank's object of start()'s executable_cls, or None."""
         return self._call("execute", fn, callbacks)
 
     def run_remote(self, fn: Callable[..., Any], args: Optional[list] = None,
                    kwargs: Optional[dict] = None) -> list[Any]:
-        """run(), but returns Ray's ObjectRefs of the results, by rank, at once. ray.get() of them raises Ray's errors.
+        """As run(), but returns at once, with Ray's ObjectRefs of the results by rank. ray.get() raises Ray's errors.
 
         Args:
             fn: what each rank runs.
-            args: for the function.
-            kwargs: for the function.
+            args: the function's positional arguments.
+            kwargs: the function's keyword arguments.
 
         Raises:
             NotImplementedError: in an elastic job, whose ranks change.
@@ -164,7 +164,7 @@ class RayExecutor:
         return self._call("run_remote", _of_executable(fn, args, kwargs))
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
-        """fn(executable) in rank 0 alone; its result. NotImplementedError in an elastic job."""
+        """Runs fn(executable) only in rank 0; returns its result. Raises NotImplementedError in an elastic job."""
         return self._call("execute_single", fn)
 
     def shutdown(self) -> None:
@@ -184,7 +184,7 @@ class RayExecutor:
 
 
 def _of_executable(fn: Callable[..., Any], args: Optional[list], kwargs: Optional[dict]) -> Callable[[Any], Any]:
-    """run()'s function as one for execute()."""
+    """Turns a function for run() into one for execute()."""
     return lambda executable: fn(*(args or ()), **(kwargs or {}))
 
 

@@ -16,13 +16,13 @@ _LEAVE_SECONDS = 5.0
 
 
 def make_daemons(settings: Any, variables: dict[str, str]) -> Daemons:
-    """Of a job with these settings (MiniSettings, or what has its attributes)."""
+    """Returns the Daemons of a job with these settings (MiniSettings, or an object with its attributes)."""
     return Daemons(variables, getattr(settings, "nics", None) or (), int(getattr(settings, "timeout_s", 30)),
                    (getattr(settings, "verbose", 1) or 0) >= 2)
 
 
 def variables_of_job(settings: Any, extra_env_vars: Optional[dict]) -> dict[str, str]:
-    """What all ranks have in their environment; chooses the job's name and token."""
+    """Returns the variables of all ranks; chooses the job's name and token."""
     seconds = max(_START_SECONDS, int(getattr(settings, "timeout_s", 30)))
     return placement.job_variables(driver.settings(os.environ), extra_env_vars, seconds, secrets.token_hex(16))
 
@@ -50,7 +50,7 @@ class StaticAdapter:
         ray = cluster.get_ray()
         self.workers = self._make_workers()
         facts = self._facts()
-        # Horovod numbers ranks by bundle, so that those of a node may not follow each other.
+        # Horovod numbers ranks by bundle, so a node's ranks need not be consecutive there.
         places = driver.number({index: fact["node_id"] for index, fact in enumerate(facts)})
         self.workers = [self.workers[index] for index in places]
         facts = [facts[index] for index in places]
@@ -61,7 +61,7 @@ class StaticAdapter:
                  for worker in self.workers])
 
     def _make_workers(self) -> list[Any]:
-        """The actors, by bundle."""
+        """Makes the actors; returns them by bundle."""
         count = self._num_workers or self._num_hosts * self._per_host
         group = cluster.current_group() if self._use_current_group else None
         bundles = [-1] * count
@@ -81,9 +81,9 @@ class StaticAdapter:
                 for bundle in bundles]
 
     def _facts(self) -> list[dict[str, Any]]:
-        """What the actors say of themselves, once all have started.
+        """Returns what the actors report about themselves, once all have started.
 
-        A placement group made by others may have no room for them.
+        A placement group that was not made here may have no room for them.
         """
         ray = cluster.get_ray()
         refs = [worker.where.remote(shim.in_use()) for worker in self.workers]

@@ -12,15 +12,15 @@ from maypole.common.elastic import ASKED_TO_LEAVE
 from maypole.ray import ray_logger, shim
 from maypole.ray.cluster import get_ray, this_node
 
-_FINISHED = "maypole_finished"  # an attribute of what a rank raises: its training was over
+_FINISHED = "maypole_finished"  # an attribute of a rank's exception: its training was over
 
 
 class Ended(NamedTuple):
     """How a function of an elastic rank has ended.
 
-    rank: in its last epoch; None if it is in none. left: it has no value, because it stopped early, or came when the
-    training was over. departed: likewise, but because SIGTERM asked it to leave: it has not finished.
-    finished: run() of maypole.elastic had returned.
+    rank: the rank's number in its last epoch; None if it is in none. left: it has no value, because it stopped
+    early, or came when the training was over. departed: it has no value, because SIGTERM asked it to leave; it has
+    not finished. finished: run() of maypole.elastic had returned.
     """
 
     rank: Optional[int]
@@ -36,7 +36,7 @@ class BaseHorovodWorker:
     executable: Any = None
 
     def __init__(self, world_rank: int = 0, world_size: int = 1):
-        del world_rank, world_size  # which rank it is, is decided when the nodes of all are known
+        del world_rank, world_size  # ranks are numbered when the nodes of all workers are known
 
     def node_id(self) -> str:
         """Ray's id of the worker's node."""
@@ -51,7 +51,7 @@ class BaseHorovodWorker:
         return get_ray().get_gpu_ids()
 
     def where(self, horovod: bool = False) -> dict[str, Any]:
-        """What the executor must know to number the ranks. horovod: make the package horovod importable here."""
+        """Returns what the executor needs to number the ranks. horovod: make the package horovod importable here."""
         if horovod:
             shim.add_to_path()
         return {"node_id": self.node_id(), "host": self.hostname(), "gpus": self.get_gpu_ids(), "pid": os.getpid()}
@@ -66,17 +66,17 @@ class BaseHorovodWorker:
 
     def start_executable(self, executable_cls: Optional[type] = None, executable_args: Optional[list] = None,
                          executable_kwargs: Optional[dict] = None) -> None:
-        """Makes the object that execute() passes to functions; without a class it is None."""
+        """Makes the object that execute() passes to functions; None without a class."""
         if executable_cls:
             self.executable = executable_cls(*(executable_args or []), **(executable_kwargs or {}))
 
     def execute(self, func: Callable[[Any], Any]) -> Any:
-        """func(executable)."""
+        """Returns func(executable)."""
         return func(self.executable)
 
     def execute_elastic(self, func: Callable[[Any], Any], env_vars: dict[str, Any], executable: tuple, queue: Any
                        ) -> Ended:
-        """All that a rank of an elastic job does. executable: the arguments of start_executable()."""
+        """Runs a rank of an elastic job, from start to end. executable: the arguments of start_executable()."""
         self.update_env_vars(env_vars)
         self.set_queue(queue)
         if threading.current_thread() is threading.main_thread():
@@ -99,12 +99,12 @@ class BaseHorovodWorker:
         return ended
 
     def leave(self) -> None:
-        """Leaves the job, so that ranks that wait for this one get an error. After it, init() may follow."""
+        """Leaves the job, so that ranks that wait for this one get an error. init() may follow."""
         if _in_a_job():
             basics.shutdown()
 
     def set_queue(self, queue: Any) -> None:
-        """Where ray_logger.log() sends to."""
+        """Sets the queue to which ray_logger.log() sends."""
         ray_logger.configure(queue)
 
 
@@ -114,7 +114,7 @@ def failed_after_its_training(error: BaseException) -> bool:
 
 
 def _in_a_job() -> bool:
-    # A function that does not use Maypole need not have its library.
+    # A function that does not use Maypole does not need its library.
     return _native.loaded() and basics.is_initialized()
 
 

@@ -1,4 +1,4 @@
-"""maypole.run(): its parameters are options of maypolerun."""
+"""maypole.run(), whose parameters are options of maypolerun."""
 
 import os
 import sys
@@ -24,40 +24,40 @@ def run(func: Callable[..., Any], args: Sequence[Any] = (), kwargs: Any = None, 
     If the caller is interrupted (Ctrl-C), the job ends.
 
     Args:
-        func: any function, of a script or a notebook, too, if cloudpickle is installed; else one of a module that
-            the ranks can import. It calls init() itself.
-        args: for the function.
-        kwargs: for the function.
+        func: any function, even of a script or a notebook, if cloudpickle is installed; otherwise one of a module
+            that the ranks can import. It calls init() itself.
+        args: the function's positional arguments.
+        kwargs: the function's keyword arguments.
         np: number of ranks; None: all slots of the hosts.
         min_np: the fewest ranks of an elastic job, whose results are those of the processes that were there at the
             end.
         max_np: the most ranks of an elastic job.
         slots: ranks of a host that the discovery script gives no number for.
         reset_limit: how often ranks may be lost before the job ends with an error; None: any number.
-        cooldown_range: (least, most) seconds for which a failed host is left alone.
+        cooldown_range: (least, most) seconds for which a failed host gets no processes.
         hosts: host:slots,...
         hostfile: the path of a file of hosts.
         host_discovery_script: prints the hosts of an elastic job.
-        start_timeout: seconds until all must run.
-        ssh_port: of all hosts.
+        start_timeout: seconds within which all ranks must run.
+        ssh_port: the port of ssh on all hosts.
         ssh_identity_file: a private key for ssh.
         output_filename: a directory for what the ranks print.
-        verbose: as maypolerun's --verbose.
+        verbose: as for maypolerun --verbose.
         network_interfaces: interfaces of the network that the job uses.
         executable: Python on all hosts; by default this one.
         horovod_shim: let `import horovod` give Maypole.
-        options: more options of maypolerun, whose --help describes the others, too.
+        options: more options of maypolerun; its --help describes all of them.
         use_gloo: for compatibility, without effect: there is one way to start a job.
         use_mpi: for compatibility, without effect: there is one way to start a job.
-        progress: whether a line, renewed in place, says how many ranks the job has, its steps per second and
-            how long it has run; None: in notebooks only.
+        progress: whether a line, updated in place, shows the number of ranks, steps per second and the time;
+            None: in notebooks only.
 
     Returns:
-        The results of all ranks, by rank. What ranks print appears in sys.stdout and sys.stderr, with their numbers
-        in front.
+        The results of all ranks, by rank. The ranks' output appears in sys.stdout and sys.stderr, prefixed with
+        their numbers.
 
     Raises:
-        RankError: a rank fails, with its number and traceback.
+        RankError: a rank failed; it has the rank's number and traceback.
         RuntimeError: the job cannot be started.
         TypeError: the call cannot be pickled.
     """
@@ -87,7 +87,7 @@ def _joined(interfaces: Union[None, str, Sequence[str]]) -> Optional[str]:
 
 
 def _paths(executable: Optional[str]) -> list[str]:
-    """Where ranks look for modules besides their own places. Another Python has its own libraries."""
+    """Where ranks look for modules besides their own directories. Another Python has its own libraries."""
     if executable is None or executable == sys.executable:
         return sys.path
     own = (sys.prefix + os.sep + "lib", sys.base_prefix + os.sep + "lib")

@@ -8,8 +8,8 @@ class RankError(RuntimeError):
 
     Args:
         message: the error's text.
-        rank: its number (of the process, in an elastic job).
-        traceback: what it raised, as text; empty if it raised nothing, because a signal killed it for example.
+        rank: its number (in an elastic job, that of the process).
+        traceback: of its exception, as text; empty if it raised none, for example because a signal killed it.
             The exception itself is __cause__, if it could be pickled there and unpickled here.
     """
 

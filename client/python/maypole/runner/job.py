@@ -19,8 +19,7 @@ from maypole.runner import messages
 from maypole.runner.errors import RankError
 from maypole.runner.progress import PERIOD, Progress
 
-# maypolerun needs at most 2 s to end a job (docs/design.md), and longer if the
-# machine is slow.
+# maypolerun needs at most 2 s to end a job (docs/design.md), but longer on a slow machine.
 _END_SECONDS = 15.0
 _PACKAGE_DIRECTORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -48,7 +47,7 @@ def run_job(call: bytes, options: list[str], executable: Optional[str], show_pro
 
 
 def _endpoints_file(options: list[str]) -> Optional[str]:
-    """The one that the user wants, too."""
+    """Returns the endpoints file that the user has also asked for; None if there is none."""
     for option, following in zip(options, [*options[1:], None]):
         name, equals, value = option.partition("=")
         if name == "--endpoints-file":
@@ -57,9 +56,9 @@ def _endpoints_file(options: list[str]) -> Optional[str]:
 
 
 def _is_descriptor(stream: Any, original: Any, number: int) -> bool:
-    """Whether what is written to the descriptor appears where `stream` shows it.
+    """Whether output to the descriptor appears where `stream` shows it.
 
-    Not so in a notebook, or if a test captures sys.stdout.
+    It does not in a notebook, or if a test captures sys.stdout.
     """
     try:
         return stream is original and stream.fileno() == number
@@ -68,7 +67,7 @@ def _is_descriptor(stream: Any, original: Any, number: int) -> bool:
 
 
 def _run_maypolerun(command: list[str], progress: Optional[Progress]) -> int:
-    """Returns its exit status. If the wait is interrupted, the job ends first."""
+    """Runs maypolerun; returns its exit status. If the wait is interrupted, ends the job first."""
     wanted = {1: sys.stdout, 2: sys.stderr}
     originals = {1: sys.__stdout__, 2: sys.__stderr__}
     pipes = {}
@@ -79,7 +78,7 @@ def _run_maypolerun(command: list[str], progress: Optional[Progress]) -> int:
             pipes[number] = subprocess.DEVNULL
         elif progress is not None or not _is_descriptor(stream, originals[number], number):
             pipes[number] = subprocess.PIPE
-    # A session of its own: Ctrl-C on the terminal is for us alone, and we pass it on once.
+    # A session of its own: only we get Ctrl-C on the terminal, and pass it on once.
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipes.get(1), stderr=pipes.get(2),
                                start_new_session=True)
     try:
@@ -100,7 +99,7 @@ def _run_maypolerun(command: list[str], progress: Optional[Progress]) -> int:
 
 
 def _forward(process: Any, wanted: dict[int, Any], progress: Optional[Progress]) -> None:
-    """Writes what comes through the pipes to sys.stdout and sys.stderr, in the caller's thread."""
+    """Writes the output from the pipes to sys.stdout and sys.stderr, in the caller's thread."""
     write = _write if progress is None else progress.write
     with selectors.DefaultSelector() as selector:
         for number, pipe in ((1, process.stdout), (2, process.stderr)):
@@ -140,7 +139,7 @@ def _end(process: Any) -> None:
 
 
 def _read_answers(directory: str) -> dict[int, Optional[dict[str, Any]]]:
-    """By process; None if it has not answered in full."""
+    """Returns the answers by process; None for an incomplete one."""
     answers = {}
     for name in os.listdir(directory):
         if name.startswith("result."):
@@ -150,7 +149,7 @@ def _read_answers(directory: str) -> dict[int, Optional[dict[str, Any]]]:
 
 
 def _error(directory: str, status: int, answers: dict[int, Optional[dict[str, Any]]]) -> RuntimeError:
-    """The exception for a job that has failed, of the rank that failed first."""
+    """Returns the exception for a failed job, about the rank that failed first."""
     try:
         with open(os.path.join(directory, "outcome"), encoding="utf-8", errors="replace") as f:
             first, _, cause = f.read().strip().partition("\n")
@@ -164,7 +163,7 @@ def _error(directory: str, status: int, answers: dict[int, Optional[dict[str, An
 
 
 def rank_error(process: int, cause: str, answer: Optional[dict[str, Any]]) -> RankError:
-    """The exception for a process that has failed. cause: how it ended. answer: what it said before; None: nothing."""
+    """Returns the exception for a failed process. cause: how it ended. answer: its answer before that, if any."""
     answer = answer or {}
     number = answer.get("rank")
     rank = process if number is None else number
@@ -179,15 +178,16 @@ def rank_error(process: int, cause: str, answer: Optional[dict[str, Any]]) -> Ra
 def _exception(answer: dict[str, Any]) -> Optional[BaseException]:
     try:
         exception = messages.decode_value(answer["exception"])
-    except Exception:  # its class is not here, or was not pickled
+    except Exception:  # its class is missing here, or was not pickled
         return None
     return exception if isinstance(exception, BaseException) else None
 
 
 def results_of(answers: dict[int, Optional[dict[str, Any]]]) -> list[Any]:
-    """The results of a job that has ended well, by rank.
+    """Returns the results of a successful job, by rank.
 
-    answers: by process; None if it has ended well with an incomplete one. Raises RankError if a rank has no result.
+    answers: by process; None for a process that succeeded with an incomplete answer. Raises RankError if a rank has no
+    result.
     """
     by_rank = {}
     without_rank = []

@@ -1,13 +1,13 @@
-"""What maypole.run() and its ranks tell each other, as bytes.
+"""The messages between maypole.run() and its ranks, as bytes.
 
-A call goes to each rank: the function, its arguments, and where to find
-modules. An answer comes from each: its result, or how it failed. An answer
-follows its length, so that one which a dying rank has left unfinished is not
-taken for a whole one. Its outer part has only built-in types, so it can always
-be unpickled; what the user's function has returned or raised is bytes in it.
+Each rank gets a call: the function, its arguments, and where to find modules.
+Each rank gives an answer: its result, or how it failed. An answer is preceded
+by its length, so that an answer left incomplete by a dying rank is not taken
+for a complete one. Its outer part has only built-in types, so it can always be
+unpickled; what the user's function has returned or raised is bytes in it.
 
 No answer or call is read from a network: they are files of mode 0600 of the
-same user, and go to and from other hosts through maypolerun's ssh.
+same user, and travel to and from other hosts through maypolerun's ssh.
 """
 
 import io
@@ -24,7 +24,7 @@ _BY_VALUE = ("install cloudpickle, which can (pip install cloudpickle; on Debian
 
 
 class _NamePickler(pickle.Pickler):
-    """Refuses what a rank could not find, because its __main__ is another one."""
+    """Refuses objects that a rank could not find, because its __main__ is a different module."""
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, (type, types.FunctionType)) and obj.__module__ == "__main__":
@@ -33,7 +33,7 @@ class _NamePickler(pickle.Pickler):
 
 
 def encode_call(func: Any, args: Any, kwargs: Any, paths: list[str]) -> bytes:
-    """Raises TypeError if the call cannot be pickled."""
+    """Pickles a call. Raises TypeError if it cannot be pickled."""
     call = (func, tuple(args), dict(kwargs))
     try:
         if objects.PICKLES_BY_VALUE:
@@ -49,17 +49,17 @@ def encode_call(func: Any, args: Any, kwargs: Any, paths: list[str]) -> bytes:
 
 
 def decode_paths(data: bytes) -> Any:
-    """Where the caller finds modules, and the rest, for decode_value()."""
+    """Returns where the caller finds modules, and the rest for decode_value()."""
     return pickle.loads(data)
 
 
 def decode_value(body: bytes) -> Any:
-    """The call (func, args, kwargs), a result or an exception: needs the modules that it is from."""
+    """Returns the call (func, args, kwargs), a result or an exception; needs the modules that define it."""
     return objects.loads(body)
 
 
 def encode_answer(rank: Optional[int], size: Optional[int], **fields: Any) -> bytes:
-    """rank, size: None in an elastic job whose process has none at its end.
+    """Makes an answer. rank, size: None in an elastic job whose process has none at its end.
 
     fields: `result`, pickled; or `error`, `traceback` and, perhaps, `exception`, pickled.
     """
@@ -68,7 +68,7 @@ def encode_answer(rank: Optional[int], size: Optional[int], **fields: Any) -> by
 
 
 def decode_answer(data: bytes) -> Optional[dict[str, Any]]:
-    """None if the answer is incomplete."""
+    """Returns the answer; None if it is incomplete."""
     if len(data) < _LENGTH.size or len(data) - _LENGTH.size < _LENGTH.unpack_from(data)[0]:
         return None
     return pickle.loads(memoryview(data)[_LENGTH.size:])

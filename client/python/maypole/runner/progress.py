@@ -1,15 +1,15 @@
-"""What maypole.run() shows while its job runs: one line of text, renewed in place.
+"""What maypole.run() shows while its job runs: one line of text, updated in place.
 
     maypole: 4 of 4 ranks, 12.3 steps/s, 0:01:07
 
-In a notebook the line is a display of its own in the cell's output, which is
-updated; elsewhere it is the last line of sys.stderr, and ranks' output appears
-above it.
+In a notebook the line is a separate display in the cell's output; elsewhere it
+is the last line of sys.stderr, and the ranks' output appears above it.
 
 The figures are from the metrics endpoints of the daemons that maypolerun has
 started on this machine (docs/metrics.md): the coordinator's maypole_ranks, and
-an agent's maypole_steps_total. What cannot be had, with daemons that run
-elsewhere for example, is left out. Thread contract: one thread uses a Progress.
+an agent's maypole_steps_total. Figures that are not available, for example of
+daemons that run elsewhere, are left out. Thread contract: one thread uses a
+Progress.
 """
 
 import collections
@@ -21,13 +21,13 @@ import sys
 import time
 from typing import Any, Optional
 
-PERIOD = 1.0  # seconds between two looks at the job
+PERIOD = 1.0  # seconds between two queries of the job
 _WINDOW = 10.0  # seconds over which steps are averaged
 _TIMEOUT = 0.5  # for an answer of a daemon on this machine
 
 
 def in_notebook() -> bool:
-    """Whether this is a kernel of Jupyter, whose cells can be updated; IPython in a terminal is none."""
+    """Whether this is a kernel of Jupyter, whose cells can be updated; IPython in a terminal is not."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return getattr(shell, "kernel", None) is not None
@@ -48,13 +48,13 @@ class _Cell:
             self._handle.update(data, raw=True)
 
     def clear(self) -> None:
-        """Other output goes below."""
+        """Does nothing: other output appears below the display."""
 
     def restore(self, text: str) -> None:
-        """It is still there."""
+        """Does nothing: the display is still there."""
 
     def end(self) -> None:
-        """The text stays."""
+        """Does nothing: the text stays."""
 
 
 class _Line:
@@ -89,7 +89,7 @@ class _Figures:
         self._file = endpoints_file
         self._endpoints: dict[str, str] = {}
         self._steps: collections.deque[tuple[float, float]] = collections.deque()
-        self.started = False  # the daemons run
+        self.started = False  # whether the daemons run
         self.ranks: Optional[int] = None
         self.steps_per_second: Optional[float] = None
 
@@ -110,7 +110,7 @@ class _Figures:
             self.started = True
 
     def _note_steps(self, now: float, steps: Optional[float]) -> None:
-        if not steps or (self._steps and steps < self._steps[-1][1]):  # none yet; another executor
+        if not steps or (self._steps and steps < self._steps[-1][1]):  # no step yet; a new executor
             self._steps.clear()
         if steps:
             self._steps.append((now, steps))
@@ -123,7 +123,7 @@ class _Figures:
 
 
 def _sum(address: Optional[str], metric: str) -> Optional[float]:
-    """Of all series of a metric at a daemon's endpoint; None if there are none."""
+    """Returns the sum of all series of a metric at a daemon's endpoint; None if there are none."""
     if address is None:
         return None
     host, _, port = address.rpartition(":")
@@ -131,7 +131,7 @@ def _sum(address: Optional[str], metric: str) -> Optional[float]:
     try:
         connection.request("GET", "/metrics")
         text = connection.getresponse().read().decode("utf-8", "replace")
-    except (OSError, http.client.HTTPException):  # it has ended, or has no time
+    except (OSError, http.client.HTTPException):  # the daemon has ended, or is too busy
         return None
     finally:
         connection.close()
@@ -142,8 +142,8 @@ def _sum(address: Optional[str], metric: str) -> Optional[float]:
 class Progress:
     """Shows the state of a job from its start to its end.
 
-    endpoints_file: what maypolerun --endpoints-file writes. wanted: the number
-    of ranks, None if it is not known or may change.
+    endpoints_file: the file that maypolerun --endpoints-file writes. wanted:
+    the number of ranks; None if it is not known or may change.
     """
 
     def __init__(self, endpoints_file: str, wanted: Optional[int]) -> None:
@@ -155,7 +155,7 @@ class Progress:
         self._text = ""
 
     def tick(self) -> None:
-        """Shows the current state, at most once in PERIOD. Takes up to 1 s if a daemon does not answer."""
+        """Shows the current state, at most once per PERIOD. Takes up to 1 s if a daemon does not answer."""
         now = time.monotonic()
         if now < self._next:
             return
@@ -164,7 +164,7 @@ class Progress:
         self._next = time.monotonic() + PERIOD
 
     def write(self, stream: Any, text: str) -> None:
-        """Writes other output, before the line."""
+        """Writes other output, above the line."""
         self._display.clear()
         stream.write(text)
         stream.flush()

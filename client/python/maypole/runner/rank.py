@@ -1,9 +1,9 @@
 """The program of a rank that maypole.run() starts: calls the function, answers.
 
 maypolerun sets MAYPOLE_FUNCTION, the file with the call, and MAYPOLE_RESULT_FD,
-the pipe for the answer. The process ends as a script would that calls the
-function: with the traceback of its exception and status 1, or as sys.exit()
-says.
+the pipe for the answer. The process ends like a script that calls the function:
+with the traceback of its exception and status 1, or with the status of
+sys.exit().
 """
 
 import os
@@ -19,12 +19,12 @@ def _place() -> tuple[Optional[int], Optional[int]]:
     """This process's rank, and how many ranks must answer."""
     if not basics.is_elastic():
         return int(os.environ["MAYPOLE_RANK"]), int(os.environ["MAYPOLE_SIZE"])
-    # The number in the last epoch; others may have left.
+    # The number in the last epoch; other ranks may have left.
     return (basics.rank() if basics.is_initialized() else None), None
 
 
 def _find_modules(paths: list[str]) -> None:
-    # The caller's directories come first, as they do there.
+    # The caller's directories come first, as in the caller.
     sys.path[:] = [path for path in paths if path not in sys.path] + [path for path in sys.path if path]
 
 
@@ -33,7 +33,7 @@ def _describe(error: BaseException) -> str:
 
 
 def _failure(error: BaseException, doing: str = "") -> bytes:
-    """The answer for an exception; prints its traceback, without the frame of this file."""
+    """Returns the answer for an exception; prints its traceback, without the frame of this file."""
     frames = error.__traceback__
     text = "".join(traceback.format_exception(type(error), error, frames.tb_next if frames else None))
     sys.stdout.flush()
@@ -41,7 +41,7 @@ def _failure(error: BaseException, doing: str = "") -> bytes:
     sys.stderr.flush()
     try:
         exception = bytes(objects.dumps(error))
-    except Exception:  # its text must do
+    except Exception:  # the text must suffice
         exception = b""
     return messages.encode_answer(*_place(), error=doing + _describe(error), traceback=text, exception=exception)
 
@@ -53,13 +53,13 @@ def _send(fd: int, answer: bytes) -> None:
             rest = rest[os.write(fd, rest):]
         os.close(fd)
     except BrokenPipeError:
-        pass  # maypolerun is gone, and ends us
+        pass  # maypolerun has gone, so we will be ended
 
 
 def _answer_exit(code: Any) -> Optional[bytes]:
     if code is not None and code != 0:
         return messages.encode_answer(*_place(), error=f"it called sys.exit({code!r})", traceback="")
-    # A process that leaves an elastic job has no result; the others have.
+    # A process that leaves an elastic job has no result; the others have one.
     return None if basics.is_elastic() else messages.encode_answer(*_place(), result=bytes(objects.dumps(None)))
 
 
@@ -67,7 +67,7 @@ def _run(body: bytes, fd: int) -> int:
     """Returns the exit status."""
     try:
         func, args, kwargs = messages.decode_value(body)
-    except Exception as error:  # what a module's code raises
+    except Exception as error:  # anything that a module's code raises
         _send(fd, _failure(error, "it cannot unpickle the function: "))
         return 1
     try:
@@ -84,7 +84,7 @@ def _run(body: bytes, fd: int) -> int:
         return 1
     try:
         data = bytes(objects.dumps(result))
-    except Exception as error:  # what __reduce__ raises
+    except Exception as error:  # anything that __reduce__ raises
         _send(fd, _failure(error, f"its result, of type {type(result).__name__}, cannot be pickled: "))
         return 1
     _send(fd, messages.encode_answer(*_place(), result=data))

@@ -5,8 +5,9 @@ Each side begins with a nonce of 32 bytes. Then each message is a frame:
     length of the body (8 bytes, little endian) | HMAC-SHA256 (32 bytes) | body, pickled
 
 The HMAC is over the frame's number and the body; its key is derived from the job's key, both nonces and the direction.
-So who does not know the key can neither forge, change, repeat nor leave out a frame, and nothing is unpickled before
-its HMAC was checked. Frames are not encrypted. The key comes to the tasks in the function that Spark sends them.
+So a party that does not know the key can neither forge, change, repeat nor drop a frame, and nothing is unpickled
+before its HMAC is checked. Frames are not encrypted. The key comes to the tasks in the function that Spark sends
+them.
 
 Thread contract: a Channel belongs to one thread.
 """
@@ -25,12 +26,12 @@ _NONCE_BYTES = 32
 _MAC_BYTES = 32
 _MOST_BEFORE_PROOF = 65536  # length of the first frame: its sender has proved nothing yet
 _PART = 1 << 20
-# A host that is gone without closing its connections is noticed after about 20 s.
+# Detects a host that has gone without closing its connections after about 20 s.
 _KEEPALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 3), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 20000))
 
 
 class Refused(ConnectionError):
-    """The peer does not know the job's key, or what it has sent is damaged."""
+    """The peer does not know the job's key, or its data is damaged."""
 
 
 class Channel:
@@ -41,7 +42,7 @@ class Channel:
         self._key = key
         self._is_driver = is_driver
         self._nonce = os.urandom(_NONCE_BYTES)
-        self._keys: Optional[tuple[bytes, bytes]] = None  # of what we send, of what we receive
+        self._keys: Optional[tuple[bytes, bytes]] = None  # for frames that we send, for frames that we receive
         self._sent = self._received = 0
         self._buffer = bytearray()
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -56,16 +57,16 @@ class Channel:
         return self._socket.fileno()
 
     def close(self) -> None:
-        """The peer sees the end of the connection."""
+        """Closes the connection, which the peer will notice."""
         self._socket.close()
 
     @property
     def proved(self) -> bool:
-        """Whether the peer has sent a frame, and so proved that it knows the key."""
+        """Whether the peer has proved that it knows the key, by sending a frame."""
         return self._received > 0
 
     def send(self, *message: Any) -> None:
-        """Blocks until the kernel has all of it. Raises OSError if the connection has ended.
+        """Sends a message; blocks until the kernel has all of it. Raises OSError if the connection has ended.
 
         A task may send only after it has received the driver's nonce (meet()).
         """
@@ -77,13 +78,13 @@ class Channel:
         self._socket.sendall(body)
 
     def meet(self) -> None:
-        """Waits for the peer's nonce. Raises ConnectionError if the connection ends before."""
+        """Waits for the peer's nonce. Raises ConnectionError if the connection ends before that."""
         while self._keys is None:
             self._read()
             self._take_nonce()
 
     def receive(self) -> list[tuple[Any, ...]]:
-        """The messages that have come, after one read: call it when the socket is readable.
+        """Reads once, and returns the messages that have arrived; call it when the socket is readable.
 
         Raises ConnectionError at the end of the connection, Refused if a frame is not the peer's.
         """
@@ -136,9 +137,9 @@ def _mac(key: bytes, number: int, body: bytes) -> bytes:
 
 
 def connect(addresses: list[tuple[str, int]], key: bytes, seconds: float) -> tuple[Channel, str]:
-    """A task's connection to the driver, by the first address that accepts it; and that address's host.
+    """Connects a task to the driver at the first address that accepts; returns the channel and that address's host.
 
-    Raises ConnectionError that names the addresses and why each failed.
+    Raises a ConnectionError that names the addresses and why each failed.
     """
     failures = []
     for host, port in addresses:

@@ -1,8 +1,8 @@
-"""A job of run_elastic(): processes come and go.
+"""A job of run_elastic(), whose processes come and go.
 
-Each slot is a Spark job of one task, which is submitted again when Spark has given it up. So a lost executor or Python
-worker ends one slot, and what comes back is a new process, wherever Spark finds room. For maypolerun's policy, which
-decides here, too (maypole.common.elastic_driver), a task is a host of one slot, which is listed while Spark runs it.
+Each slot is a Spark job of one task, which is resubmitted when Spark has given it up. So a lost executor or Python
+worker ends only one slot, and a new process replaces its process wherever Spark finds room. maypolerun's policy
+decides here as well (maypole.common.elastic_driver): to it, a task is a host of one slot, listed while Spark runs it.
 """
 
 import time
@@ -24,11 +24,11 @@ _NOT_STARTED = 127  # as shells have it
 
 
 class Slot:
-    """One task's place in the job. `task` is None while Spark looks for room."""
+    """One task's slot in the job. `task` is None while Spark looks for room."""
 
     def __init__(self, number: int):
         self.number = number
-        self.host = ""  # the policy's, while there is a task
+        self.host = ""  # as the policy names it, while there is a task
         self.task: Optional[Task] = None
         self.spark_job: Optional[SparkJob] = None
         self.process: Optional[int] = None  # number of the process that runs
@@ -36,7 +36,7 @@ class Slot:
 
 
 class ElasticJob(Base):
-    """start: how many tasks must be there for the first processes to start."""
+    """start: how many tasks must run before the first processes start."""
 
     def __init__(self, context: Any, settings: Settings, start: int, least: int, most: int, reset_limit: Optional[int],
                  elastic_timeout: int):
@@ -53,7 +53,7 @@ class ElasticJob(Base):
         self._last_error: Optional[Exception] = None  # of a process
 
     def run(self) -> list[Any]:
-        """The results of the processes that were there at the end, by rank."""
+        """Runs the job; returns the results of the processes that were there at the end, by rank."""
         for slot in self._slots:
             self._submit(slot)
         waiting = Waiting(self, self._start_at)
@@ -68,7 +68,7 @@ class ElasticJob(Base):
         return runner_job.results_of(self._answers)
 
     def close(self) -> None:
-        """Ends the Spark jobs and all that belongs to the job."""
+        """Ends the Spark jobs and everything else of the job."""
         for slot in self._slots:
             if slot.task is None and slot.spark_job is not None:
                 slot.spark_job.cancel()  # it waits for room
@@ -80,7 +80,7 @@ class ElasticJob(Base):
     # --- Events
 
     def _on_time(self, now: float) -> None:
-        """What is due."""
+        """Does what is due at this time."""
         for slot in self._slots:
             if slot.submit_at is None or slot.submit_at > now or self._policy.finishing():
                 continue
@@ -104,7 +104,7 @@ class ElasticJob(Base):
         task = event.its_task
         slot = self._slots[task.index]
         if event.kind == "hello":
-            if slot.task is not None:  # Spark has lost it, and its connection has not broken yet
+            if slot.task is not None:  # Spark has lost the old task, whose connection has not broken yet
                 self._lose(slot, "Spark has started its task again")
             slot.task, slot.submit_at, slot.host = task, None, f"{task.host}/task{slot.number}"
             self._list_tasks()
@@ -118,7 +118,7 @@ class ElasticJob(Base):
             self._on_end(slot, slot.process, *event.values)
 
     def _list_tasks(self) -> None:
-        """The policy gets to know the tasks when there are enough of them."""
+        """Lists the tasks to the policy, once there are enough of them."""
         there = {slot.host: 1 for slot in self._slots if slot.task is not None}
         self._started |= len(there) >= self._start_at
         if self._started:
@@ -176,7 +176,7 @@ class ElasticJob(Base):
     def _do_signal_process(self, action: Action) -> None:
         for slot in self._slots:
             if slot.process == action.process and slot.task is not None:
-                slot.task.send("leave", None)  # a host that is listed gets no other signal
+                slot.task.send("leave", None)  # processes of a listed host get no other signal
 
     def _do_tell(self, action: Action) -> None:
         self.note(action.text)

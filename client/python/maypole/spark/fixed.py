@@ -1,4 +1,4 @@
-"""A job of run(): all ranks from its start to its end."""
+"""A job of run(), which has all its ranks from start to end."""
 
 import time
 from typing import Any, NamedTuple, Optional
@@ -11,17 +11,17 @@ from maypole.spark import slots
 from maypole.spark.job import Base, Settings, Waiting, how_it_ended
 from maypole.spark.tasks import Event, SparkJob, Task
 
-# How long others may take to report after the first failure: it may be a consequence of theirs.
+# How long other failures may take to be reported after the first one, which may be their consequence.
 _GRACE_SECONDS = 2.0
-_REASON_SECONDS = 10.0  # how long Spark may take to say why a task is lost
+_REASON_SECONDS = 10.0  # how long Spark may take to report why a task was lost
 _POLL_SECONDS = 0.5
 
 
 class Failure(NamedTuple):
     """A rank that has failed.
 
-    task: whose rank has failed. cause: how it ended. answer: what it said before, or None. weight: the larger, the
-    likelier it is that others failed because of it.
+    task: the task whose rank has failed. cause: how it ended. answer: its answer before that, or None. weight: the
+    larger, the more likely others failed because of it.
     """
 
     task: Task
@@ -31,7 +31,7 @@ class Failure(NamedTuple):
 
 
 def weight(status: Optional[int], answer: Optional[dict[str, Any]]) -> int:
-    """A killed process fails before all others; an error of a collective is a consequence of another rank's."""
+    """A killed process outweighs all others; an error of a collective is a consequence of another rank's failure."""
     if status is None or status < 0:
         return 2
     error = (answer or {}).get("error", "")
@@ -51,10 +51,10 @@ class FixedJob(Base):
         self._spark_error: Optional[str] = None
 
     def run(self) -> list[Any]:
-        """The results by rank. Raises RankError, TimeoutError or RuntimeError."""
+        """Runs the job; returns the results by rank. Raises RankError, TimeoutError or RuntimeError."""
         waiting = Waiting(self, self._size)
         self._await_slots(waiting)
-        # With executors that Spark starts when tasks wait for them, there are no barrier stages.
+        # If Spark starts executors only when tasks wait for them, it has no barrier stages.
         barrier = not slots.grows(self.context)
         self.spark_jobs.append(
             SparkJob(self.context, self.plan, list(range(self._size)), barrier, self.plan.job, 0, self.listener.put))
@@ -104,7 +104,7 @@ class FixedJob(Base):
         task = event.its_task
         if event.kind == "hello":
             if task.index in self._tasks:
-                task.send("end")  # Spark tries again what has failed; we are about to say why it did
+                task.send("end")  # Spark retries a failed task; we are about to report why it failed
             else:
                 self._tasks[task.index] = task
         elif task is not self._tasks.get(task.index):
@@ -113,7 +113,7 @@ class FixedJob(Base):
             self.output.write(_number_of(task), *event.values)
         elif event.kind == "lost":
             if task.number is None:
-                del self._tasks[task.index]  # it has not begun; if it does not come again, Spark says why
+                del self._tasks[task.index]  # it has not begun; if it does not come back, Spark says why
             elif task.number not in self._answers:
                 self._lost.append(task)
         elif event.kind == "ended":
@@ -129,15 +129,15 @@ class FixedJob(Base):
             self._failures.append(Failure(task, how_it_ended(status, text), answer, weight(status, answer)))
 
     def _failed(self) -> bool:
-        # Tasks return only when the job is over, so a Spark job that has ended before has failed.
+        # Tasks return only when the job is over, so a Spark job that ends earlier has failed.
         return bool(self._failures or self._lost) or self._spark_error is not None
 
     def _open(self) -> int:
-        """How many ranks have not ended."""
+        """The number of ranks that have not ended."""
         return self._size - len(self._answers) - len(self._failures) - len(self._lost)
 
     def _error(self) -> Exception:
-        """Waits for what else fails, and chooses what the others failed of."""
+        """Waits for further failures, and chooses the one that caused the others."""
         began = time.monotonic()
         while time.monotonic() < began + _GRACE_SECONDS and self._open() > 0:
             self._take(began + _GRACE_SECONDS - time.monotonic())
@@ -150,7 +150,7 @@ class FixedJob(Base):
                 f"rank {task.number} ({_where(task)}) was lost with its Spark task: the connection of its Python "
                 f"worker (pid {task.worker_pid}) has closed: {why}", task.number)
         if self._failures:
-            failure = max(self._failures, key=lambda f: f.weight)  # the first of the heaviest
+            failure = max(self._failures, key=lambda f: f.weight)  # the first one with the largest weight
             number = _number_of(failure.task)
             return runner_job.rank_error(number, f"rank {number} ({_where(failure.task)}) {failure.cause}",
                                          failure.answer)
@@ -158,7 +158,7 @@ class FixedJob(Base):
 
 
 def _number_of(task: Task) -> int:
-    """Of a task whose process has been started."""
+    """The number of a task whose process has been started."""
     assert task.number is not None
     return task.number
 

@@ -1,4 +1,4 @@
-"""What jobs of run() and run_elastic() have in common: the driver's side of daemons, tasks and output."""
+"""What jobs of run() and run_elastic() share: the driver's side of daemons, tasks and output."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ from maypole.spark.output import Output
 _NOTICE_SECONDS = 10.0
 _END_SECONDS = 6.0  # longer than a task needs to end its rank
 _POLL_SECONDS = 0.2
-# Variables of the driver that are paths of its machine, or that the job has itself.
+# Variables of the driver that are paths on its machine, or that the job sets itself.
 _OWN = ("MAYPOLE_TOKEN", "MAYPOLE_START_TIMEOUT", "MAYPOLE_COORDINATOR", "MAYPOLE_SECRET_FILE", "MAYPOLE_BIN",
         "MAYPOLE_LIBRARY", "MAYPOLE_RUNTIME_DIR", "HOROVOD_START_TIMEOUT", "HOROVOD_SPARK_START_TIMEOUT")
 
@@ -43,7 +43,7 @@ class Base:
     """Starts what the tasks need, and ends everything in close(). Use as a context manager."""
 
     def __init__(self, context: Any, settings: Settings, size: int, elastic: bool, rank_timeout: int):
-        """size: how many ranks at most. rank_timeout: how many seconds a rank's init() waits at most."""
+        """size: the most ranks. rank_timeout: the most seconds that a rank's init() waits."""
         self.context = context
         self.settings = settings
         self.rank_timeout = rank_timeout
@@ -66,7 +66,7 @@ class Base:
             raise
 
     def _coordinator(self, bind: str, size: int, elastic: bool) -> tuple[str, str]:
-        """Where it is, for Plan.coordinator, and the cluster secret."""
+        """Returns the coordinator's address, for Plan.coordinator, and the cluster secret."""
         given = os.environ.get("MAYPOLE_COORDINATOR")
         if given:
             path = os.environ.get("MAYPOLE_SECRET_FILE")
@@ -98,7 +98,7 @@ class Base:
                 if event.kind == "hello":
                     event.its_task.send("end")
         for spark_job in self.spark_jobs:
-            spark_job.cancel()  # what waits for a slot, or cannot be reached
+            spark_job.cancel()  # it waits for a slot, or cannot be reached
         for spark_job in self.spark_jobs:
             spark_job.join()
         self.listener.close()
@@ -106,25 +106,25 @@ class Base:
             self.coordinator.end()
 
     def run_process(self, on: tasks.Task, number: int, place: dict[str, str]) -> None:
-        """Starts a rank's process in the task. place: of the rank, as variables."""
+        """Starts a rank's process in the task. place: the rank's place, as variables."""
         on.number = number
         on.send("run", {**driver.settings(os.environ, _OWN), "PYTHONUNBUFFERED": "1",
                         "MAYPOLE_START_TIMEOUT": str(self.rank_timeout), **(self.settings.env or {}),
                         **driver.variables_on(on.host, on.host), **place})
 
     def note(self, text: str) -> None:
-        """A line for the user, unless verbose is 0."""
+        """Prints a line for the user, unless verbose is 0."""
         if self.settings.verbose:
             print(f"maypole.spark: {text}", file=sys.stderr, flush=True)
 
     def check_coordinator(self) -> None:
-        """Raises RuntimeError if it has ended."""
+        """Raises RuntimeError if the coordinator has ended."""
         if self.coordinator is not None and self.coordinator.lost:
             raise RuntimeError(f"the job cannot go on: {self.coordinator.lost}")
 
 
 class Waiting:
-    """The wait for tasks at the start of a job, and what to say about it."""
+    """The wait for tasks at the start of a job, and its messages."""
 
     def __init__(self, job: Base, wanted: int):
         self._job = job
@@ -133,7 +133,7 @@ class Waiting:
         self._noted = False
 
     def check(self, hosts: Sequence[str], more: str = "") -> None:
-        """hosts: of the tasks that are there. Raises TimeoutError after start_timeout that says what is missing."""
+        """hosts: of the tasks that are there. After start_timeout, raises a TimeoutError that says what is missing."""
         waited = time.monotonic() - self._began
         timeout = self._job.settings.start_timeout
         if waited >= timeout:
@@ -154,7 +154,7 @@ class Waiting:
 
 
 def how_it_ended(status: Optional[int], text: str) -> str:
-    """Of a process, with subprocess's return code; text: why there is none."""
+    """Describes the end of a process, from subprocess's return code; text: why there is none."""
     if status is None:
         return text
     if status < 0:
@@ -167,7 +167,7 @@ def how_it_ended(status: Optional[int], text: str) -> str:
 
 
 def addresses(context: Any, nics: Sequence[str]) -> list[str]:
-    """Of this machine, where executors may reach it, the likeliest first.
+    """Returns this machine's addresses at which executors may reach it, the likeliest first.
 
     Raises ValueError if none of the interfaces `nics` has an address.
     """

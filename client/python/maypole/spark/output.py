@@ -1,4 +1,4 @@
-"""What the ranks print, in the caller's streams, with their numbers in front. One thread."""
+"""Writes the ranks' output to the caller's streams, prefixed with their numbers. One thread."""
 
 import codecs
 import sys
@@ -18,7 +18,7 @@ class Output:
         self._parts: dict[tuple[int, str], tuple[Any, str]] = {}  # decoder and unfinished line
 
     def write(self, number: int, name: str, data: bytes, final: bool = False) -> None:
-        """name: "stdout" or "stderr". final: nothing more of this stream comes."""
+        """name: "stdout" or "stderr". final: this stream has ended."""
         decoder, rest = self._parts.pop((number, name), (None, ""))
         decoder = decoder or codecs.getincrementaldecoder("utf-8")(errors="replace")
         *lines, rest = (rest + decoder.decode(data, final=final)).split("\n")
@@ -34,6 +34,6 @@ class Output:
         stream.flush()
 
     def end(self, number: Optional[int]) -> None:
-        """The process has ended: its last lines, even without a newline."""
+        """The process has ended: writes its last lines, even without a newline."""
         for key in [key for key in self._parts if key[0] == number]:
             self.write(*key, b"", final=True)

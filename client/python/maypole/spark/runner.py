@@ -1,4 +1,4 @@
-"""maypole.spark.run() and run_elastic(): Horovod's parameters, checked."""
+"""maypole.spark.run() and run_elastic(), which check Horovod's parameters."""
 
 import os
 from collections.abc import Mapping
@@ -33,16 +33,16 @@ def run(
 
     Args:
         fn: what each rank runs.
-        args: for the function.
-        kwargs: for the function.
-        num_proc: by default spark.default.parallelism.
+        args: the function's positional arguments.
+        kwargs: the function's keyword arguments.
+        num_proc: number of ranks; by default spark.default.parallelism.
         start_timeout: seconds until all tasks must run; by default HOROVOD_SPARK_START_TIMEOUT, else 600.
         use_mpi: accepted for compatibility, without effect.
         use_gloo: accepted for compatibility, without effect.
         extra_mpi_args: accepted for compatibility, without effect.
         env: variables for the ranks, besides those of the executors and the driver's MAYPOLE_* and HOROVOD_*
             settings.
-        stdout: a file for what the ranks print, with their numbers in front; by default sys.stdout.
+        stdout: a file for the ranks' output, prefixed with their numbers; by default sys.stdout.
         stderr: likewise, by default sys.stderr.
         verbose: 0: no lines of Maypole's own.
         nics: interfaces of the driver's machine in whose network the job runs.
@@ -50,7 +50,7 @@ def run(
         executable: Python of the ranks; by default that of the Spark tasks.
 
     Raises:
-        RankError: a rank fails, with its number, host and traceback.
+        RankError: a rank failed; it has the rank's number, host and traceback.
         TimeoutError: the job cannot start in time; the text says how many slots there are.
         RuntimeError: likewise, or the Spark job failed.
         TypeError: the call cannot be pickled.
@@ -88,15 +88,15 @@ def run_elastic(
 
     Args:
         fn: what each rank runs.
-        args: for the function.
-        kwargs: for the function.
-        num_proc: how many tasks must run for the job to start.
+        args: the function's positional arguments.
+        kwargs: the function's keyword arguments.
+        num_proc: how many tasks must run before the job starts.
         min_num_proc: limits of the number of ranks; by default num_proc.
         max_num_proc: limits of the number of ranks; by default num_proc.
         start_timeout: seconds until all must run.
-        elastic_timeout: seconds that there may be fewer processes than min_num_proc; by default
-            HOROVOD_ELASTIC_TIMEOUT, else 600.
-        reset_limit: how often processes may fail, tasks be lost, or tasks come after the start.
+        elastic_timeout: how many seconds there may be fewer processes than min_num_proc; by
+            default HOROVOD_ELASTIC_TIMEOUT, else 600.
+        reset_limit: how often, in total, processes may fail, tasks may be lost, or tasks may come after the start.
         env: variables for the ranks.
         stdout: a file for what the ranks print; None: sys.stdout.
         stderr: a file for what the ranks print to stderr; None: sys.stderr.
@@ -109,7 +109,7 @@ def run_elastic(
 
     Returns:
         The results of the processes that were there at the end, by rank. A process that fails or is killed,
-        with its Spark task or alone, is replaced; the others go on from their last commit.
+        with its Spark task or alone, is replaced; the others continue from their last commit.
     """
     context = requirements.active_context()
     from maypole.spark.elastic import ElasticJob

@@ -4,13 +4,13 @@ from typing import Any, Optional
 
 
 def count(context: Any) -> Optional[int]:
-    """The slots of all executors that are there now, busy or not; None if this Spark does not say."""
+    """The slots of all present executors, busy or not; None if this Spark does not report it."""
     try:
         scala = context._jsc.sc()
         if hasattr(scala, "resourceProfileManager"):  # Spark 3.1 and newer
             return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
         return int(scala.maxNumConcurrentTasks())
-    except Exception:  # whatever py4j raises: it is an internal function of Spark
+    except Exception:  # anything that py4j raises: this calls an internal function of Spark
         return None
 
 
@@ -25,7 +25,7 @@ def is_on_this_machine(context: Any) -> bool:
 
 
 def grows(context: Any) -> bool:
-    """Whether Spark starts executors as they are needed. Barrier stages do not exist then."""
+    """Whether Spark starts executors on demand, in which case it has no barrier stages."""
     return context.getConf().get("spark.dynamicAllocation.enabled", "false").lower() == "true"
 
 

@@ -1,8 +1,8 @@
-"""What runs in a Spark task of maypole.spark.run(): it starts a rank's process when the driver says so, and reports.
+"""Runs in a Spark task of maypole.spark.run(): starts a rank's process when the driver says so, and reports.
 
 The rank is a process of its own, started with the executor's environment. It ends with the task: if Spark kills the
-Python worker, the kernel kills the rank. No file is left, whatever is killed: the rank gets the function, and its
-node's agent the cluster secret, through memory that has no name in a file system.
+Python worker, the kernel kills the rank. No file remains, whichever process is killed: the rank gets the function,
+and its node's agent the cluster secret, through memory without a name in a file system.
 
 Thread contract: the task's main thread.
 """
@@ -31,7 +31,7 @@ _GPUS = "MAYPOLE_SPARK_GPUS"
 
 
 class Plan(NamedTuple):
-    """What every task of a job gets through Spark, which protects it as it does all functions of tasks.
+    """What every task of a job gets through Spark, which protects it like all functions of tasks.
 
     addresses: (host, port) where the driver listens. key: of the channel. call: messages.encode_call()'s. executable:
     Python of the ranks; None: the task's. secret: the cluster secret. coordinator: "HOST:PORT", or ":PORT" for a port
@@ -51,7 +51,7 @@ class Plan(NamedTuple):
 
 
 def daemon_flags(start_timeout: int) -> list[str]:
-    """What coordinator and agents have in common."""
+    """The flags that coordinator and agents share."""
     return ["--secret_file={directory}/secret", f"--start_timeout={start_timeout}s", "--metrics=",
             "--log_level=warning"]
 
@@ -95,12 +95,12 @@ def main(plan: Plan, rows: Iterable[int]) -> Iterator[int]:
 
 
 class _Task:
-    """One task's process and what the driver asks for."""
+    """One task's process, and the driver's commands for it."""
 
     def __init__(self, plan: Plan, link: channel.Channel, driver_host: str, index: int):
         self._plan = plan
         self._link = link
-        self._node = f"{socket.gethostname()[:40]}.{index}.{os.urandom(3).hex()}"  # each attempt is another node
+        self._node = f"{socket.gethostname()[:40]}.{index}.{os.urandom(3).hex()}"  # each attempt is a new node
         coordinator = plan.coordinator
         self._coordinator = driver_host + coordinator if coordinator.startswith(":") else coordinator
         self._selector = selectors.DefaultSelector()
@@ -109,11 +109,11 @@ class _Task:
         self._pipes: dict[int, IO[bytes]] = {}  # of the process, by their fd
         self._answer = bytearray()
         self._agent: Optional[Daemon] = None
-        self._finished_file = ""  # is there when the process has trained to the end; empty: nobody can tell
+        self._finished_file = ""  # exists if the process has trained to the end; empty: unknown
         self._memory = [_memory("function", _call_with_paths(plan.call)), _memory("secret", plan.secret.encode())]
 
     def serve(self) -> None:
-        """Until the driver says "end"."""
+        """Serves the driver until it sends "end"."""
         self._selector.register(self._link.fileno(), selectors.EVENT_READ, "driver")
         try:
             while not self._serve_once():
@@ -127,7 +127,7 @@ class _Task:
             self._selector.close()
 
     def _serve_once(self) -> bool:
-        """Returns whether the driver has said "end"."""
+        """Returns whether the driver has sent "end"."""
         timeout = _POLL_SECONDS if self._process is not None and not self._streams else 1.0
         for key, _ in self._selector.select(timeout):
             if key.data == "driver":
@@ -145,11 +145,11 @@ class _Task:
         if kind == "run":
             try:
                 self._start(value)
-            except Exception as error:  # the driver shows it
+            except Exception as error:  # the driver reports it
                 self._kill()
                 self._link.send("ended", None, b"", f"could not be started: {type(error).__name__}: {error}", False)
         elif kind == "leave":
-            self._signal(signal.SIGTERM, group=False)  # its helpers are needed until it has left
+            self._signal(signal.SIGTERM, group=False)  # it needs its helpers until it has left
 
     def _start(self, variables: dict[str, str]) -> None:
         plan = self._plan
@@ -218,7 +218,7 @@ class _Task:
             self._pipes.pop(fd).close()
 
     def _reap(self, process: subprocess.Popen) -> None:
-        """Reports the end of the process, after what it has written. Its own children may hold the pipes for longer."""
+        """Reports the end of the process, after its output. Its own children may keep the pipes open for longer."""
         status = process.poll()
         if status is None:
             return
@@ -250,7 +250,7 @@ class _Task:
                 pass
 
     def _kill(self) -> None:
-        """Ends the process and what it has started."""
+        """Ends the process and the processes that it has started."""
         self._signal(signal.SIGTERM)
         process, self._process = self._process, None
         if process is None:
@@ -269,7 +269,7 @@ class _Task:
 
 
 def _memory(name: str, data: bytes) -> int:
-    """A descriptor of a file with these bytes that has no name, and is this user's alone."""
+    """Returns a descriptor of an unnamed file with these bytes, which only this user can open."""
     fd = memfd.create("maypole-" + name)
     os.fchmod(fd, 0o600)
     with open(os.dup(fd), "wb") as f:
@@ -278,7 +278,7 @@ def _memory(name: str, data: bytes) -> int:
 
 
 def _call_with_paths(call: bytes) -> bytes:
-    """The call, with the task's module paths (files that Spark has brought, too) before the driver's."""
+    """Puts the task's module paths (with files that Spark has shipped) before the driver's in the call."""
     paths, body = messages.decode_paths(call)
     own = [path or os.getcwd() for path in sys.path]
     return pickle.dumps((own + [path for path in paths if path not in own], body))

@@ -1,7 +1,7 @@
-"""The driver's side of a job on Spark: listens for the tasks, and runs the Spark jobs that they belong to.
+"""The driver's side of a job on Spark: listens for the tasks, and runs their Spark jobs.
 
-Thread contract: everything is called by the thread that called run(), except the bodies of SparkJob's threads, which
-only put events into a queue.
+Thread contract: the thread that called run() calls everything, except the bodies of SparkJob's threads, which only
+put events into a queue.
 """
 
 import collections
@@ -20,19 +20,19 @@ _JOIN_SECONDS = 20.0
 
 
 class Task:
-    """A task that has said hello. number: of its process, as the launcher of the job sets it."""
+    """A task that has sent "hello". number: its process's number, which the job's launcher sets."""
 
     def __init__(self, link: channel.Channel, hello: dict[str, Any]):
         self.link = link
         self.index: int = hello["index"]
         self.host: str = hello["host"]
-        self.space = (hello["host"], hello["space"])  # tasks that can share a node's agent
+        self.space = (hello["host"], hello["space"])  # tasks with equal values can share a node's agent
         self.worker_pid: int = hello["pid"]
         self.pid: Optional[int] = None  # of the rank's process
         self.number: Optional[int] = None
 
     def send(self, *message: Any) -> None:
-        """A broken connection is found by reading from it."""
+        """Sends a message. A broken connection is noticed by reading from it."""
         try:
             self.link.send(*message)
         except OSError:
@@ -40,7 +40,7 @@ class Task:
 
 
 class Event(NamedTuple):
-    """What has happened to a task, or to a Spark job, which has no task here.
+    """An event of a task, or of a Spark job, which has no task here.
 
     kind: "hello", "started", "output", "ended": a task has sent `values`. "lost": its connection has ended;
     the error. "job": a Spark job has ended; its number, and the text of its error, "" if it has none.
@@ -58,7 +58,7 @@ class Event(NamedTuple):
 
 
 class Listener:
-    """Accepts connections of tasks; next_events() returns what they say."""
+    """Accepts connections of tasks; next_events() returns their messages as events."""
 
     def __init__(self, bind: str, key: bytes):
         family = socket.AF_INET6 if ":" in bind else socket.AF_INET
@@ -78,23 +78,23 @@ class Listener:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port on which it listens."""
         return self._listener.getsockname()[1]
 
     def put(self, event: Event) -> None:
-        """From any thread. Does nothing after close()."""
+        """Adds an event, from any thread. Does nothing after close()."""
         with self._lock:
             self._queue.append(event)
             if not self._closed:
                 os.write(self._wake_write, b"x")
 
     def send_all(self, *message: Any) -> None:
-        """To all tasks that are connected."""
+        """Sends a message to all connected tasks."""
         for known in self._tasks.values():
             known.send(*message)
 
     def close(self) -> None:
-        """Ends all connections: the tasks end their ranks."""
+        """Ends all connections, whereupon the tasks end their ranks."""
         with self._lock:
             self._closed = True
         for link in [*self._unknown, *self._tasks]:
@@ -105,7 +105,7 @@ class Listener:
         os.close(self._wake_write)
 
     def next_events(self, seconds: float) -> list[Event]:
-        """What has come; waits for it at most `seconds`."""
+        """Returns the events that have arrived; waits for them for at most `seconds`."""
         events: list[Event] = []
         for key, _ in self._selector.select(max(0.0, seconds)):
             if key.fileobj is self._listener:
@@ -127,7 +127,7 @@ class Listener:
             connection.setblocking(True)
             link = channel.Channel(connection, self._key, is_driver=True)
         except OSError:
-            return  # it has gone again
+            return  # the peer has gone again
         self._unknown[link] = time.monotonic()
         self._selector.register(link.fileno(), selectors.EVENT_READ, link)
 
@@ -160,7 +160,7 @@ class SparkJob:
 
     def __init__(self, context: Any, plan: task.Plan, indices: list[int], barrier: bool, group: str, name: int,
                  put: Callable[[Event], None]):
-        """indices: of the tasks, one each. name: comes back in the event."""
+        """indices: one for each task. name: returned in the event."""
         self._context = context
         self._group = group
 
@@ -171,7 +171,7 @@ class SparkJob:
                 rows = context.parallelize(indices, len(indices))
                 rows = rows.barrier() if barrier else rows
                 rows.mapPartitions(functools.partial(task.main, plan)).collect()
-            except Exception as error:  # of py4j, mostly; the driver's thread raises it
+            except Exception as error:  # mostly from py4j; the driver's thread raises it
                 text = reason(error)
             put(Event("job", None, (name, text)))
 
@@ -189,12 +189,12 @@ class SparkJob:
             self._context.cancelJobGroup(self._group)
 
     def join(self) -> None:
-        """Waits for its end, for some seconds at most: it is a daemon thread."""
+        """Waits for its end, for at most _JOIN_SECONDS: the thread is a daemon thread."""
         self._thread.join(_JOIN_SECONDS)
 
 
 def reason(error: BaseException) -> str:
-    """The line of Spark's long message that says why a job has failed."""
+    """Returns the line of Spark's long message that says why a job has failed."""
     java = getattr(error, "java_exception", None)
     text = str(java.getMessage()) if java is not None else str(error)
     if "No module named 'maypole'" in text:

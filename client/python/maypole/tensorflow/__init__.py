@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    # It imports Keras, which many programs do not need.
+    # Not imported at the top: it imports Keras, which many programs do not need.
     if name == "SyncBatchNormalization":
         from maypole.tensorflow.sync_batch_norm import SyncBatchNormalization
         return SyncBatchNormalization

@@ -1,4 +1,4 @@
-"""What elastic states have of TensorFlow: those of maypole.tensorflow.elastic, and Keras'.
+"""The TensorFlow part of elastic states: those of maypole.tensorflow.elastic, and Keras'.
 
 Thread contract: the thread that trains.
 """
@@ -16,20 +16,20 @@ from maypole.tensorflow.util import assign
 
 
 def internal_error(error: Exception) -> Optional[HorovodInternalError]:
-    """The error of a collective that TensorFlow has reported.
+    """Returns the error of a collective that TensorFlow has reported.
 
-    None if it comes from something else, or says that arguments were wrong.
+    None if the error has another cause, or says that arguments were wrong.
     """
     if not isinstance(error, tf.errors.OpError):
         return None
-    # Both have gRPC's codes; that of a lost rank is UNKNOWN to TensorFlow.
+    # Both use gRPC's codes; TensorFlow reports a lost rank as UNKNOWN.
     return from_framework(error.message, error.error_code)
 
 
 class KeptValues:
-    """The values of variables at the last commit, and how to set them again.
+    """Keeps the values of variables at the last commit, and sets them again.
 
-    With the sums of gradients that are to change them.
+    It also keeps the sums of gradients that have not been applied to them yet.
 
     session: that of a version 1 graph; None otherwise.
     """
@@ -42,9 +42,9 @@ class KeptValues:
 
     @property
     def _session(self) -> Any:
-        """The session itself, because a MonitoredSession's own run() would call its hooks.
+        """Returns the session itself, because a MonitoredSession's own run() would call its hooks.
 
-        Asked each time: it has a new one after an error.
+        It is fetched each time, because a MonitoredSession has a new one after an error.
         """
         if hasattr(self._given, "_tf_sess"):
             return self._given._tf_sess()
@@ -63,7 +63,7 @@ class KeptValues:
         """Gives all ranks the variables of rank 0."""
         if self._session is None:
             values_of.broadcast(list(variables), 0, "tensorflow.state")
-        else:  # not by operations, because the graph may be finalized
+        else:  # not by new operations, because the graph may be finalized
             self.save(variables)
             self._values = broadcast_object(self._values)
             self.restore()
@@ -82,7 +82,7 @@ def _tensor(variable: Any) -> Any:
 
 
 def keras_values(backend: Any) -> Any:
-    """What keeps the values of a model's variables.
+    """Returns the object that keeps the values of a model's variables.
 
     Args:
         backend: in a version 1 graph, Keras' backend, whose get_session() is used; None: that of

@@ -1,24 +1,25 @@
-"""Which gradients the ranks have: None, dense ones, or tf.IndexedSlices.
+"""Lets the ranks agree on the gradients that they have: None, dense ones, or tf.IndexedSlices.
 
 A rank whose loss does not depend on a variable has None as its gradient, while
-the others wait for it. So the ranks tell each other what they have, and
+the others wait for it. So the ranks exchange what they have, and
 
     a gradient that no rank has       stays None, as in one process
     one that some ranks have          is zeros on the others
     one that is dense on a rank       is dense on all
 
-Eagerly they do so in each step. In a graph they do so when it is made, because
-there a gradient is None or not for good: in the first trace of each tf.function. But
-a rank may trace a function again that the others do not: for a last batch of another
-size, or with another Python argument. So what the ranks have agreed on is kept, and a
-rank does not ask again if it has the gradients that it had in an earlier trace. If
-ranks had different ones, only arguments of other shapes are such a case; otherwise
-all ranks are expected to trace it again. A rank that traces it alone then waits for
-the others, and they for its gradients: it says so after _ALONE_SECONDS.
+Eagerly they do so in each step; in a graph when it is made, that is, in the first
+trace of each tf.function, because there a gradient is permanently None or not. But a
+rank may trace a function again when the others do not: for a last batch of another
+size, or with another Python argument. So each rank keeps the agreement, and does not
+ask again if it has the same gradients as in an earlier trace. If ranks had different
+gradients, this applies only to arguments of new shapes; otherwise all ranks are
+expected to trace the function again. A rank that then traces it alone waits for the
+others, and they wait for its gradients: the rank says so after _ALONE_SECONDS.
 
-A version 1 graph is made before it runs, and in an elastic job by new ranks alone,
-while the others wait for them in a state's sync(). There a rank takes what it has for
-what all have, and share(), which sync() calls, raises an error if they differ.
+A version 1 graph is made before it runs, and in an elastic job new ranks make it
+alone, while the others wait for them in a state's sync(). There each rank assumes
+that all have what it has, and share(), which sync() calls, raises an error if they
+differ.
 
 Thread contract: that of GradientReduction.
 """
@@ -47,7 +48,7 @@ _log = logging.getLogger("maypole.tensorflow")
 
 _ALONE_SECONDS = 5.0  # as the stall check's time
 
-# In the order in which one of two ranks' wins.
+# If two ranks differ, the later one wins.
 _NONE, _SPARSE_INT32, _SPARSE_INT64, _DENSE = range(4)
 _WORDS = ("None", "sparse (int32)", "sparse (int64)", "dense")
 _Layouts = tuple[int, ...]  # one for each variable
@@ -56,25 +57,25 @@ _FUNCTION = type(tf.function(lambda: None))
 
 
 class _Place:
-    """A reduction in a function, and what the ranks have agreed on there.
+    """A reduction in a function, and the ranks' agreement about it.
 
-    objects: the function and the gradients' variables. layouts: of what this rank
-    had. uniform: all ranks had the same.
+    objects: the function and the gradients' variables. layouts: the agreed
+    layouts, by this rank's own. uniform: whether all ranks had the same.
     """
 
     def __init__(self, objects: Sequence[Any], layouts: dict[_Layouts, _Layouts], uniform: bool):
         self._objects = [weakref.ref(thing) for thing in objects]
         self.layouts = layouts
         self.uniform = uniform
-        # The shapes of the functions' arguments so far.
+        # The shapes of the function's arguments so far.
         self._signatures: set[Any] = set()
 
     def is_of(self, objects: Sequence[Any]) -> bool:
-        """Whether it has these objects, not others that lie where they did."""
+        """Whether it has these very objects, not others at their former addresses."""
         return all(ref() is thing for ref, thing in zip(self._objects, objects))
 
     def find(self, own: _Layouts, signature: Any) -> Optional[_Layouts]:
-        """What has been agreed on; None: the ranks are to agree."""
+        """Returns the agreement; None: the ranks must agree first."""
         again = self.uniform or signature not in self._signatures
         self._signatures.add(signature)
         return self.layouts.get(own) if again else None
@@ -86,20 +87,20 @@ _Key = tuple[Any, ...]
 # and labels: first those of share(), then with the objects' identities.
 _shared: dict[_Key, tuple[dict[_Layouts, _Layouts], bool]] = {}
 _places: dict[tuple[_Key, tuple[int, ...]], _Place] = {}
-# What this rank has in the version 1 graphs of an elastic job: labels and layouts,
-# by function, reduction, process set and use.
+# This rank's gradients in the version 1 graphs of an elastic job: labels and
+# layouts, by function, reduction, process set and use.
 _alone: dict[_Key, set[tuple[tuple[str, ...], _Layouts]]] = {}
 
 
 @as_it_is
 def completed(name: str, process_set: Any, gradients: Sequence[Any], variables: Sequence[Any],
               labels: Sequence[str], dense: bool) -> list[Any]:
-    """The gradients as all ranks reduce them.
+    """Returns the gradients in the form in which all ranks reduce them.
 
-    name: of the reduction. variables: of the gradients, as tensors or variables.
-    labels: their names, which must be the same on all ranks. dense: the caller makes
-    tf.IndexedSlices dense.
-    Raises ValueError, on all ranks, if the variables of two ranks differ.
+    name: the reduction's name. variables: the gradients' variables, as tensors or
+    variables. labels: their names, which must be the same on all ranks. dense:
+    whether the caller makes tf.IndexedSlices dense. Raises ValueError, on all ranks,
+    if the variables of two ranks differ.
     """
     own = tuple(_layout_of(gradient, dense) for gradient in gradients)
     labels = [f"{label} {_description(variable)}" for label, variable in zip(labels, variables)]
@@ -113,7 +114,7 @@ def completed(name: str, process_set: Any, gradients: Sequence[Any], variables: 
 
 def _agreed(name: str, process_set: Any, variables: Sequence[Any], labels: Sequence[str],
             own: _Layouts) -> _Layouts:
-    """What the ranks reduce in the graph that is being made."""
+    """Returns what the ranks reduce in the graph that is being made."""
     graph = tf.compat.v1.get_default_graph()
     use = _nodes.count_use(name + ".layouts")
     key = _nodes.function_of(graph), name, id_of(process_set), use
@@ -133,7 +134,7 @@ def _agreed(name: str, process_set: Any, variables: Sequence[Any], labels: Seque
 
 @contextlib.contextmanager
 def _said_if_alone(name: str, function: str, labels: Sequence[str], own: _Layouts) -> Iterator[None]:
-    """Logs a warning if this takes long, because other ranks do not trace the function."""
+    """A context that logs a warning if it takes long, because other ranks do not trace the function."""
     none = [label for label, layout in zip(labels, own) if layout == _NONE]
     text = (f"maypole: rank {basics.rank()} traces the function {function!r} and has waited {_ALONE_SECONDS:g} s for "
             f"the other ranks to trace it, too ({name}.layouts: which gradients each has; of {len(own)} it lacks "
@@ -158,9 +159,9 @@ def _place_of(key: _Key, things: Sequence[Any]) -> _Place:
 
 
 def _function(graph: Any) -> Any:
-    """The tf.function that is being traced, the outermost one; without one the graph.
+    """Returns the outermost tf.function that is being traced; if there is none, the graph.
 
-    TensorFlow tells it to nobody, so it is looked for in the calls.
+    TensorFlow has no function for this, so this one searches the call stack.
     """
     found = None
     frame: Optional[FrameType] = sys._getframe(1)
@@ -185,12 +186,11 @@ def _signature(graph: Any) -> Any:
 
 @as_it_is
 def share() -> None:
-    """Gives all ranks what each has agreed on. All ranks must call it.
+    """Gives all ranks every rank's agreements. All ranks must call it.
 
-    Needed after some have made graphs without the others: with new ranks, or after
-    join().
-    Raises ValueError, on all ranks, if two have different gradients in a version 1
-    graph of an elastic job; HorovodInternalError if a rank is lost.
+    Needed after some ranks have made graphs without the others: with new ranks, or
+    after join(). Raises ValueError, on all ranks, if two have different gradients
+    in a version 1 graph of an elastic job; HorovodInternalError if a rank is lost.
     """
     mine = dict(_shared)
     for (key, _), place in _places.items():
@@ -205,7 +205,7 @@ def share() -> None:
 
 
 def _check_equal(everyones: Sequence[dict[_Key, set[tuple[tuple[str, ...], _Layouts]]]]) -> None:
-    """Raises ValueError if two ranks reduce something else in a graph of the same number.
+    """Raises ValueError if two ranks reduce different gradients in the graph of the same number.
 
     A rank may have made more graphs than another.
     """
@@ -243,7 +243,7 @@ def _layout_of(gradient: Any, dense: bool) -> int:
 
 
 def _description(variable: Any) -> str:
-    # The shape of a tensor that is watched may be known to some ranks only.
+    # Only some ranks may know the shape of a watched tensor.
     tensor = tf_variable(variable)
     shape = tensor.shape if hasattr(tensor, "read_value") else ""
     return f"{tensor.dtype.base_dtype.name}{shape}"
@@ -251,7 +251,7 @@ def _description(variable: Any) -> str:
 
 def _exchanged(name: str, process_set: Any, labels: Sequence[str],
                own: _Layouts) -> tuple[_Layouts, bool]:
-    """What the ranks agree on, and whether all have the same."""
+    """Returns the ranks' agreement, and whether all have the same gradients."""
     rows = same_on_all.gather(np.array(own, np.uint8), labels, name + ".layouts", process_set,
                               functools.partial(_different_variables, name))
     return tuple(rows.max(axis=0, initial=_NONE).tolist()), bool((rows == rows[0]).all())
@@ -270,7 +270,7 @@ def _converted(gradient: Any, variable: Any, layout: int) -> Any:
             return tf.zeros_like(tf_variable(variable))
         return tf.convert_to_tensor(gradient)
     dtype = tf.int32 if layout == _SPARSE_INT32 else tf.int64
-    if gradient is not None:  # of the other type of indices
+    if gradient is not None:  # its indices have the other type
         return tf.IndexedSlices(gradient.values, tf.cast(gradient.indices, dtype),
                                 gradient.dense_shape)
     like = tf_variable(variable)

@@ -4,20 +4,20 @@
     reduced = reduction(gradients, variables)
 
 Gradients are submitted in groups, so that a step's operations are in flight
-together, whatever order a graph's executor runs them in. Without `groups`, eager
-gradients, which are all there, are one group. In a graph a group has at most
-_GROUP_BYTES, and variables are taken from the last to the first, as
-backpropagation makes their gradients: a large model's first groups travel while
-it computes the others.
+together, in whatever order a graph's executor runs them. Without `groups`, eager
+gradients, which are all available, form one group. In a graph a group has at
+most _GROUP_BYTES, and variables are taken from the last to the first, the order
+in which backpropagation computes their gradients: a large model's first groups
+travel while it computes the others.
 
-Names: a group is named for the gradients in it, by the variables' names, so
-that a step retraced, or traced once more elsewhere, has the same names. The n-th
-use of a name in one graph gets the number n, because its operations may be in
-flight together with those of the first. Every rank must build its graph in the
-same order, and have the same variables; gradients may be missing on some ranks
+Names: a group is named after the variables of its gradients, so that a step that
+is traced again, here or elsewhere, has the same names. The n-th use of a name in
+one graph gets the number n, because its operations may be in flight together
+with those of the first. All ranks must build their graphs in the same order, and
+have the same variables; gradients may be missing on some ranks
 (_gradient_layouts.py).
 
-Thread contract: any thread, but no two threads with the same variables at once.
+Thread contract: any thread, but only one at a time with the same variables.
 """
 
 import contextlib
@@ -41,8 +41,7 @@ _GROUP_BYTES = 32 << 20
 class LocalVariables:
     """Variables whose gradients stay on their rank (model parallelism).
 
-    scale: divide these gradients by the number of ranks, as those of the
-    averaged loss are.
+    scale: divide these gradients by the number of ranks, like the gradients of the averaged loss.
     """
 
     def __init__(self, process_set: Any, scale: bool):
@@ -51,7 +50,7 @@ class LocalVariables:
         self._refs: set[Any] = set()
 
     def register(self, variables: Any) -> None:
-        """variables: one, or a structure of them."""
+        """Adds variables: one, or a structure of them."""
         for variable in tf.nest.flatten(variables):
             self._refs.add(vars_to_refs(variable))
 
@@ -61,9 +60,9 @@ class LocalVariables:
     def reduce_others(self, reduce: Callable[[list[Any], list[Any]], Any],
                       gradients: Sequence[Any], variables: Sequence[Any],
                       scale: bool = True) -> list[Any]:
-        """The gradients, of which reduce(gradients, variables) has reduced those of all other variables.
+        """Reduces the gradients of all other variables by reduce(gradients, variables); returns all gradients.
 
-        scale: those that stay are to be scaled.
+        scale: whether to scale the gradients that stay on their rank.
         """
         local = [variable in self for variable in variables]
         others = [i for i, here in enumerate(local) if not here]
@@ -90,10 +89,9 @@ def _divided(tensor: Any, size: Any) -> Any:
 
 
 def ranks_of(process_set: Any) -> Any:
-    """The number of ranks in the set.
+    """Returns the number of ranks in the set.
 
-    In an elastic job a tensor, because a function that is traced once runs with
-    other numbers later.
+    In an elastic job it is a tensor, because a function that is traced once runs with other numbers later.
     """
     if basics.is_elastic():
         return size_op(process_set.process_set_id)
@@ -133,7 +131,7 @@ class GradientReduction:
 
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any],
                  use_generic_names: bool = False) -> list[Any]:
-        """The reduced gradients of the variables, in their order.
+        """Returns the reduced gradients of the variables, in their order.
 
         use_generic_names: names by position, for ranks whose variables have
         different names.
@@ -144,9 +142,9 @@ class GradientReduction:
 
     def completed(self, gradients: Sequence[Any],
                   variables: Sequence[Any]) -> list[Any]:
-        """The gradients, with zeros in place of those that only other ranks have.
+        """Returns the gradients, with zeros in place of those that only other ranks have.
 
-        For a sum of them, which is to have the same members on all ranks.
+        For sums, which must have the same members on all ranks.
         """
         return self.local.reduce_others(
             lambda g, v: self._completed(g, v, _labels(v, False)), gradients,
@@ -208,7 +206,7 @@ class GradientReduction:
 
     def _grouped(self, dense: list[int], gradients: list[Any],
                  variables: list[Any]) -> list[list[int]]:
-        """The indices `dense` in the groups that are reduced together."""
+        """Divides the indices `dense` into groups that are reduced together."""
         if isinstance(self._groups, int) and self._groups > 0:
             length = -(-len(dense) // self._groups)
             return [dense[i:i + length]
@@ -240,17 +238,17 @@ def _labels(variables: Sequence[Any], generic: bool) -> list[str]:
 
 
 def label_of(variable: Any) -> str:
-    """The variable's name, as a part of an operation's."""
+    """Returns the variable's name, as a part of an operation's name."""
     name = getattr(variable, "path", None)  # of Keras 3
     if name is None:
-        # A tensor that is watched has no name outside a graph.
+        # A watched tensor has no name outside a graph.
         with contextlib.suppress(AttributeError):
             name = variable.name
-    # Without slashes: what stands before one counts as a name scope.
+    # Without slashes, because the part before a slash counts as a name scope.
     return (name or "tensor").partition(":")[0].replace("/", ".")
 
 
 def unique_name(name: str) -> str:
-    """The name, with a number if this graph has used it before."""
+    """Returns the name, with a number if this graph has used it before."""
     use = _nodes.count_use(name)
     return name if use == 1 else f"{name}.{use}"

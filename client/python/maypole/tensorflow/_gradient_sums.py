@@ -1,4 +1,4 @@
-"""The sums of gradients of several steps, and how many steps are in them.
+"""Sums of the gradients of several steps, and the number of these steps.
 
     sums = GradientSums()
     totals = sums.add(gradients)          # in each step
@@ -13,14 +13,14 @@ keep its gradient accumulators, which are variables of the optimizer:
     write(kept, session)                  # back to it
     sync(session)                         # all ranks get those of rank 0
 
-session: that of a version 1 graph, whose sums are meant; None: those of
-variables that work without a session.
+session: that of the version 1 graph with the sums; None: sums in variables that work without a session.
 
-A state does not know which optimizers train its variables. So it keeps the sums
-of all. Ranks that have made different ones (one may have trained something else
-before) cannot tell which belong together, and all begin anew.
+A state does not know which optimizers train its variables, so it keeps the sums
+of all. Ranks that have made different optimizers (one may have trained
+something else before) cannot tell which sums belong together, so all start
+again.
 
-Thread contract: one thread trains; it calls these functions, too.
+Thread contract: the thread that trains calls these functions.
 """
 
 import itertools
@@ -35,12 +35,12 @@ from maypole.tensorflow.util import assign
 
 _numbers = itertools.count()
 _made: "weakref.WeakSet[GradientSums]" = weakref.WeakSet()
-# Of a version 1 graph: its sums. Not a table of graphs: sums keep their graph.
+# A version 1 graph's attribute: its sums. Not a table by graph, because sums keep their graph alive.
 _OF_GRAPH = "_maypole_gradient_sums"
 
 
 def new_variable(name: str, shape: Any, dtype: Any) -> Any:
-    """A variable of zeros, outside of a function that is being traced."""
+    """Returns a variable of zeros, made outside the function that is being traced."""
     with tf.init_scope():
         return tf.Variable(tf.zeros(shape, dtype), trainable=False, name=name)
 
@@ -50,7 +50,7 @@ class GradientSums:
 
     variable: (name, shape, dtype) -> a variable of zeros.
     counter: a variable, the steps in the sums; None before the first step.
-    totals: the sums, as the gradients are: None where there is no gradient.
+    totals: the sums, in the order of the gradients; None where there is no gradient.
     """
 
     def __init__(self, variable: Callable[[str, Any, Any], Any] = new_variable):
@@ -65,7 +65,7 @@ class GradientSums:
     def add(self, gradients: Sequence[Any], shapes: Any = None) -> list[Any]:
         """Adds a step's gradients; returns the sums.
 
-        shapes: of the gradients, if these may not know theirs. Raises ValueError
+        shapes: the gradients' shapes, if the gradients may not know them. Raises ValueError
         if there is a gradient where there was none in the first step, or none
         where there was one.
         """
@@ -84,16 +84,16 @@ class GradientSums:
                 for total, gradient in zip(totals, gradients)]
 
     def count_step(self, after: Sequence[Any]) -> Any:
-        """Counts a step; returns how many there are. after: what add() gave."""
+        """Counts a step; returns the number of steps. after: the result of add()."""
         with tf.control_dependencies([t for t in after if t is not None]):
             return self.counter.assign_add(1, read_value=True)
 
     def end(self) -> Any:
-        """Makes the next step the first one; returns what must have run."""
+        """Makes the next step the first one; returns the operation that must run for this."""
         return self.counter.assign(0, read_value=True)
 
     def read(self, session: Any) -> Optional[list[Any]]:
-        """The number of steps and the sums, as arrays; None if no step is in them."""
+        """Returns the number of steps and the sums, as arrays; None if there is no step in them."""
         if self.counter is None:
             return self._start
         if not int(_values([self.counter], session)[0]):
@@ -132,7 +132,7 @@ class GradientSums:
 
 def _added(total: Any, gradient: Any, first: Any) -> Any:
     before = total.read_value()
-    # Not a product with zero: the last sum may have been infinite.
+    # Not a product with zero, because the last sum may have been infinite.
     gradient += tf.where(first, tf.zeros_like(before), before)
     return tf.convert_to_tensor(total.assign(gradient, read_value=True))
 
@@ -144,27 +144,27 @@ def _values(variables: list[Any], session: Any) -> list[Any]:
 
 
 def _sums_of(session: Any) -> dict[int, GradientSums]:
-    """All sums, by a number that ranks which run one program agree on."""
+    """Returns all sums, by a number that is the same on ranks that run the same program."""
     if session is None:
         return {sums.number: sums for sums in _made if not sums.in_graph}
     return dict(enumerate(getattr(session.graph, _OF_GRAPH, ())))
 
 
 def read(session: Any) -> dict[int, Any]:
-    """The values of all sums in which there is a step."""
+    """Returns the values of all sums with at least one step."""
     values = {number: sums.read(session)
               for number, sums in _sums_of(session).items()}
     return {number: v for number, v in values.items() if v is not None}
 
 
 def write(values: dict[int, Any], session: Any) -> None:
-    """Sets what read() has returned; all other sums begin anew."""
+    """Sets what read() has returned; all other sums start again."""
     for number, sums in _sums_of(session).items():
         sums.write(values.get(number), session)
 
 
 def sync(session: Any) -> None:
-    """Gives all ranks the values of rank 0, or makes all begin anew; see above.
+    """Gives all ranks the values of rank 0, or makes all start again; see above.
 
     All ranks must call it. Raises HorovodInternalError if a rank is lost.
     """

@@ -1,9 +1,9 @@
 """Gradients of the collectives, as in Horovod.
 
 The gradient of a reduction is reduced in the same way; that of allgather and
-broadcast is averaged. These operations have the name of the one whose gradient
-they are a part of, with `.gradient` appended, and its process set. All ranks of
-the set must compute the gradient.
+broadcast is averaged. These operations have the forward operation's name with
+`.gradient` appended, and its process set. All ranks of the set must compute the
+gradient.
 """
 
 import struct
@@ -22,8 +22,9 @@ Tensors = Sequence[Any]
 def _gradient_of(kind: str) -> Any:
     """Registers a function as the gradient of the collective Maypole`kind`.
 
-    It gets the operation, and the tensors and gradients of those members of the
-    group that have a gradient (integers have none); it returns theirs.
+    The function gets the operation, and the tensors and upstream gradients of
+    the group's members that have a gradient (integers have none); it returns
+    their gradients.
     """
 
     def register(function: Any) -> Any:
@@ -72,7 +73,7 @@ def _of_allreduce(op: Any, _: Tensors, grads: Tensors) -> list[Any]:
 @_gradient_of("Reducescatter")
 def _of_reducescatter(op: Any, _: Tensors, grads: Tensors) -> list[Any]:
     factor = _factor(op, "prescale_bits") * _factor(op, "postscale_bits")
-    if op.get_attr("reduce_op") == Sum:  # a sum counts n times
+    if op.get_attr("reduce_op") == Sum:  # a sum is multiplied by the number of ranks
         size = mpi_ops.size_op(_set(op))
         grads = [grad * tf.cast(size, grad.dtype) for grad in grads]
     if factor != 1.0:

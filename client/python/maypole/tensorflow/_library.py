@@ -1,4 +1,4 @@
-"""libmaypole_tensorflow.so: TensorFlow's operations of Maypole.
+"""libmaypole_tensorflow.so: Maypole's operations for TensorFlow.
 
 `ops` has the functions that TensorFlow generates for them (maypole_allreduce,
 ...; client/tensorflow/registration.cc has their arguments).
@@ -16,7 +16,7 @@ def _load() -> tuple[Any, bool, Any]:
     """Returns (the operations, whether their kernels are asynchronous, the library)."""
     libmaypole = _native.library().path
     path = _native.framework_library("tensorflow")
-    # TensorFlow must be the first to load the file, to learn of the operations.
+    # TensorFlow must be the first to load the file, so that it registers the operations.
     generated = tf.load_op_library(path)
     library = ctypes.CDLL(path)
     connect = library.maypole_tensorflow_connect
@@ -29,6 +29,7 @@ def _load() -> tuple[Any, bool, Any]:
 
 ops, ASYNC, library = _load()
 
-# For functions that build operations: in a tf.function, TensorFlow would
-# otherwise translate their Python, and that of all that they call, each time.
+# For functions that build operations: in a tf.function, AutoGraph would
+# otherwise convert their Python code, and that of everything they call, each
+# time.
 as_it_is = tf.autograph.experimental.do_not_convert

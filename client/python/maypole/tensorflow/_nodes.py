@@ -5,19 +5,21 @@ call() makes one operation, at once or in a graph.
 Names. In a graph an operation without a name gets one, because the order in which
 a graph runs differs between ranks: the tf.function (or the branch of a cond), the
 kind and process set, and a number where the graph has such a name already. So
-ranks must make these in the same order, but their graphs may differ in everything
-else. Every name is unique in its graph and has the name scopes in front. Eager
-operations without a name are matched by the order of the calls.
+ranks must make these operations in the same order, but their graphs may differ in
+everything else. Every name is unique in its graph, and prefixed with the name
+scopes. Eager operations without a name are matched by the order of the calls.
 
-Order. The operations of a tf.function are stateful, so that none is dropped or
-folded, but they run as soon as their inputs are there, all at the same time.
+Order. The operations of a tf.function are stateful, so that TensorFlow neither
+drops nor folds any, but they run concurrently, as soon as their inputs are
+ready.
 
-Waiting. From TensorFlow 2.13 on no thread waits. Before, a collective is a pair
-of operations, Submit and Wait. A Wait blocks a thread of TensorFlow's pool, so
-each gets control dependencies on all Submits of its tf.function that do not need
-it: no thread blocks before all is submitted that can be. In a compat.v1 graph
-that would run operations that nobody fetches; there together() says which are
-always fetched together.
+Waiting. From TensorFlow 2.13 on no thread waits. In earlier versions a
+collective is a pair of operations, Submit and Wait. A Wait blocks a thread of
+TensorFlow's pool, so each Wait gets control dependencies on all Submits of its
+tf.function that do not need its result: no thread blocks before everything that
+can be submitted is submitted. In a compat.v1 graph that would run operations
+that nobody fetches; there together() says which operations are always fetched
+together.
 
 Thread contract: that of TensorFlow's graphs.
 """
@@ -36,7 +38,7 @@ from maypole.common import collectives
 from maypole.tensorflow import _xla
 from maypole.tensorflow._library import ASYNC, ops
 
-# A node's name may have no other characters.
+# Characters that a node's name may not have.
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.\-/]")
 _NOT_AT_START = re.compile(r"^[^A-Za-z0-9.]+")
 
@@ -44,7 +46,7 @@ def call(kind: str, inputs: dict[str, Any], attributes: dict[str, Any], name: Op
          ignore_name_scope: bool = False) -> Any:
     """Runs or adds the operation Maypole`kind`; returns its outputs.
 
-    inputs: by name; attributes: without the name. ignore_name_scope: in a graph,
+    inputs: the inputs by name; attributes: all but the name. ignore_name_scope: in a graph,
     the operation's name is without the name scopes.
     """
     collectives.check_name(kind.lower(), name)
@@ -56,13 +58,13 @@ def call(kind: str, inputs: dict[str, Any], attributes: dict[str, Any], name: Op
     shared = node.rpartition("/")[2] if ignore_name_scope else node
     if _is_compiled(graph):
         return _xla.call(kind, inputs, attributes, shared)
-    # The slash: the name as it is, without the scopes that unique_name() added.
+    # With a trailing slash TensorFlow takes the name as it is, without the scopes that unique_name() added.
     return _add(function, inputs, dict(attributes, tensor_name=shared), node + "/", graph)
 
 
 def function_of(graph: Any) -> str:
-    """The function's name; "" in a version 1 graph."""
-    # Without the numbers that TensorFlow counts in this process.
+    """Returns the function's name; "" in a version 1 graph."""
+    # Without the number that TensorFlow appends, which counts within this process.
     return re.sub(r"_\d+$", "", getattr(graph, "name", None) or "")
 
 
@@ -74,12 +76,12 @@ def _default_name(graph: Any, kind: str, attributes: dict[str, Any]) -> str:
     return f"{function}/{name}" if function else name
 
 
-# How often each name has been used in a graph.
+# How often each name was used in a graph.
 _uses: "weakref.WeakKeyDictionary[Any, collections.Counter]" = weakref.WeakKeyDictionary()
 
 
 def count_use(name: str) -> int:
-    """How often this graph has used the name, with this time; 1 in eager execution."""
+    """Returns how often this graph has used the name, including this time; 1 in eager execution."""
     if tf.executing_eagerly():
         return 1  # one operation after the other
     uses = _uses.setdefault(tf.compat.v1.get_default_graph(), collections.Counter())
@@ -88,7 +90,7 @@ def count_use(name: str) -> int:
 
 
 def place(what: str, process_set: int, name: Optional[str] = None) -> Any:
-    """The operation that gives this process's place ("size", "rank", ...).
+    """Returns the operation for this process's place ("size", "rank", ...).
 
     A constant in a function that XLA compiles.
     """
@@ -107,7 +109,7 @@ def _node_name(name: str) -> str:
 
 
 def _is_compiled(graph: Any) -> bool:
-    """Whether it is that of a function with jit_compile=True, or in one."""
+    """Whether the graph belongs to a function with jit_compile=True, or is inside one."""
     context = graph._get_control_flow_context()
     while graph is not None:
         while context is not None:
@@ -143,7 +145,7 @@ def _add(function: str, inputs: dict[str, Any], attributes: dict[str, Any], node
 
 
 def _set_shapes(function: str, inputs: dict[str, Any], results: Any) -> None:
-    """The shapes that TensorFlow 2.8 does not let the library infer."""
+    """Sets the shapes that the library cannot infer in TensorFlow 2.8."""
     if function == "maypole_alltoall":
         results[1].set_shape([None])
     same = function in ("maypole_allreduce", "maypole_broadcast")
@@ -153,7 +155,7 @@ def _set_shapes(function: str, inputs: dict[str, Any], results: Any) -> None:
 
 
 def _operation_of(result: Any) -> Any:
-    """The tf.Operation of what a generated function returned."""
+    """Returns the tf.Operation of a generated function's result."""
     if isinstance(result, tf.Operation):
         return result
     if isinstance(result, (list, tuple)):
@@ -162,7 +164,7 @@ def _operation_of(result: Any) -> Any:
 
 
 def _run_independently(graph: Any, operation: Any) -> None:
-    """Lets a stateful operation of a tf.function run when its inputs are there."""
+    """Lets a stateful operation of a tf.function run as soon as its inputs are ready."""
     manager = getattr(graph, "experimental_acd_manager", None)
     if manager is not None:
         manager.run_independently(operation)
@@ -174,9 +176,9 @@ class _Order:
     def __init__(self) -> None:
         self.submits: list[Any] = []
         self._waits: list[Any] = []
-        # TensorFlow makes each stateful operation of a tf.function depend on the
-        # ones before that it may see the effects of, but only when the function
-        # is complete. Until then: on the one before.
+        # When a function is complete, TensorFlow makes each of its stateful
+        # operations depend on the earlier ones whose effects it may see. Until
+        # then this class assumes that each depends on the one before.
         self._stateful_before: dict[Any, Any] = {}
         self._last_stateful: Any = None
         self._looked_at = 0
@@ -223,7 +225,7 @@ def _order_in(graph: Any) -> _Order:
     # Control dependencies must not lead into a loop or out of it.
     context = graph._get_control_flow_context()
     name = None if context is None else context.name
-    # An attribute, because an _Order has operations, and so keeps their graph.
+    # An attribute, because an _Order has operations, and so keeps their graph alive.
     orders = graph.__dict__.setdefault("_maypole_orders", {})
     return orders.setdefault(name, _Order())
 
@@ -232,7 +234,7 @@ def _order_in(graph: Any) -> _Order:
 def together() -> Iterator[None]:
     """The collectives made in this context are always run together.
 
-    For compat.v1 graphs before TensorFlow 2.13, where those that are not may
+    For compat.v1 graphs before TensorFlow 2.13, in which other collectives may
     block all threads of the pool, if ranks run them in different orders.
     """
     before = getattr(_scopes, "order", None)

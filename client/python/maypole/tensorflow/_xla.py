@@ -1,15 +1,15 @@
 """Collectives in functions that XLA compiles (jit_compile=True), from TensorFlow 2.18 on.
 
-There a collective is a custom call of XLA, which client/xla handles: one call for all
+There a collective is a custom call of XLA, handled by client/xla: one call for all
 tensors of a group. TensorFlow's operation XlaCallModule puts it into the graph, as a
-module of StableHLO with that one instruction. Only programs for CPUs have it.
+StableHLO module with this one instruction. It works only in programs for CPUs.
 
-XLA runs few custom calls at a time, in an order of its own. So those of a function run
-in the order of the program's text: each one has a result of the one before as one more
-operand, which is not read.
+XLA runs few custom calls at a time, in an order of its own. To make a function's calls
+run in the order of the program's text, each one has a result of the previous one as an
+additional operand, which it does not read.
 
-All shapes are fixed when the function is traced, and so are the number of ranks and
-this rank's place: a function must be traced anew after ranks have come or gone.
+Tracing fixes all shapes, the number of ranks and this rank's place, so a function
+must be traced again after ranks have come or gone.
 
 Thread contract: that of TensorFlow's graphs.
 """
@@ -33,7 +33,7 @@ _KINDS = {"Allreduce": _native.ALLREDUCE, "Allgather": _native.ALLGATHER,
 _TYPES = {tf.float16: "f16", tf.bfloat16: "bf16", tf.float32: "f32", tf.float64: "f64",
           tf.int8: "i8", tf.int16: "i16", tf.int32: "i32", tf.int64: "i64", tf.uint8: "ui8",
           tf.uint16: "ui16", tf.bool: "i1"}
-# Of XlaCallModule's serialization: what TensorFlow 2.18 and all newer ones read.
+# The version of XlaCallModule's serialization, which TensorFlow 2.18 and all newer ones read.
 _VERSION = 9
 
 _INSTEAD = ("use jit_compile=False there (Keras: model.compile(..., jit_compile=False)), or compile "
@@ -42,7 +42,7 @@ _INSTEAD = ("use jit_compile=False there (Keras: model.compile(..., jit_compile=
 
 @functools.cache
 def why_not() -> Optional[str]:
-    """Why XLA cannot compile collectives here; None: it can. The first call registers the custom call."""
+    """Returns why XLA cannot compile collectives here; None if it can. The first call registers the custom call."""
     if tf.config.list_physical_devices("GPU"):
         return "programs for GPUs have no custom call of Maypole's"
     path = os.path.join(tf.sysconfig.get_include(), "xla/ffi/api/c_api.h")
@@ -96,7 +96,7 @@ def _with_rows(kind: str, tensor: Any) -> Any:
 
 def _gradients(kind: str, tensors: Sequence[Any], attributes: dict[str, Any], name: str,
                grads: Sequence[Any]) -> list[Any]:
-    """For gradients, a collective is an operation of which they read attributes."""
+    """Calls the collective's gradient function with an object in place of the operation, whose attributes it reads."""
     if kind == "Allgather":
         raise NotImplementedError(f"allgather {name!r} has no gradient in a function with "
                                   f"jit_compile=True: {_INSTEAD}")

@@ -4,8 +4,7 @@
     the optimizer's own step, or several, with this rank's gradients
     variable = start + the ranks' Adasum of (variable - start)
 
-So the learning rate need not grow with the number of ranks. Momentum and other
-state are the rank's own.
+So the learning rate need not grow with the number of ranks. Each rank has its own momentum and other state.
 
 Thread contract: one thread builds the graph; all ranks build the same and run the
 same steps.
@@ -23,7 +22,7 @@ from maypole.tensorflow.compression import Compression, Compressor
 
 
 class _DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):
-    """An optimizer of tf.compat.v1.train whose steps are combined after every backward_passes_per_step of them."""
+    """An optimizer of tf.compat.v1.train; after every backward_passes_per_step steps, the ranks' steps are combined."""
 
     def __init__(self, optimizer: tf.compat.v1.train.Optimizer, name: Optional[str] = None,
                  use_locking: bool = False, device_dense: str = "", device_sparse: str = "",
@@ -36,7 +35,7 @@ class _DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):
         self._passes = backward_passes_per_step
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """This rank's own gradients, by the wrapped optimizer."""
+        """Returns this rank's own gradients, computed by the wrapped optimizer."""
         return self._optimizer.compute_gradients(*args, **kwargs)
 
     def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
@@ -56,7 +55,7 @@ class _DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):
         return self._apply_some(apply, variables)
 
     def _changed(self, pairs: list[Any]) -> list[Any]:
-        """The variables of which some rank has a gradient."""
+        """Returns the variables for which some rank has a gradient."""
         gradients, variables = zip(*pairs) if pairs else ((), ())
         everyones = _gradient_layouts.completed(
             self._name, global_process_set, gradients, variables,
@@ -65,7 +64,7 @@ class _DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):
                 if gradient is not None]
 
     def _apply_some(self, apply: Any, variables: list[Any]) -> Any:
-        """A step of several: the first one keeps the variables' values, the last one combines."""
+        """Makes one of several steps: the first one keeps the variables' values, the last one combines the ranks'."""
         starts = [self._zeros_slot(v, "delta_start", self._name) for v in variables]
         done = self._create_non_slot_variable(tf.constant(0, tf.int64), "passes", variables[0])
 
@@ -101,5 +100,5 @@ class _DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):
 
 
 def _all_of(step: Any) -> list[Any]:
-    """What control dependencies take; nothing in eager execution."""
+    """Returns a list for tf.control_dependencies(); empty in eager execution."""
     return [] if step is None or tf.executing_eagerly() else [step]

@@ -1,12 +1,11 @@
-"""Broadcasting a version 1 graph's variables when its session starts.
+"""Broadcasts a version 1 graph's variables when its session starts.
 
     hooks = [BroadcastGlobalVariablesHook(0)]
     with tf.compat.v1.train.MonitoredTrainingSession(hooks=hooks) as session:
         ...
 
 A MonitoredTrainingSession calls the hook after it has initialized the variables
-or restored a checkpoint, so a checkpoint that only the root has reaches all
-ranks.
+or restored a checkpoint, so all ranks get the state of a checkpoint that only the root has.
 
 Thread contract: one thread builds the graph and makes the session.
 """
@@ -22,7 +21,7 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
     """Broadcasts all global variables when a session has been made.
 
     Args:
-        root_rank: whose values all ranks get.
+        root_rank: the rank whose values all ranks get.
         device: where the broadcasts run; "" leaves it to TensorFlow.
     """
 

@@ -37,7 +37,7 @@ class BF16Compressor(_CastCompressor):
 
 
 class Compression:
-    """What may be passed as `compression=`."""
+    """The values of `compression=`."""
 
     none = NoneCompressor
     fp16 = FP16Compressor

@@ -34,7 +34,7 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
 
     See maypole.common.elastic.
 
-    An error of TensorFlow's that a collective has caused becomes the HorovodInternalError that it stems from.
+    If a collective has caused an error of TensorFlow, this becomes the collective's HorovodInternalError.
 
     Args:
         func: func(state, ...), which trains.
@@ -61,11 +61,11 @@ class TensorFlowKerasState(KerasState):
 
 
 class TensorFlowState(VariablesState):
-    """Variables, and objects, which are attributes.
+    """A state of variables, and of objects as attributes.
 
     Args:
         variables: None: all global variables of the version 1 graph.
-        session: in such a graph, the session; None: the default one. (A MonitoredTrainingSession is one too.)
+        session: the session of a version 1 graph, also a MonitoredTrainingSession; None: the default session.
         **kwargs: the state's attributes, with their values.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Broadcasting variables and Python objects.
+"""Broadcasts variables and Python objects.
 
 All ranks of the set must call these, with the same names. Thread contract: that
 of mpi_ops; the object functions: one thread at a time per name. Errors: those of
@@ -23,7 +23,7 @@ __all__ = [
 @as_it_is
 def broadcast_variables(variables: Sequence[Any], root_rank: int,
                         process_set: ProcessSet = global_process_set, inplace: bool = False) -> Any:
-    """As mpi_ops.broadcast_(); in a graph it returns one operation that does all.
+    """As mpi_ops.broadcast_(), but in a graph returns one operation for all variables.
 
     inplace is accepted for compatibility: the variables are always overwritten.
     """
@@ -35,13 +35,13 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int,
 
 @as_it_is
 def broadcast_global_variables(root_rank: int) -> Any:
-    """An operation that broadcasts all global variables of a compat.v1 graph.
+    """Returns an operation that broadcasts all global variables of a compat.v1 graph.
 
     Args:
         root_rank: a rank of the job (not an index in the process set), in the set.
 
     Raises:
-        RuntimeError: where there are none: when executing eagerly.
+        RuntimeError: in eager execution, which has none.
     """
     if tf.executing_eagerly():
         raise RuntimeError("hvd.broadcast_global_variables() does not support eager execution, "
@@ -52,16 +52,16 @@ def broadcast_global_variables(root_rank: int) -> Any:
 
 def broadcast_object(obj: Any, root_rank: int = 0, session: Any = None,
                      name: Optional[str] = None, process_set: ProcessSet = global_process_set) -> Any:
-    """Returns rank `root_rank`'s `obj` on all ranks; others' are ignored.
+    """Returns rank `root_rank`'s `obj` on all ranks; the other ranks' `obj` is ignored.
 
-    The object is pickled (by cloudpickle if it is installed). It is no operation of TensorFlow, so `session` is
-    not needed.
+    The object is pickled (by cloudpickle if it is installed). This is not an operation of TensorFlow, so
+    `session` is not needed.
 
     Args:
         obj: what pickle or cloudpickle can write.
         root_rank: a rank of the job (not an index in the process set), in the set.
-        session: of a compat.v1 graph; None: the default session.
-        name: by which ranks match the operation; None: by the order of submission.
+        session: the session of a compat.v1 graph; None: the default session.
+        name: ranks match the operation by this name; None: by the order of submission.
         process_set: the ranks that take part; all of them must make the call.
     """
     return objects.broadcast_object(obj, root_rank, name, process_set)
@@ -73,8 +73,8 @@ def broadcast_object_fn(root_rank: int = 0, session: Any = None, name: Optional[
 
     Args:
         root_rank: a rank of the job (not an index in the process set), in the set.
-        session: of a compat.v1 graph; None: the default session.
-        name: by which ranks match the operation; None: by the order of submission.
+        session: the session of a compat.v1 graph; None: the default session.
+        name: ranks match the operation by this name; None: by the order of submission.
         process_set: the ranks that take part; all of them must make the call.
     """
 
@@ -90,8 +90,8 @@ def allgather_object(obj: Any, session: Any = None, name: Optional[str] = None,
 
     Args:
         obj: what pickle or cloudpickle can write.
-        session: of a compat.v1 graph; None: the default session.
-        name: by which ranks match the operation; None: by the order of submission.
+        session: the session of a compat.v1 graph; None: the default session.
+        name: ranks match the operation by this name; None: by the order of submission.
         process_set: the ranks that take part; all of them must make the call.
     """
     return objects.allgather_object(obj, name, process_set)

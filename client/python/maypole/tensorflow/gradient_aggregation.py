@@ -1,8 +1,8 @@
 """Local gradient aggregation in version 1 graphs.
 
-The rules are those of gradient_aggregation_eager.py; here the variables are
-local ones, which a MonitoredTrainingSession initializes and no checkpoint has,
-and a global step is counted.
+The rules are those of gradient_aggregation_eager.py. Here the variables are
+local ones, which a MonitoredTrainingSession initializes and no checkpoint
+contains, and the global step is counted.
 
 Thread contract: one thread builds the graph.
 """
@@ -28,9 +28,8 @@ class LocalGradientAggregationHelper(LocalGradientAggregationHelperEager):
     """As LocalGradientAggregationHelperEager, also in a version 1 graph.
 
     rank: not needed; accepted for compatibility.
-    optimizer_type: _OPTIMIZER_TYPE_KERAS initializes the variables in Keras'
-    session, where nobody else does it.
-    name: of the scope of its variables.
+    optimizer_type: _OPTIMIZER_TYPE_KERAS initializes the variables in Keras' session, where nothing else does.
+    name: the name of the scope of its variables.
     """
 
     _OPTIMIZER_TYPE_KERAS = "optimizer_type_keras"
@@ -54,7 +53,7 @@ class LocalGradientAggregationHelper(LocalGradientAggregationHelperEager):
 
     def apply_gradients(self, apply_grads_closure: Callable[[], Any],
                         optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        """As the eager helper's; counts global_step in every step."""
+        """As in the eager helper, but counts global_step in every step."""
         global_step = kwargs.get("global_step")
 
         def skipped() -> Any:
@@ -74,13 +73,13 @@ class LocalGradientAggregationHelper(LocalGradientAggregationHelperEager):
 
 def variable_of(of: str, in_keras: bool, name: str, shape: Any,
                 dtype: Any) -> Any:
-    """A variable of zeros of the helper `of`. in_keras: Keras' session is to initialize it."""
+    """Returns a variable of zeros for the helper `of`. in_keras: whether Keras' session must initialize it."""
     if tf.compat.v1.executing_eagerly_outside_functions():
         return _gradient_sums.new_variable(name, shape, dtype)
     with tf.compat.v1.name_scope(f"aggregation_variables_{of}"):
         variable = tf.compat.v1.Variable(
-            # A function, so that the caller's control dependencies, which may
-            # need a batch, are not those of the initializer.
+            # A function, so that the initializer does not get the caller's
+            # control dependencies, which may need a batch.
             lambda: tf.zeros(shape, dtype), trainable=False, name=name,
             use_resource=True,
             collections=[tf.compat.v1.GraphKeys.LOCAL_VARIABLES])

@@ -1,4 +1,4 @@
-"""Local gradient aggregation: gradients of several steps travel as one.
+"""Local gradient aggregation: sums the gradients of several steps, and reduces only the sum.
 
 The helper keeps a sum per gradient and a counter of the steps in it:
 
@@ -7,8 +7,8 @@ The helper keeps a sum per gradient and a counter of the steps in it:
     k-1              the sums, reduced; counter = 0   applies
 
 where k is backward_passes_per_step. Works where variables are tf.Variables:
-eagerly, and in a tf.function, whose order the control dependencies here say
-once more, for graphs that have no automatic ones.
+eagerly, and in a tf.function. The control dependencies here repeat the order of
+a tf.function, for graphs without automatic ones.
 
 Thread contract: one thread.
 """
@@ -25,7 +25,7 @@ from maypole.tensorflow._gradient_reduction import LocalVariables
 
 def apply_op_to_not_none_tensors(tensor_op: Callable[..., Any], tensors: Any,
                                  *args: Any) -> list[Any]:
-    """tensor_op(tensor, *args) of each tensor; None stays None."""
+    """Applies tensor_op(tensor, *args) to each tensor; None stays None."""
     return [None if tensor is None else tensor_op(tensor, *args)
             for tensor in tensors]
 
@@ -39,9 +39,8 @@ class LocalGradientAggregationHelperEager:
     """Sums gradients and reduces every backward_passes_per_step-th sum.
 
     allreduce_func: (gradients, variables) -> reduced gradients.
-    sparse_as_dense: needed if there are gradients that are IndexedSlices,
-    because a sum has the whole shape.
-    average_aggregated_gradients: divide the reduced sums by the steps in them.
+    sparse_as_dense: needed if gradients are IndexedSlices, because a sum has the full shape.
+    average_aggregated_gradients: divide the reduced sums by the number of steps in them.
     process_set, scale_local_gradients: see register_local_var().
     """
 
@@ -67,14 +66,13 @@ class LocalGradientAggregationHelperEager:
 
     @property
     def locally_aggregated_grads(self) -> Optional[list[Any]]:
-        """The sums, as the gradients; None where there is none, and before the first step."""
+        """The sums, in the gradients' order; None where there is no gradient, and before the first step."""
         return self._sums.totals
 
     def register_local_var(self, var: Any) -> None:
-        """Marks the variable's gradient as one that stays on its rank.
+        """Makes the variable's gradient stay on its rank.
 
-        It is summed, and divided by the number of ranks if
-        scale_local_gradients.
+        The gradient is summed, and with scale_local_gradients divided by the number of ranks.
         """
         self._local.register(var)
 
@@ -139,10 +137,9 @@ class LocalGradientAggregationHelperEager:
         return tf.convert_to_tensor(gradient)
 
     def _new_variable(self) -> Callable[[str, Any, Any], Any]:
-        """What makes the variables.
+        """Returns the function that makes the variables.
 
-        Not a method of this object, which would then live until the garbage
-        collector comes.
+        It is not a method of this object: the object would then live until a garbage collection.
         """
         return _gradient_sums.new_variable
 
@@ -158,7 +155,7 @@ class LocalGradientAggregationHelperEager:
 
 
 def _returning_nothing(function: Callable[[], Any]) -> Callable[[], Any]:
-    """Both branches of a tf.cond must return the same: an operation in a version 1 graph, a constant otherwise."""
+    """Makes branches of a tf.cond return the same kind: an operation in a version 1 graph, a constant otherwise."""
 
     def run() -> Any:
         done = function()

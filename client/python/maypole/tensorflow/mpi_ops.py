@@ -5,8 +5,8 @@ an array or a number, of float16, bfloat16, float32, float64, int8, int16, int32
 int64, uint8, uint16 or bool. process_set: the ranks that take part; all of them
 must run the operation.
 
-name: operations are matched between ranks by it. Those without one are matched
-by their order: of the calls or, in a graph, in which they were made.
+name: ranks match operations by it. Operations without a name are matched by the
+order of the calls or, in a graph, by the order in which they were made.
 ignore_name_scope: in a graph, the name scopes are not part of the name.
 
 Thread contract: that of TensorFlow; no thread of its pools waits (from
@@ -32,13 +32,13 @@ __all__ = [
     "local_size_op", "process_set_included_op", "rank_op", "size_op",
 ]
 
-# How many bytes of variables one operation broadcasts: its results lie beside
-# them until they are assigned.
+# Limit of the bytes of variables that one operation broadcasts: until they are
+# assigned, its results take as much memory again.
 _GROUP_BYTES = 256 << 20
 
 
 def _bits(factor: float) -> int:
-    """A double as the integer of its bits; attributes have floats only."""
+    """Returns a double's bits as an integer, because attributes can be floats only."""
     return struct.unpack("@q", struct.pack("@d", factor))[0]
 
 
@@ -70,7 +70,7 @@ def allgather(tensor: Any, name: Optional[str] = None, ignore_name_scope: bool =
 
     Args:
         tensor: [rows, ...]; the rows may differ between ranks. A scalar counts as one row.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         ignore_name_scope: in a graph, leave the name scopes out of the name.
         process_set: the ranks that take part; all of them must make the call.
 
@@ -104,7 +104,7 @@ def broadcast(tensor: Any, root_rank: int, name: Optional[str] = None,
     Args:
         tensor: any shape, the same on all ranks.
         root_rank: a rank of the job, not an index in the process set.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         ignore_name_scope: in a graph, leave the name scopes out of the name.
         process_set: the ranks that take part; all of them must make the call.
 
@@ -125,18 +125,18 @@ def _broadcast(tensors: Sequence[Any], root_rank: int, name: Optional[str],
 @as_it_is
 def broadcast_(variables: Sequence[Any], root_rank: int, name: Optional[str] = None,
                process_set: ProcessSet = global_process_set) -> list[Any]:
-    """Overwrites variables on all ranks by those of rank `root_rank`.
+    """Overwrites variables on all ranks with those of rank `root_rank`.
 
     Args:
         variables: a list of tf.Variable (also reference variables of compat.v1) or Keras variables, with the
             same shapes and dtypes on all ranks.
         root_rank: a rank of the job.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         process_set: the ranks that take part; all of them must make the call.
 
     Returns:
-        What the assignments return: eager, when they are done; in a graph, the tensors or operations that do
-        them.
+        The results of the assignments: in eager execution, when they are done; in a graph, the tensors or
+        operations that make them.
     """
     number = id_of(process_set)
     assigned: list[Any] = []
@@ -157,13 +157,13 @@ def alltoall(tensor: Any, splits: Any = None, name: Optional[str] = None,
     Args:
         tensor: [rows, ...]: all dimensions except the first must be the same on all ranks.
         splits: how many rows go to each rank of the set, in rank order; None: equal parts.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         ignore_name_scope: in a graph, leave the name scopes out of the name.
         process_set: the ranks that take part; all of them must make the call.
 
     Returns:
         The received rows, in rank order; if splits is given, a pair of these and of how many came from each
-        rank (int32). Its gradient goes back to where the rows came from.
+        rank (int32). The gradient of each row goes back to the rank that sent it.
 
     Raises:
         ValueError: wrong arguments, or before init().
@@ -179,17 +179,17 @@ def alltoall(tensor: Any, splits: Any = None, name: Optional[str] = None,
 
 @as_it_is
 def join() -> tf.Tensor:
-    """Declares that this rank has no more inputs; ends when all ranks have.
+    """Declares that this rank has no more inputs; ends when all ranks have called it.
 
-    Until then the other ranks can run operations. To a reduction this rank contributes a neutral input (Average
-    still divides by the number of all ranks), to allgather and alltoall no rows.
+    Until then the other ranks can run operations. This rank contributes a neutral input to reductions (Average
+    still divides by the number of all ranks), and no rows to allgather and alltoall.
 
     Returns:
         The rank that joined last (int32, a scalar).
     """
     last = _nodes.call("Join", {}, {}, None)
     if tf.executing_eagerly():
-        _gradient_layouts.share()  # those that the others have made meanwhile
+        _gradient_layouts.share()  # the agreements that the others have made meanwhile
     return last
 
 
@@ -207,11 +207,11 @@ def barrier(process_set: ProcessSet = global_process_set) -> Any:
 def size_op(process_set_id: int = 0, name: Optional[str] = None) -> tf.Tensor:
     """The number of ranks of a process set when the operation runs (int32).
 
-    In an elastic job it changes, which size() in a graph would not.
+    In an elastic job it changes, while size() in a graph is a constant.
 
     Args:
-        process_set_id: of the process set; 0: all ranks of the job.
-        name: of the operation.
+        process_set_id: the process set's id; 0: all ranks of the job.
+        name: the operation's name.
     """
     return _nodes.place("size", process_set_id, name)
 
@@ -221,8 +221,8 @@ def process_set_included_op(process_set_id: int = 0, name: Optional[str] = None)
     """1 if this rank is in the process set when the operation runs, else 0 (int32).
 
     Args:
-        process_set_id: of the process set; 0: all ranks of the job.
-        name: of the operation.
+        process_set_id: the process set's id; 0: all ranks of the job.
+        name: the operation's name.
     """
     return _nodes.place("process_set_included", process_set_id, name)
 
@@ -232,7 +232,7 @@ def local_size_op(name: Optional[str] = None) -> tf.Tensor:
     """The number of the job's ranks on this node when the operation runs (int32).
 
     Args:
-        name: of the operation.
+        name: the operation's name.
     """
     return _nodes.place("local_size", 0, name)
 
@@ -242,7 +242,7 @@ def rank_op(name: Optional[str] = None) -> tf.Tensor:
     """This process's rank when the operation runs (int32).
 
     Args:
-        name: of the operation.
+        name: the operation's name.
     """
     return _nodes.place("rank", 0, name)
 
@@ -252,6 +252,6 @@ def local_rank_op(name: Optional[str] = None) -> tf.Tensor:
     """This process's rank on its node when the operation runs (int32).
 
     Args:
-        name: of the operation.
+        name: the operation's name.
     """
     return _nodes.place("local_rank", 0, name)

@@ -25,8 +25,7 @@ from maypole.tensorflow.gradient_aggregation import LocalGradientAggregationHelp
 class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
     """Reduces the gradients between compute_gradients() and apply_gradients().
 
-    With backward_passes_per_step > 1 it does so in every such step, and applies
-    gradients only then.
+    With backward_passes_per_step = n > 1 it reduces and applies gradients only in every n-th step.
     """
 
     def __init__(self, optimizer: tf.compat.v1.train.Optimizer, name: str, use_locking: bool,
@@ -37,11 +36,11 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
         self._aggregation = aggregation
 
     def register_local_var(self, var: Any) -> None:
-        """The variable's gradient stays on this rank."""
+        """Makes the variable's gradient stay on this rank."""
         self._reduction.local.register(var)
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """The reduced gradients of the wrapped optimizer, with their variables."""
+        """Returns the reduced gradients of the wrapped optimizer, with their variables."""
         pairs = self._optimizer.compute_gradients(*args, **kwargs)
         if not pairs:
             return pairs
@@ -87,18 +86,18 @@ def DistributedOptimizer(optimizer: Any,
                          scale_local_gradients: bool = True) -> Any:
     """Wraps an optimizer of tf.compat.v1.train or of Keras.
 
-    op=Adasum of tf.compat.v1.train: each rank makes its own steps, and these are combined
-    (maypole.tensorflow.adasum_optimizer).
+    With op=Adasum and tf.compat.v1.train each rank makes its own steps, and the steps are
+    combined (maypole.tensorflow.adasum_optimizer).
 
     Args:
         optimizer: the optimizer of this rank.
-        name: of the new optimizer.
-        use_locking: of the new optimizer.
+        name: the new optimizer's name.
+        use_locking: the new optimizer's use_locking.
         device_dense: where operations of dense tensors are placed; "": where TensorFlow likes.
         device_sparse: where operations of tf.IndexedSlices are placed; "": where TensorFlow likes.
         compression: Compression.none, or fp16 or bf16, which send floats in 16 bits.
         sparse_as_dense: reduce sparse gradients as dense ones; otherwise they are gathered.
-        backward_passes_per_step: gradients of so many steps are summed before they are reduced and applied.
+        backward_passes_per_step: the number of steps whose gradients are summed before they are reduced and applied.
         op: Average (default), Sum or Adasum.
         gradient_predivide_factor: with Average, gradients are divided by it before and multiplied by it after
             the sum.
@@ -107,11 +106,11 @@ def DistributedOptimizer(optimizer: Any,
         groups: None: groups of a few megabytes. A number of groups, or a list of lists of variables: those are
             reduced together.
         process_set: the ranks whose gradients are reduced.
-        scale_local_gradients: divide gradients that stay on their rank by the number of ranks, as those of the
-            averaged loss are.
+        scale_local_gradients: divide gradients that stay on their rank by the number of ranks, like the
+            gradients of the averaged loss.
 
     Raises:
-        ValueError: for other objects, and for options that do not fit together.
+        ValueError: for other objects, and for options that cannot be combined.
     """
     check_predivision(op, gradient_predivide_factor)
     groups = groups_of(num_groups, groups)
@@ -140,7 +139,6 @@ def DistributedOptimizer(optimizer: Any,
 
 
 def _is_of_keras(optimizer: Any) -> bool:
-    # By name, so that Keras is not imported: Keras 2 and 3, and tf_keras, have
-    # optimizers of their own classes.
+    # By name, so that Keras is not imported: Keras 2, Keras 3 and tf_keras have different optimizer classes.
     return any(kind.__module__.partition(".")[0] in ("keras", "tf_keras")
                or ".keras." in kind.__module__ for kind in type(optimizer).__mro__)

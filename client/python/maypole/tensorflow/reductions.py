@@ -28,8 +28,8 @@ def allreduce(tensor: Any, average: Optional[bool] = None, device_dense: str = "
     Differentiable: the gradient is reduced in the same way.
 
     Args:
-        tensor: any shape, the same on all ranks, or tf.IndexedSlices (op Average or Sum), of which the ranks'
-            slices are gathered: its indices may repeat.
+        tensor: any shape, the same on all ranks; or tf.IndexedSlices (op Average or Sum), for which the
+            ranks' slices are gathered: indices of the result may repeat.
         average: older form of op: True for Average, False for Sum.
         device_dense: where operations of dense tensors are placed; "": where TensorFlow likes.
         device_sparse: where operations of tf.IndexedSlices are placed; "": where TensorFlow likes.
@@ -38,7 +38,7 @@ def allreduce(tensor: Any, average: Optional[bool] = None, device_dense: str = "
             zero. For bool, Sum and Max mean OR, Product and Min mean AND.
         prescale_factor: factor for the inputs.
         postscale_factor: factor for the result.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         process_set: the ranks that take part; all of them must make the call.
         ignore_name_scope: in a graph, leave the name scopes out of the name.
 
@@ -77,14 +77,14 @@ def _sparse_allreduce(tensor: tf.IndexedSlices, op: ReduceOp, factor: float, nam
     scale: Any = factor
     if op == Average:
         scale = factor / tf.cast(mpi_ops.size_op(id_of(process_set)), tf.float64)
-    # Before they are gathered, so that all ranks get the same.
+    # Scales before gathering, so that all ranks get the same values.
     values, indices = mpi_ops.grouped_allgather(
         [_scaled(tensor.values, scale), tensor.indices], name, ignore_name_scope, process_set)
     return tf.IndexedSlices(values, indices, dense_shape=tensor.dense_shape)
 
 
 def _scaled(values: Any, factor: Any) -> Any:
-    """The values times the factor, a number or a scalar tensor; integers as libmaypole scales them."""
+    """Returns the values times the factor, a number or a scalar tensor; scales integers like libmaypole."""
     if isinstance(factor, float) and factor == 1.0:
         return values
     if values.dtype.is_floating:
@@ -101,13 +101,13 @@ def grouped_allreduce(tensors: Sequence[Any], average: Optional[bool] = None,
                       name: Optional[str] = None) -> list[Any]:
     """allreduce() of each tensor, as one operation; returns the list.
 
-    Arguments are those of allreduce(). tf.IndexedSlices among them are reduced by an operation each, beside the
-    one of the dense tensors.
+    Arguments are those of allreduce(). Each tf.IndexedSlices among the tensors is reduced by an operation of
+    its own, all dense tensors by one operation.
     """
     op = reduction(average, op)
     if not tensors:
         return []
-    collectives.check_name("allreduce", name)  # before names are made of it
+    collectives.check_name("allreduce", name)  # before names are derived from it
     results: list[Any] = list(tensors)
     dense = [i for i, t in enumerate(tensors) if not isinstance(t, tf.IndexedSlices)]
     for i in set(range(len(tensors))).difference(dense):
@@ -145,7 +145,7 @@ def reducescatter(tensor: Any, device_dense: str = "", compression: type[Compres
         compression: Compression.none, or fp16 or bf16, which send floats in 16 bits.
         op: Average or Sum. With r rows and n ranks, each rank gets r // n rows, and the first r % n ranks one
             more.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         process_set: the ranks that take part; all of them must make the call.
         ignore_name_scope: in a graph, leave the name scopes out of the name.
         prescale_factor: factor for the inputs.

@@ -1,11 +1,12 @@
 """BatchNormalization with the statistics of all ranks' batches.
 
 Each rank gathers all ranks' (number of values, mean, variance) of each channel
-and combines them (Chan's formula), so that no sum of squares loses precision.
-Backward, what the ranks' losses ask of a row is summed. So gradients are those
-of one layer that sees the whole batch, if the optimizer averages over the ranks.
+and combines them (Chan's formula), so that no precision is lost in a sum of
+squares. Backward, the ranks' gradients of each row are summed. So gradients are
+those of one layer that sees the whole batch, if the optimizer averages over the
+ranks.
 
-For the Keras that tf.keras is: 2 or 3. This module imports it.
+It is for the Keras that tf.keras is, 2 or 3. This module imports it.
 
 Thread contract: that of Keras; all ranks run the same layers.
 """
@@ -25,7 +26,7 @@ _KERAS_2 = hasattr(tf.keras.layers.BatchNormalization, "_assign_moving_average")
 
 
 class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
-    """As tf.keras.layers.BatchNormalization, over the batches of all ranks.
+    """Like tf.keras.layers.BatchNormalization, over the batches of all ranks.
 
     Batches may differ in size; none may be empty. Without training, and with one rank, it is an ordinary
     BatchNormalization. fused must be False (raises ValueError): TensorFlow's fused kernel computes the
@@ -33,7 +34,7 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
 
     Args:
         fused: must be False.
-        **kwargs: for the function.
+        **kwargs: as for tf.keras.layers.BatchNormalization.
     """
 
     def __init__(self, fused: bool = False, **kwargs: Any):
@@ -46,7 +47,7 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
         super().__init__(**kwargs)
 
     def _moments(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        """Keras' function for the statistics, of which ours are of all ranks.
+        """Overrides Keras' function for the statistics with those of all ranks.
 
         Arguments: reduction axes, keep_dims and, from Keras 2.13 on, the mask;
         in Keras 3 the mask.
@@ -69,7 +70,7 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
         def call(self, inputs: Any, training: Any = None, **kwargs: Any) -> Any:
             """Normalizes with the moments of all ranks' inputs, in training."""
             outputs = super().call(inputs, training=training, **kwargs)
-            # As version 1 layers do, for control dependencies of a train_op.
+            # As layers of version 1 do, for control dependencies of a train_op.
             for update in getattr(self, "updates", None) or ():
                 tf.compat.v1.add_to_collection(
                     tf.compat.v1.GraphKeys.UPDATE_OPS, update)
@@ -77,7 +78,7 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
 
 
 def _count(inputs: Any, axes: Sequence[int], mask: Any) -> Any:
-    """How many values of this rank are in each channel's statistics."""
+    """Returns the number of this rank's values in each channel's statistics."""
     if mask is not None:
         return tf.reduce_sum(tf.cast(mask, tf.float32))
     shape = tf.shape(inputs)
@@ -105,7 +106,7 @@ def _of_all_ranks(mean: Any, variance: Any, count: Any,
 
 
 def _gathered(row: Any, name: str) -> Any:
-    """The rows of all ranks, [ranks, length]."""
+    """Gathers the rows of all ranks, [ranks, length]."""
 
     @tf.custom_gradient
     def gather(own: Any) -> Any:

@@ -5,8 +5,7 @@
     tape = DistributedGradientTape(tape)
     gradients = tape.gradient(loss, model.trainable_variables)
 
-Thread contract: that of tf.GradientTape; all ranks ask for the gradients of the
-same sources, in the same order.
+Thread contract: that of tf.GradientTape; all ranks must request the gradients of the same sources, in the same order.
 """
 
 from typing import Any
@@ -21,10 +20,10 @@ from maypole.tensorflow.compression import Compression, Compressor
 
 
 class _DistributedGradientTape(tf.GradientTape):
-    """A tf.GradientTape that reduces what another one has recorded.
+    """A tf.GradientTape that reduces the gradients of another one.
 
-    All but the gradients is the other tape's, so it may be persistent, be given
-    in its `with` block or after it, and be of a class derived from
+    Everything else is passed on to the other tape, which may be persistent, be
+    passed in its `with` block or after it, and be of a class derived from
     tf.GradientTape.
     """
 
@@ -34,7 +33,7 @@ class _DistributedGradientTape(tf.GradientTape):
         self._reduction = reduction
 
     def register_local_source(self, source: Any) -> None:
-        """The source's gradient stays on this rank. source: one, or a structure of them."""
+        """Makes the source's gradient stay on this rank. source: one, or a structure of them."""
         self._reduction.local.register(source)
 
     def gradient(self, target: Any, sources: Any, output_gradients: Any = None,
@@ -42,12 +41,11 @@ class _DistributedGradientTape(tf.GradientTape):
                  use_generic_names: bool = False) -> Any:
         """As tf.GradientTape.gradient(), with gradients reduced over the ranks, in the structure of `sources`.
 
-        A rank whose target does not depend on a source contributes zeros, if
-        another rank's does.
+        If a rank's target does not depend on a source, but another rank's target does, the rank contributes zeros.
         use_generic_names: name the operations by position, for ranks whose
-        sources have different names. (Horovod has it in the place of
-        unconnected_gradients, where a bool is taken for it.)
-        Raises ValueError, on all ranks, if ranks have different sources.
+        sources have different names. (In Horovod it is in the position of
+        unconnected_gradients, so a bool there is taken for it.) Raises
+        ValueError, on all ranks, if ranks have different sources.
         """
         if isinstance(unconnected_gradients, bool):
             use_generic_names = unconnected_gradients
@@ -55,7 +53,7 @@ class _DistributedGradientTape(tf.GradientTape):
         gradients = self._inner.gradient(
             target, sources, output_gradients,
             unconnected_gradients=unconnected_gradients)
-        # Not expanded: an IndexedSlices is one gradient.
+        # Not expanded, because an IndexedSlices is one gradient.
         reduced = self._reduction(tf.nest.flatten(gradients, expand_composites=False), tf.nest.flatten(sources),
                                   use_generic_names)
         return tf.nest.pack_sequence_as(sources, reduced)
@@ -125,8 +123,8 @@ def DistributedGradientTape(gradtape: tf.GradientTape,
         gradtape: a tf.GradientTape.
         device_dense: where operations of dense tensors are placed; "": where TensorFlow likes.
         device_sparse: where operations of tf.IndexedSlices are placed; "": where TensorFlow likes.
-        compression: hvd.Compression.fp16 halves what travels.
-        sparse_as_dense: reduce an IndexedSlices as a tensor of the whole shape.
+        compression: hvd.Compression.fp16 halves the bytes sent.
+        sparse_as_dense: reduce an IndexedSlices as a tensor of the full shape.
         op: Average, Sum, or another of the reductions.
         gradient_predivide_factor: the gradients are divided by it before the sum, and by the number of ranks
             over it after the sum; for op=Average only.
@@ -137,7 +135,7 @@ def DistributedGradientTape(gradtape: tf.GradientTape,
         scale_local_gradients: divide gradients of local sources by the number of ranks.
 
     Raises:
-        ValueError: for options that do not fit together.
+        ValueError: for options that cannot be combined.
     """
     groups = groups_of(num_groups, groups)
     return _DistributedGradientTape(gradtape, GradientReduction(
@@ -158,7 +156,7 @@ def PartialDistributedGradientTape(gradtape: tf.GradientTape,
                                    local_layers: Any = None,
                                    scale_local_gradients: bool = True
                                   ) -> _DistributedGradientTape:
-    """DistributedGradientTape, without the layers that each rank has for itself.
+    """As DistributedGradientTape, except for layers that each rank trains alone.
 
     Args:
         gradtape: a tf.GradientTape.
@@ -175,8 +173,8 @@ def PartialDistributedGradientTape(gradtape: tf.GradientTape,
         process_set: the ranks whose gradients are reduced.
         local_layers: None, a Keras layer or a list of them. The gradients of their trainable weights are not
             reduced.
-        scale_local_gradients: divide gradients that stay on their rank by the number of ranks, as those of the
-            averaged loss are.
+        scale_local_gradients: divide gradients that stay on their rank by the number of ranks, like the
+            gradients of the averaged loss.
 
     Raises:
         ValueError: for anything else.

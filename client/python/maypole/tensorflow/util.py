@@ -1,7 +1,7 @@
-"""Variables as keys of dicts and sets, and what several modules do with variables and tensors.
+"""Variables as keys of dicts and sets, and helpers for variables and tensors.
 
 A tf.Variable compares by value, so it cannot be a key; its reference can. A
-Keras 3 variable has none, but holds a tf.Variable that has.
+Keras 3 variable has no reference, but holds a tf.Variable that has one.
 """
 
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from typing import Any, Callable
 
 
 def tf_variable(variable: Any) -> Any:
-    """The tf.Variable of a Keras 3 variable; variables and tensors of TensorFlow as they are."""
+    """Returns the tf.Variable of a Keras 3 variable; variables and tensors of TensorFlow themselves."""
     if hasattr(variable, "ref"):
         return variable
     # Not .value, which may be a copy of another type (Keras' autocast).
@@ -17,21 +17,21 @@ def tf_variable(variable: Any) -> Any:
 
 
 def vars_to_refs(vars: Any) -> Any:
-    """References to variables: of one, or of all in (nested) lists or tuples."""
+    """Returns the reference of a variable, or those of all variables in (nested) lists or tuples."""
     if isinstance(vars, (list, tuple)):
         return tuple(vars_to_refs(variable) for variable in vars)
     return tf_variable(vars).ref()
 
 
 def refs_to_vars(refs: Any) -> Any:
-    """Reverses vars_to_refs(); gives the tf.Variable of a Keras 3 variable."""
+    """Reverses vars_to_refs(); returns the tf.Variable of a Keras 3 variable."""
     if isinstance(refs, (list, tuple)):
         return [refs_to_vars(ref) for ref in refs]
     return refs.deref()
 
 
 def assign(variable: Any, value: Any, session: Any) -> None:
-    """Assigns an array. session: of the version 1 graph, which may be finalized; None: there is none."""
+    """Assigns an array. session: the version 1 graph's session (the graph may be finalized); None: there is none."""
     if session is None:
         variable.assign(value)
     else:  # adds nothing to the graph
@@ -40,7 +40,7 @@ def assign(variable: Any, value: Any, session: Any) -> None:
 
 
 def groups_of(items: Iterable[Any], tensor_of: Callable[[Any], Any], limit: int) -> list[list[Any]]:
-    """The items in order, in lists whose tensors have at most `limit` bytes together (or are one)."""
+    """Divides the items, in order, into lists whose tensors have at most `limit` bytes together (or are one tensor)."""
     groups: list[list[Any]] = []
     room = 0
     for item in items:

@@ -1,7 +1,6 @@
 """Draws a timeline with matplotlib.
 
-A row of bars per rank and executor, and in red where all others waited for a
-rank.
+Each rank and executor has a row of bars; times in which all others waited for a rank are red.
 """
 
 from typing import Any
@@ -61,9 +60,9 @@ def _lane(operation: Operation) -> int:
 
 
 def _rows(trace: Trace) -> tuple[dict[tuple[str, int], float], dict[str, int], dict[str, int]]:
-    """Where each lane of a track is, counted from the top.
+    """Returns the position of each lane of a track, counted from the top.
 
-    Also where each track begins, and how many lanes of it are drawn.
+    Also returns where each track begins, and how many of its lanes are drawn.
     """
     lanes: dict[str, set[int]] = {track: set() for track in trace.tracks}
     for operation in trace.operations + trace.executors:
@@ -94,15 +93,14 @@ def _add_bars(operation: Operation, row: float, bars: dict[str, list[Rectangle]]
 def _rectangles(axes: Any, spans: list[Rectangle], colour: str, zorder: int) -> None:
     from matplotlib.collections import PolyCollection
     corners = [[(a, y), (b, y), (b, y + h), (a, y + h)] for a, b, y, h in spans]
-    # The edge keeps short ones visible.
+    # The edge keeps short bars visible.
     axes.add_collection(PolyCollection(corners, facecolor=colour, edgecolor=colour, linewidth=0.3, zorder=zorder))
 
 
 def _draw_late(axes: Any, trace: Trace, tops: dict[str, int], heights: dict[str, int]) -> None:
     """Draws the critical path.
 
-    Red behind all that the late rank did meanwhile, and a line through the
-    other ranks where it came at last.
+    It is red behind everything that the late rank did meanwhile; a line through the other ranks marks its arrival.
     """
     ranks = {rank_of(track): track for track in trace.tracks if rank_of(track) is not None}
     bottom = max((tops[t] + heights[t] for t in ranks.values()), default=1)

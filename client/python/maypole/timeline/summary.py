@@ -9,13 +9,13 @@ _TENSORS = 10
 
 
 def text(trace: Trace) -> str:
-    """Both tables, and what is missing in the file."""
+    """Returns both tables, and a note of what is missing in the file."""
     complete = [o for o in trace.operations if "last_rank" in o.args]
     lines = [f"{len(trace.operations)} parts of operations in {trace.end:.3f} s, "
              f"{sum(rank_of(t) is not None for t in trace.tracks)} ranks"]
     if trace.lost:
         lines.append(f"{trace.lost} records were lost: the ranks were faster than the timeline")
-    # For an operation of one rank nobody can be late.
+    # No rank can be late for an operation of one rank.
     incomplete = sum("last_rank" not in o.args and o.args.get("ranks") != 1 for o in trace.operations)
     if incomplete:
         lines.append(f"{incomplete} parts are of operations that not all ranks recorded")
@@ -25,10 +25,9 @@ def text(trace: Trace) -> str:
 
 
 def _ranks(complete: Sequence[Operation]) -> list[str]:
-    """Per rank, how often it was the last.
+    """Returns, for each rank, how often it was the last.
 
-    Also how long the others waited for it alone, and for how long it waited for
-    others itself.
+    Also how long the others waited for it alone, and how long it waited for others.
     """
     last: dict[int, int] = defaultdict(int)
     alone: dict[int, float] = defaultdict(float)
@@ -45,7 +44,7 @@ def _ranks(complete: Sequence[Operation]) -> list[str]:
 
 
 def _tensors(complete: Sequence[Operation]) -> list[str]:
-    """The tensors for which all ranks waited most for the last one."""
+    """Returns the tensors for which the other ranks waited longest for the last one."""
     times: dict[str, int] = defaultdict(int)
     alone: dict[str, float] = defaultdict(float)
     blame: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))

@@ -1,10 +1,10 @@
-"""The file of a timeline as objects.
+"""Reads the file of a timeline into objects.
 
     trace = load("timeline.json")
     for late in trace.late: print(late.rank, late.tensor, late.seconds)
 
-The file is a Chrome trace that Maypole has written. It may be incomplete (the
-job was killed): what is there is read. All times are seconds since the first
+The file is a Chrome trace that Maypole has written. An incomplete file (the job
+was killed) is read as far as it goes. All times are seconds since the first
 event.
 """
 
@@ -18,7 +18,7 @@ _EXECUTOR = "executor "
 
 
 class NotATimeline(ValueError):
-    """The file is not one that Maypole has written; the text names it."""
+    """Maypole has not written this file; the text names it."""
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Operation:
 
     @property
     def waited(self) -> float:
-        """For how long this rank waited for the last one to arrive."""
+        """How long this rank waited for the last one to arrive."""
         return self.args.get("waited_ms", 0.0) / 1000
 
 
@@ -59,13 +59,13 @@ class Late:
 
     @property
     def seconds(self) -> float:
-        """For how long."""
+        """How long they waited."""
         return self.end - self.begin
 
 
 @dataclass
 class Trace:
-    """What the file of a timeline says."""
+    """The contents of a timeline's file."""
 
     tracks: list[str]  # in the order in which they are drawn
     operations: list[Operation]  # of ranks
@@ -123,7 +123,7 @@ def _take(event: dict[str, Any], track: str, start: float, trace: Trace,
     if category == "critical_path":
         trace.late.append(Late(args["rank"], args["tensor"], args["kind"], begin, end, args["waiting"]))
     elif category == "phase":
-        # It follows its operation, on the same track.
+        # A phase follows its operation, on the same track.
         if at in open_on:
             open_on[at].phases.append(Phase(event["name"], begin, end))
     else:

@@ -11,7 +11,7 @@
 Works with torch 1.13 and newer, on CPU and CUDA tensors of float16, bfloat16,
 float32, float64, int8, int16, int32, int64, uint8, bool and (torch 2.3) uint16,
 and on arrays of other libraries (see maypole.torch.async_ops). A tensor of
-another kind is refused by an error that names it.
+another kind raises an error that names it.
 """
 
 from maypole import _native
@@ -40,5 +40,5 @@ __all__ += _async_ops.__all__
 __all__ += _common.__all__
 __all__ += _ops.__all__
 
-# So that a missing library is an error of the import, not of the first call.
+# Loads the library now, so that the import fails if it is missing, not the first call.
 _native.library()

@@ -5,8 +5,8 @@ the same way; backward() of allgather and broadcast averages it. The operations
 of backward() have the name of the forward operation with `.backward` appended,
 and the same process set.
 
-Functions of several tensors take `grouped`: whether these are the members of a
-group, named `<name>.<i>of<n>`; otherwise there is one tensor, which has the name.
+Functions of several tensors take `grouped`: True if these are the members of a
+group, named `<name>.<i>of<n>`; False for one tensor, which has the name itself.
 
 Thread contract: that of autograd; all ranks of the set must run backward().
 """
@@ -35,8 +35,8 @@ def _results(tensors: Sequence[torch.Tensor], name: Optional[str], grouped: bool
 
 
 def _backward_name(name: Optional[str]) -> Optional[str]:
-    # It may be of the same kind as the forward operation, so it needs its own
-    # name.
+    # The backward operation may have the kind of the forward one, so it needs a
+    # name of its own.
     return None if name is None else f"{name}.backward"
 
 
@@ -109,7 +109,7 @@ class Broadcast(torch.autograd.Function):
 
 
 class Alltoall(torch.autograd.Function):
-    """Backward: the rows of the gradient go back to where they came from."""
+    """Backward: each row of the gradient goes back to the rank that sent the row."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, splits: Any, name: Optional[str],
@@ -137,7 +137,7 @@ class Reducescatter(torch.autograd.Function):
         number = id_of(process_set)
         scattered = _results(tensors, name, grouped, lambda tensor, member: _submissions.reducescatter(
             tensor, member, op, prescale, postscale, number, awaited=not grouped))
-        # As for an allreduce with the same reduction: a sum counts n times.
+        # As for an allreduce with the same reduction: a sum is multiplied by the number of ranks.
         ctx.scale = prescale * postscale * ((process_set.size() or 1) if op == Sum else 1)
         ctx.arguments = (_backward_name(name), grouped, process_set)
         return scattered

@@ -1,16 +1,15 @@
-"""Tensors of dtypes that libmaypole does not know, as tensors that it knows.
+"""Sends tensors of dtypes that libmaypole does not know as tensors of dtypes that it knows.
 
-    carrier = carrier_of(tensor, "broadcast", name)   # None: the tensor itself can go
+    carrier = carrier_of(tensor, "broadcast", name)   # None: submit the tensor itself
     ... submit carrier.tensor ...
     carrier.result(output)
 
-What is only moved (broadcast, allgather, alltoall) travels as bytes: float8,
-uint32, uint64, complex numbers, quantized tensors. What is added (allreduce,
-reducescatter) can also be complex: as pairs of real numbers.
+Operations that only move data (broadcast, allgather, alltoall) send float8, uint32, uint64,
+complex and quantized tensors as bytes. Operations that add (allreduce, reducescatter) take
+complex tensors as pairs of real numbers.
 
-A carrier has the shape of the tensor and further dimensions of length 1, whose
-number depends on the dtype. So ranks with different dtypes get an error, as
-they have different shapes.
+A carrier has the tensor's shape plus dimensions of length 1, whose number depends on the
+dtype. So ranks with different dtypes submit different shapes and get an error.
 
 Thread contract: pure functions.
 """
@@ -25,10 +24,10 @@ from maypole.torch._tensors import DTYPES, has_no_memory
 
 
 class Carrier(NamedTuple):
-    """A tensor that travels in the place of another one.
+    """A tensor that travels in place of another one.
 
-    tensor: contiguous. in_memory: whether it is the memory of the original.
-    result: makes the result's tensor from that of the carrier.
+    tensor: contiguous. in_memory: whether it uses the original's memory.
+    result: makes the result from the carrier's result.
     """
 
     tensor: torch.Tensor
@@ -105,10 +104,7 @@ def _pairs(tensor: torch.Tensor, kind: str, name: Optional[str],
 
 def _quantized(tensor: torch.Tensor, kind: str,
                name: Optional[str]) -> Carrier:
-    """Rows of bytes, each with the scale and the zero point at its end.
-
-    A broadcast has one row.
-    """
+    """Rows of bytes, each with the scale and the zero point at its end; a broadcast has one row."""
     if tensor.qscheme() not in (torch.per_tensor_affine,
                                 torch.per_tensor_symmetric):
         raise ValueError(

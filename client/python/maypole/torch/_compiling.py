@@ -1,9 +1,10 @@
-"""Functions that torch.compile leaves as they are.
+"""Functions that torch.compile does not compile.
 
-Compiled code calls them between two of its graphs, or from C++ (DDP's reducer). Dynamo must not look into them: it
-would compile code that calls a library, with its locks and streams, in minutes, and in the end fail.
+Compiled code calls them between two of its graphs, or from C++ (DDP's reducer).
+Dynamo must not trace them: it would spend minutes on code that calls a library,
+with its locks and streams, and fail in the end.
 
-Thread contract: that of the function.
+Thread contract: that of the function itself.
 """
 
 import functools
@@ -18,7 +19,7 @@ _frames = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
 
 
 def skip_code(function: Any) -> None:
-    """Makes torch.compile run the function's own code as it is."""
+    """Makes torch.compile run the function's own code without compiling it."""
     if _frames is None:
         return
     code = function.__code__
@@ -30,7 +31,7 @@ def skip_code(function: Any) -> None:
 
 
 def not_compiled(function: _Function) -> _Function:
-    """The function, which torch.compile runs as it is, with all that it calls.
+    """Returns the function such that torch.compile compiles neither it nor what it calls.
 
     torch.compiler.disable() would do the same, but imports the compiler, which takes seconds.
     """
@@ -47,5 +48,5 @@ def not_compiled(function: _Function) -> _Function:
                 _frames.set_eval_frame(compiler)
 
     skip_code(run)
-    run._torchdynamo_disable = True  # type: ignore[attr-defined]  # what torch.compiler.disable() sets, too
+    run._torchdynamo_disable = True  # type: ignore[attr-defined]  # torch.compiler.disable() sets it too
     return cast(_Function, run)

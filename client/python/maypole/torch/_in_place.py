@@ -1,11 +1,11 @@
-"""Loading the state of an optimizer without replacing what others refer to.
+"""Loads an optimizer's state without replacing objects that others refer to.
 
 torch's load_state_dict() makes new dicts for the parameter groups and for the
-state. Whoever holds one of the old ones (a scheduler's closure, a program's
-`group = optimizer.param_groups[0]`) goes on with values that nobody uses. On
-some ranks only, that makes the ranks differ. It also gives floating-point state
-the dtype of its parameter, which the rank whose state it is may not have (mu and
-eta of ASGD, mu_product of NAdam).
+state. Code that holds an old one (a scheduler's closure, a program's `group =
+optimizer.param_groups[0]`) continues with values that nobody uses. If that happens
+on some ranks only, the ranks differ. It also casts floating-point state to the
+dtype of its parameter, which may not be the dtype that the state had on its rank
+(mu and eta of ASGD, mu_product of NAdam).
 
 Thread contract: one thread at a time.
 """
@@ -17,7 +17,7 @@ import torch
 
 def load_state_dict(optimizer: torch.optim.Optimizer,
                     state_dict: dict[str, Any]) -> None:
-    """optimizer.load_state_dict(), which leaves in place what others may refer to.
+    """optimizer.load_state_dict(), but keeps objects to which others may refer.
 
     These are the group dicts, the state's dicts, and tensors in them of equal
     shape, dtype and device. dtypes become those that state_dict has.
@@ -33,7 +33,7 @@ def load_state_dict(optimizer: torch.optim.Optimizer,
 
 def _restore_dtypes(optimizer: torch.optim.Optimizer,
                     state_dict: dict[str, Any]) -> None:
-    """Undoes the casts that load_state_dict() has made."""
+    """Undoes the casts of load_state_dict()."""
     for group, saved in zip(optimizer.param_groups, state_dict["param_groups"]):
         for parameter, key in zip(group["params"], saved["params"]):
             wanted = state_dict["state"].get(key, {})
@@ -60,7 +60,7 @@ def _fill(old: Any, new: Any) -> None:
 
 
 def _merged(old: Any, new: Any) -> Any:
-    """`new`, in the object `old` if that can hold it."""
+    """Returns `new`, written into the object `old` if that can hold it."""
     if old is new:
         return old
     if isinstance(old, dict) and isinstance(new, dict):

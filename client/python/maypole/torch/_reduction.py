@@ -1,4 +1,4 @@
-"""All reductions of one DistributedOptimizer: which gradient, when, and who waits.
+"""All reductions of one DistributedOptimizer: which gradients are reduced, when, and what waits for them.
 
 A step, as the state of each parameter's gradient:
 
@@ -8,19 +8,17 @@ A step, as the state of each parameter's gradient:
     pending    the last backward pass of a step   nothing that may be read
     reduced    synchronize()                      the ranks' result
 
-synchronize() reduces all parameters, also those that this rank has not
-computed, so that ranks with different graphs do not wait for each other forever
-(layouts.py has what such a rank contributes). step() calls it; so does the first
-access to a .grad between backward() and step() (guards.py): clipping, looking for
-infinities and printing see the result. Before a second round of reductions in a
-step the ranks ask each other whether all have one; its operations have other
-names.
+synchronize() reduces the gradients of all parameters, also those that this rank has not computed, so that
+ranks with different graphs do not wait for each other forever (layouts.py says what such a rank
+contributes). step() calls it, and so does the first access to a .grad between backward() and step()
+(guards.py): code that clips, looks for infinities or prints sees the result. Before a second round of
+reductions in a step the ranks agree on whether all of them have one; its operations have other names.
 
-An error that one rank finds alone (a gradient changed while it was reduced, say)
-is raised when this rank has taken part in the step's reductions and the others
-know of it, so that they raise it, too, in step() at the latest.
+An error that only one rank finds (for example a gradient changed while it was reduced) is raised after
+this rank has taken part in the step's reductions and told the others, so that they raise it as well, in
+step() at the latest.
 
-The folder _gradients has the parts.
+The parts are in the folder _gradients.
 
 Thread contract: one thread at a time.
 
@@ -73,7 +71,7 @@ _BY_STEP = 3
 class Options:
     """The arguments of DistributedOptimizer(), checked.
 
-    names: of each parameter, without a prefix. bucket_bytes: None for no
+    names: each parameter's name, without a prefix. bucket_bytes: None for no
     buckets.
     """
 
@@ -94,22 +92,22 @@ class GradientReduction:
                  is_copy: bool = False):
         self.options = options
         self.backward_passes_per_step = options.backward_passes_per_step
-        # A rank that is alone in an elastic job may get company.
+        # The only rank of an elastic job may get company.
         process_set = options.process_set
         self.distributed = process_set.included() and (
             process_set.size() > 1 or basics.is_elastic())
         self._reducer = Reducer(options.compression, options.op,
                                 options.predivide, options.sparse_as_dense,
                                 options.bucket_bytes is None, process_set)
-        # By parameter or bucket: the function that ends its reduction.
+        # By parameter or bucket: the function that completes its reduction.
         self._pending: dict[Any, Optional[Callable[[], None]]] = {}
         # Backward passes of this step that have computed a gradient.
         self._passes: dict[torch.Tensor, int] = {}
         self._guards = Guards(self._accessed)
         self._synchronized = _NOT
         self._count = 0  # of synchronize() in this step
-        self._asked = False  # whether others also begin this round, if not the first
-        self._failure: Optional[Exception] = None  # that this rank has found alone
+        self._asked = False  # whether the ranks have agreed on this round; not needed for the first
+        self._failure: Optional[Exception] = None  # found by this rank alone
         self._complete = False  # some gradient had its last pass in this step
         # Gradients that were read between two passes.
         self._read_early = Gradients()
@@ -133,7 +131,7 @@ class GradientReduction:
         return f"{self._parameters.prefix}:{what}"
 
     def wake_anew(self) -> None:
-        """Wakes a copy, by a use that is not about earlier gradients."""
+        """Wakes a copy by a use for which earlier gradients do not matter."""
         if self.distributed and self._parameters.asleep:
             self._guards.release()
             self._pending.clear()
@@ -248,7 +246,7 @@ class GradientReduction:
     # --- Access by the program --------------------------------------------------
 
     def _accessed(self, parameter: torch.Tensor, value: Any) -> None:
-        """Called before the program reads or sets parameter.grad, while gradients are pending."""
+        """Called before the program reads or sets parameter.grad while gradients are pending."""
         if in_backward():
             self._accessed_in_backward(parameter)
         elif self._complete:
@@ -264,13 +262,13 @@ class GradientReduction:
                     "this rank while it was reduced, by another one than zeros; "
                     "call synchronize() before you set .grad, or read .grad, "
                     "which waits for the ranks' result")
-            # Otherwise the value is this rank's gradient, reduced with the rest.
+            # Otherwise the value is this rank's gradient and is reduced with the rest.
         elif parameter not in self._read_early and grad_of(parameter) is not None:
             # More passes may follow, or this is the step's last one.
             self._read_early.take(parameter)
 
     def _accessed_in_backward(self, parameter: torch.Tensor) -> None:
-        """In a hook of the program's."""
+        """The access comes from a hook of the program."""
         finish = self._pending.get(parameter)
         if finish is not None:
             self._pending[parameter] = nothing
@@ -283,7 +281,7 @@ class GradientReduction:
                 "this after backward(), or leave gradient_as_bucket_view out")
 
     def _changed_early(self) -> Optional[AssertionError]:
-        """An error if the program has changed a gradient that is not reduced yet."""
+        """Returns an error if the program has changed a gradient that is not reduced yet."""
         for parameter in self._read_early:
             if grad_of(parameter) is None or not self._read_early.changed(parameter):
                 continue
@@ -298,7 +296,7 @@ class GradientReduction:
     # --- The end of a step ------------------------------------------------------
 
     def first_pending(self) -> Optional[str]:
-        """The name of a gradient that has been computed and not synchronized."""
+        """Returns the name of a gradient that has been computed but not synchronized; None if there is none."""
         if not self._pending or self._parameters.asleep:
             return None
         names = (key.name if isinstance(key, Bucket) else self._names.get(key)
@@ -322,7 +320,7 @@ class GradientReduction:
         except Exception as error:  # pylint: disable=broad-except
             first_error = error
         self._same_step.count()
-        # Not a step that ends in an error on all ranks: those that read gradients do not ask here.
+        # Not in a step that ends with an error on all ranks: ranks that read gradients do not ask here.
         if how == _BY_STEP and self.distributed and not (first_error or unequal):
             self._ask_for_step()
         first_error = self._finish_all() or first_error or unequal
@@ -363,7 +361,8 @@ class GradientReduction:
         """Starts all reductions of this step that have not been started.
 
         Returns the error if the ranks began differently, and whether some rank
-        waits because its program read gradients, while another one may not know.
+        waits because its program read gradients while another rank may not
+        know.
         """
         if not self.distributed:
             return None, False
@@ -373,7 +372,7 @@ class GradientReduction:
         self._parameters.watch()  # in case some were unfrozen
         if was_asleep or not self._pending:
             self._learned.follow_job(self._operation("known"))
-        # Raised when all gradients are there: other ranks start theirs, too.
+        # Raised only when all reductions have been started: the other ranks start theirs as well.
         unequal = self._start_check.check(
             self._parameters.optimizer(), self._names, self._operation("start"))
         self._note_failure(self._reducer.changed() or self._changed_early()
@@ -385,7 +384,7 @@ class GradientReduction:
             p for p in self._parameters.hooked
             if p.requires_grad and self._bucket_of(p) is None
         ]
-        # By name: the optimizers of the ranks may have another order.
+        # By name: the order of parameters may differ between the ranks' optimizers.
         doubtful = self._reducer.layouts.learn(
             sorted(alone, key=self._names.__getitem__),
             self._operation("layouts" + self._suffix()),
@@ -399,7 +398,7 @@ class GradientReduction:
     def before_step(self, skips: bool) -> None:
         """step() is about to use the gradients.
 
-        skips: whether step() does not reduce them, because synchronize() has.
+        skips: True if step() does not reduce them, because synchronize() has done so.
         """
         if not skips:
             self._reduce_for_step()
@@ -464,13 +463,13 @@ class GradientReduction:
             self._synchronize(_BY_STEP)
 
     def before_closure(self) -> None:
-        """A closure is about to compute gradients."""
+        """Called before a closure computes gradients."""
         if self._pending:
             self.synchronize()
         self.end_step()
 
     def end_step(self) -> None:
-        """step() has used the gradients, or zero_grad() has cleared them."""
+        """Called when step() has used the gradients, or zero_grad() has cleared them."""
         self._synchronized = _NOT
         self._count = 0
         self._same_step.end()
@@ -491,7 +490,7 @@ class GradientReduction:
 
     @contextlib.contextmanager
     def zeroing(self) -> Any:
-        """Around the optimizer's own zero_grad(): keeps gradients in their buckets."""
+        """A context around the optimizer's own zero_grad() that keeps gradients in their buckets."""
         self.before_zero_grad()
         buckets = self._learned.buckets
         if buckets is None:
@@ -502,13 +501,13 @@ class GradientReduction:
         buckets.zero()
 
     def reduced_loss(self, loss: Any) -> Any:
-        """The ranks' losses, reduced as their gradients are."""
+        """Returns the ranks' losses, reduced like their gradients."""
         if not self.distributed:
             return loss
         return self._reducer.reduced_loss(loss, self._operation("loss"))
 
     def set_passes(self, passes: int) -> None:
-        """How many backward passes are accumulated from the next step on."""
+        """Sets how many backward passes are accumulated from the next step on."""
         self.backward_passes_per_step = passes
         self.options.backward_passes_per_step = passes
         self._reset_passes()
@@ -518,7 +517,7 @@ class GradientReduction:
         self._passes.clear()
 
     def abandon(self) -> None:
-        """Ends a step whose epoch is over.
+        """Ends a step whose membership epoch is over.
 
         Waits for the reductions that are under way, whatever their outcome, and
         starts no others. The gradients are undefined then.

@@ -1,10 +1,10 @@
-"""Structures of dicts, lists and tuples with tensors in them.
+"""Takes the tensors out of structures of dicts, lists and tuples, and puts them back.
 
     tensors = []
     skeleton = take_out(optimizer.state_dict(), tensors)   # can be pickled
     put_back(skeleton, other_tensors)
 
-The tensors travel by themselves, the skeleton as a pickled object.
+The tensors travel as tensors, the skeleton as a pickled object.
 
 Thread contract: pure functions.
 """
@@ -51,13 +51,13 @@ def take_out(value: Any, tensors: list[torch.Tensor]) -> Any:
 
 
 def specs_of(skeleton: Any) -> list[TensorAt]:
-    """The TensorAts in what take_out() has returned, by their index."""
+    """Returns the TensorAts of a skeleton from take_out(), by their index."""
     specs = [at for _, at in places(skeleton)]
     return sorted(specs, key=lambda at: at.index)
 
 
 def places(skeleton: Any, path: tuple[Any, ...] = ()) -> Iterator[Place]:
-    """(path, TensorAt) of each of them, in the order of take_out()."""
+    """Yields (path, TensorAt) for each TensorAt, in the order of take_out()."""
     if isinstance(skeleton, TensorAt):
         yield path, skeleton
     elif isinstance(skeleton, dict):
@@ -82,8 +82,8 @@ def tensors_for(specs: list[TensorAt],
                 optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """Makes tensors to receive the optimizer's state.
 
-    They are on the device of the first parameter with the right type of device;
-    torch moves the state from there to the device of its own parameter.
+    Each is on the device of the first parameter with the right type of device;
+    torch moves the state from there to the device of its parameter.
     """
     devices: dict[str, torch.device] = {}
     for group in optimizer.param_groups:

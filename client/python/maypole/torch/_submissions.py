@@ -1,9 +1,9 @@
-"""Operations on torch tensors, ready for operations.start() or start_group().
+"""Describes operations on torch tensors, for operations.start() or start_group().
 
 Each function checks this rank's tensor and describes the operation. `tensor` may
 also be an array of another library (_tensors.as_tensor). A tensor that is not
-contiguous is copied first, and an in-place result is copied back in the wait
-for the operation. `process_set` is a set's id here.
+contiguous is copied first, and an in-place result is copied back when the caller
+waits for the operation. Here `process_set` is a set's id.
 
 A CUDA tensor is read in the order of the submitting thread's current stream;
 the result is written in the order of the current stream of the thread that
@@ -31,7 +31,7 @@ _Finish = Optional[Callable[[int], Any]]
 
 
 def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
-    """`tensor`, or a copy whose memory has its values in their order."""
+    """Returns `tensor`, or a contiguous copy of its values."""
     if tensor.is_neg():  # a view that negates when it is read
         tensor = tensor.resolve_neg()
     return tensor.contiguous()
@@ -50,9 +50,9 @@ def _copy_back(target: torch.Tensor,
 
 
 def _copy(target: torch.Tensor, work: torch.Tensor) -> None:
-    """Copies `work` to `target`, of which several elements may be one in memory (expand()).
+    """Copies `work` to `target`, several elements of which may share memory (expand()).
 
-    Raises ValueError if these get different values.
+    Raises ValueError if elements that share memory would get different values.
     """
     whole = work
     for dim, stride in enumerate(target.stride()):
@@ -82,7 +82,7 @@ def _then(pending: operations.Pending,
 
 def _carried(pending: operations.Pending, carrier: Carrier,
              tensor: Optional[torch.Tensor]) -> operations.Pending:
-    """Makes an operation on a carrier one on what it carries.
+    """Turns an operation on a carrier into one on the tensor that it carries.
 
     tensor: what is to get the result; None: a new tensor.
     """
@@ -104,8 +104,8 @@ def changes(pending: operations.Pending,
             tensor: Any) -> operations.Pending:
     """Tells autograd that `pending` changes `tensor` in place; returns `pending`.
 
-    It raises an error if it needs the former values, as for torch's own
-    operations in place.
+    Autograd raises an error if it needs the former values, as for torch's own
+    in-place operations.
     """
     if not isinstance(tensor, torch.Tensor):
         return pending
@@ -136,12 +136,12 @@ def _target_of(tensor: torch.Tensor, source: torch.Tensor, in_place: bool,
 
 def _fetch(source: torch.Tensor, target: torch.Tensor, submitted_on: int,
            then: _Finish) -> _Finish:
-    """A `finish` that writes the result to `target`, on the stream that is current when it is called.
+    """Returns a `finish` that writes the result to `target`, on the stream that is current at its call.
 
-    `then` is called after that.
+    After that it calls `then`.
 
     NCCL in this process may read `source` until then: that stream waits for it,
-    so its memory must not go to others before.
+    so the memory must not be reused before.
     """
 
     def finish(native: int) -> torch.Tensor:
@@ -193,7 +193,7 @@ def broadcast(tensor: torch.Tensor,
 def _of_its_shape(kind: int, what: str, tensor: torch.Tensor, op: int, root: int, prescale: float,
                   postscale: float, name: Optional[str], process_set: int, in_place: bool,
                   awaited: bool) -> operations.Pending:
-    """An operation whose result has the shape of its input."""
+    """Describes an operation whose result has the shape of its input."""
     tensor = as_tensor(tensor, what, name)
     carrier = carrier_of(tensor, what, name, op)
     if carrier is not None:
@@ -326,7 +326,7 @@ def _copy_rows(native: int, source: torch.Tensor,
     """Returns a tensor, on the device of `source`, with a copy of the result.
 
     NCCL in this process may read `source` until copy_result() has returned,
-    also if the result is empty: see _fetch().
+    even if the result is empty: see _fetch().
     """
     stream = _tensors.stream_of(source)
     if stream != submitted_on:
@@ -339,7 +339,7 @@ def _copy_rows(native: int, source: torch.Tensor,
 
 
 def _adopt_rows(native: int, tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a tensor over the result's memory, which is the library's."""
+    """Returns a tensor on the result's memory, which belongs to the library."""
     memory, first_dim = collectives.adopt(native)
     shape = (first_dim,) + tuple(tensor.shape[1:])
     if memory is None:

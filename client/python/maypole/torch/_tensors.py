@@ -1,8 +1,8 @@
-"""Which tensors can be submitted, and where they are.
+"""Says which tensors can be submitted, and where they are.
 
 This is the only module that uses torch.cuda.
 
-Thread contract: any thread. A stream is that of the calling thread.
+Thread contract: any thread. The current stream is that of the calling thread.
 """
 
 import sys
@@ -37,9 +37,9 @@ _ORDINARY = frozenset((torch.Tensor, torch.nn.Parameter))
 
 
 def has_no_memory(tensor: torch.Tensor) -> bool:
-    """Whether the class of `tensor` computes by itself, as DTensor does.
+    """Whether the class of `tensor` implements its operations itself, as DTensor does.
 
-    Its memory is then in other tensors, or nowhere.
+    Its data are then in other tensors, or nowhere.
     """
     return (type(tensor) not in _ORDINARY and
             type(tensor).__torch_dispatch__ != torch.Tensor.__torch_dispatch__)
@@ -71,12 +71,12 @@ def _refusal(tensor: torch.Tensor, kind: str,
 def note_change(tensor: torch.Tensor) -> None:
     """Tells autograd that the values of `tensor` change."""
     if tensor.is_inference() or tensor.is_quantized:
-        return  # they take no part
+        return  # autograd does not follow them
     if hasattr(torch.autograd.graph, "increment_version"):  # torch 2.1
         torch.autograd.graph.increment_version(tensor)
         return
     with torch.no_grad():
-        # A change of no element; the views of a tensor count together.
+        # Changes no element, but the version, which the tensor's views share.
         same = tensor.detach()
         (same.view(1) if same.dim() == 0 else same).narrow(0, 0, 0).zero_()
 
@@ -85,7 +85,7 @@ def note_change(tensor: torch.Tensor) -> None:
 
 
 def stream_of(tensor: torch.Tensor) -> Optional[int]:
-    """The current stream of a CUDA tensor's device; None for a tensor in host memory.
+    """Returns the current stream of a CUDA tensor's device; None for a tensor in host memory.
 
     A cudaStream_t; 0: the legacy default stream.
     """
@@ -95,7 +95,7 @@ def stream_of(tensor: torch.Tensor) -> Optional[int]:
 
 
 def wait_for_stream(tensor: torch.Tensor, other: int) -> None:
-    """Makes the current stream of a CUDA tensor's device wait for the work that the stream `other` has now."""
+    """Makes the current stream of a CUDA tensor's device wait for the work that is now on the stream `other`."""
     device = tensor.device
     torch.cuda.current_stream(device).wait_stream(
         torch.cuda.ExternalStream(other, device=device)
@@ -105,13 +105,12 @@ def wait_for_stream(tensor: torch.Tensor, other: int) -> None:
 def bring_to_current_stream(tensor: torch.Tensor, last: int) -> None:
     """Prepares a CUDA tensor, last used on the stream `last`, for a use on the current stream.
 
-    The current stream waits for `last`, and torch will not give the tensor's
-    memory to others before the current stream is done with it; nor does
-    GpuMemory.
+    The current stream waits for `last`. Neither torch nor GpuMemory gives the tensor's memory to others before
+    the current stream is done with it.
     """
     wait_for_stream(tensor, last)
     current = torch.cuda.current_stream(tensor.device)
-    tensor.record_stream(current)  # without effect for memory not from torch
+    tensor.record_stream(current)  # no effect on memory that is not torch's
     address = tensor.data_ptr()
     for memory in list(_gpu_memories.values()):
         if memory.address <= address < memory.address + memory.size:
@@ -124,8 +123,8 @@ def bring_to_current_stream(tensor: torch.Tensor, last: int) -> None:
 class GpuMemory:
     """`size` bytes of a CUDA device from which torch makes a tensor.
 
-    tensor() holds this object as long as its storage lives. streams: those that
-    may use the memory: that on which the tensor was made, as for torch's own
+    The storage of tensor() keeps this object alive. streams: those that may use
+    the memory: the one on which the tensor was made, as for torch's own
     tensors, and those to which bring_to_current_stream() has brought it.
     """
 
@@ -161,7 +160,7 @@ def _current_stream(device: torch.device) -> int:
 
 
 def streams_at_the_end(streams: set[int], device: torch.device) -> list[int]:
-    """The streams that may use a GpuMemory whose tensors are gone: its own and the current one."""
+    """Returns the streams that may still use a GpuMemory whose tensors are gone: its own and the current one."""
     return sorted(streams | {_current_stream(device)})
 
 
@@ -184,10 +183,9 @@ def as_tensor(value: Any, kind: str, name: Optional[str]) -> torch.Tensor:
     """Returns `value`, or, if it is an array of another library, a tensor that shares its memory.
 
     Accepted are NumPy arrays and all objects with __dlpack__ or
-    __cuda_array_interface__ (CuPy, Numba, JAX, ...). The current stream waits
-    for the array's pending work, if the array's library tells of it. Raises
-    TypeError (not an array) or ValueError (its memory cannot be shared: it is
-    read-only, has negative strides or a dtype that torch lacks); the text names
+    __cuda_array_interface__ (CuPy, Numba, JAX, ...). The current stream waits for the array's pending
+    work, if the array's library reports it. Raises TypeError (not an array) or ValueError (its memory
+    cannot be shared: it is read-only, has negative strides or a dtype that torch lacks); the text names
     the tensor.
     """
     check_name(kind, name)
@@ -200,7 +198,7 @@ def as_tensor(value: Any, kind: str, name: Optional[str]) -> torch.Tensor:
     try:
         return _shared(value)
     except Exception as error:
-        # The protocols are others' code, which may raise anything.
+        # The protocols run code of other libraries, which may raise anything.
         raise ValueError(
             f"{title(kind, name)}: torch cannot share the memory of this "
             f"{type(value).__name__}: {error}") from error
@@ -213,11 +211,11 @@ def _is_numpy(value: Any) -> bool:
 
 
 def _shared(value: Any) -> torch.Tensor:
-    # With these, torch.from_dlpack of some versions ends the process.
+    # With negative strides, torch.from_dlpack of some versions crashes the process.
     if any(stride < 0 for stride in getattr(value, "strides", None) or ()):
         raise ValueError("it has negative strides; pass a copy")
     if _is_numpy(value):
-        # Not by DLPack, in which NumPy has no bool.
+        # Not by DLPack, with which NumPy does not export bool.
         if not value.flags.writeable:
             raise ValueError("it is read-only; pass a copy")
         return torch.from_numpy(value)
@@ -234,8 +232,8 @@ def _from_cuda_array_interface(value: Any) -> torch.Tensor:
     if tensor.numel() > 0 and tensor.data_ptr() != interface["data"][0]:
         raise ValueError("it is not on torch's current CUDA device, "
                          f"{tensor.device}; use torch.cuda.set_device()")
-    # torch does not look at the stream of the array's pending work; None: there
-    # is no such work.
+    # torch ignores the stream of the array's pending work; None: there is no
+    # such work.
     stream = interface.get("stream")
     if stream is not None:
         current = torch.cuda.current_stream(tensor.device)

@@ -1,17 +1,17 @@
-"""Turning an optimizer into a distributed one, in place.
+"""Turns an optimizer into a distributed one, in place.
 
     attach(optimizer, methods, options)
 
-The optimizer keeps its identity, and with it everything that refers to it: a
-learning rate scheduler made before, parameter groups, state, hooks. Only its
-class changes, to one of the same name that is derived from `methods` and from
-the class before. All of Maypole's is in the attribute `_maypole`, so that
-nothing of the optimizer's own is overwritten.
+The optimizer stays the same object, so everything that refers to it keeps
+working: a learning rate scheduler made before, parameter groups, state, hooks.
+Only its class changes, to one of the same name that is derived from `methods`
+and from the former class. Maypole's state is in the attribute `_maypole`, so
+that no attribute of the optimizer's own is overwritten.
 
-A copy (copy.deepcopy, pickle) is a distributed optimizer, too. It begins to
-reduce gradients with its first use, or when a gradient is read after backward(),
-because all ranks do that, while one rank alone may have made the copy, to save
-it say.
+A copy (copy.deepcopy, pickle) is also a distributed optimizer. It begins to
+reduce gradients at its first use, or when a gradient is read after backward(),
+because all ranks do that; the copy itself may have been made by one rank only,
+for example to save it.
 
 Thread contract: one thread at a time.
 """
@@ -40,16 +40,16 @@ class Wrapped(torch.optim.Optimizer):
         raise NotImplementedError
 
     def _attach_copy(self) -> None:
-        """Notices from now on when the program uses gradients of this copy."""
+        """Begins to detect when the program uses gradients of this copy."""
 
     def _attached(self) -> Any:
-        """`_maypole`; None outside of a job, where this is an optimizer like any other."""
+        """Returns `_maypole`; None outside a job, where this is an ordinary optimizer."""
         if self._maypole is None and basics.is_initialized():
             self._attach()
         return self._maypole
 
     def _count_step(self) -> None:
-        """What a scheduler's patch of step() does: see step_is_counted()."""
+        """Does what a scheduler's patch of step() does: see step_is_counted()."""
         self._step_count = getattr(self, "_step_count", 0) + 1  # torch 1.13
         self._opt_called = True  # newer ones
 
@@ -85,7 +85,7 @@ def _class_of(methods: type, base: type) -> type:
 
 def attach(optimizer: torch.optim.Optimizer, methods: type,
            options: Any) -> Any:
-    """Makes `optimizer` one with `methods`, and returns it.
+    """Gives `optimizer` the methods `methods`, and returns it.
 
     Raises ValueError if it is one already, or if its step() was replaced.
     """
@@ -124,11 +124,12 @@ def _is_counter(step: Any) -> bool:
 def step_is_counted(step: Any) -> Any:
     """Marks a step() that calls _count_step().
 
-    A scheduler replaces step() of its optimizer by a function that notes the
-    call, and calls the function that was step() of the class then. It warns if
-    it does not find that note. This mark tells it that step() notes calls.
-    torch also wraps step() of every optimizer class to profile it and to call
-    step hooks; `hooked` says that this was done: the base class's step() is.
+    A scheduler replaces step() of its optimizer by a function that records the
+    call, and calls what was step() of the class then. It warns if it does not
+    find that record. This mark tells it that step() records calls. torch also
+    wraps step() of every optimizer class to profile it and to call step hooks;
+    `hooked` says that this was done, because the base class's step() is wrapped
+    already.
     """
     step.hooked = True
     for name in _COUNTERS:

@@ -5,12 +5,12 @@
     delta = parameter - start, for each parameter
     parameter = start + the ranks' Adasum of delta
 
-So the learning rate need not grow with the number of ranks. Momentum and other
-state are the rank's own.
+So the learning rate need not grow with the number of ranks. Each rank has its own
+momentum and other state.
 
 Thread contract: as torch's optimizers, one thread at a time. All ranks must
 step together. Invariant: if the ranks' parameters are equal before step(), they
-are after it, unless it raises; then the parameters are those before the step.
+are equal after it. If step() raises, the parameters are those before the step.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ class DistributedAdasumOptimizer(Wrapped):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """What torch's GradScaler asks for before it looks at gradients."""
+        """A GradScaler of torch reads this before it looks at gradients."""
         raise ValueError(
             "DistributedOptimizer(op=Adasum) cannot be used with a GradScaler: "
             "each rank makes its own step, and ranks would disagree about a "
@@ -90,7 +90,7 @@ class DistributedAdasumOptimizer(Wrapped):
         unequal = attached.start.check(self, names, _NAME + ":start")
         if unequal is not None:
             raise unequal
-        # Momentum moves a parameter also after it was frozen.
+        # Momentum moves a parameter even after it was frozen.
         parameters = [
             p for group in self.param_groups for p in group["params"]
             if p.requires_grad or self.state.get(p)

@@ -6,22 +6,22 @@
 An allreduce in place on such a tensor, or on a contiguous part of it that
 begins at a multiple of 64 bytes, reads every rank's tensor in place and writes
 the result there. In every other respect it is an ordinary tensor: each rank has
-its own, and no other rank sees what it writes.
+its own, and no rank sees what another one writes to its tensor.
 
-The memory is freed when the last tensor, view or storage that uses it is gone,
-which may be after shutdown(). If the arena is full, the tensor is in ordinary
-memory; this is counted in arena_statistics(), and the first time is a warning.
+The memory is freed with the last tensor, view or storage that uses it, which may
+be after shutdown(). If the arena is full, the tensor is in ordinary memory;
+arena_statistics() counts this, and the first time causes a warning.
 
 On a CUDA device (device="cuda") the memory is shared with the node's executor,
 and an allreduce in place that the executor runs on that GPU makes no copies; a
 part must begin at a multiple of 256 bytes. If there is no room, or memory cannot
-be shared, the tensor is an ordinary one, which is counted, too, but without a
-warning. As with torch's own tensors, the memory is used again when the stream
-that was current at the allocation is done with what it has to do when the
-tensor is freed; so is the stream that is current then. Other streams that use
-the tensor must be waited for by one of these (record_stream() has no effect),
-and a stream that is not torch's must exist as long as the tensor. A tensor that
-a CUDA graph uses must live as long as the graph.
+be shared, the tensor is an ordinary one; this is counted as well, but without a
+warning. As with torch's own tensors, the memory is reused only after the work
+that two streams have when the tensor is freed: the stream that was current at
+the allocation, and the one that is current then. If another stream uses the
+tensor, one of these two must wait for it (record_stream() has no effect). A
+stream that is not torch's must exist as long as the tensor. A tensor that a CUDA
+graph uses must live as long as the graph.
 
 Thread contract: any thread may call any function.
 """
@@ -39,8 +39,8 @@ from maypole.common.exceptions import forked, from_status, not_initialized
 from maypole.torch import _tensors
 from maypole.torch._compiling import not_compiled
 
-# address -> bytes of allocations that are not freed. A finalizer may run inside
-# any allocation, so this is changed by single dict operations, without a lock.
+# address -> bytes of live allocations. A finalizer may run inside any
+# allocation, so this is changed by single dict operations, without a lock.
 _live: dict[int, int] = {}
 
 _fallbacks: dict[str, int] = {}
@@ -58,7 +58,7 @@ def empty(*size: Any,
         dtype: None for torch's default.
         device: None or the CPU for the arena, where the tensor is zeroed, or a CUDA device, where it is not.
             Other devices raise NotImplementedError.
-        requires_grad: as of torch.empty.
+        requires_grad: as for torch.empty.
         *size: numbers, or one sequence of numbers.
 
     Raises:
@@ -86,7 +86,7 @@ def empty_like(tensor: torch.Tensor,
     Args:
         tensor: any shape and dtype.
         dtype: None: as `tensor`.
-        requires_grad: as of torch.empty.
+        requires_grad: as for torch.empty.
 
     Returns:
         The result is contiguous even if `tensor` is not.
@@ -102,7 +102,7 @@ def zeros_flat(count: int, dtype: torch.dtype,
                device: torch.device) -> torch.Tensor:
     """Returns `count` zeros in the arena or in shared memory of a CUDA device.
 
-    In ordinary memory where these have no room, and on other devices.
+    They are in ordinary memory if there is no room, and on other devices.
     """
     tensor = _in_arena(count, dtype, device)
     if tensor is None:
@@ -111,7 +111,7 @@ def zeros_flat(count: int, dtype: torch.dtype,
 
 
 def arena_statistics() -> dict[str, Any]:
-    """What this process has in the arena, and how often it had to fall back.
+    """Returns what this process has in the arena, and how often it had to fall back.
 
     bytes, tensors: total size and number of the live tensors of empty(),
     empty_like() and gradient buckets. fallbacks: counts by reason:
@@ -135,7 +135,7 @@ def note_fallback(reason: str, advice: str) -> None:
 
 
 def _count_fallback(reason: str) -> int:
-    """Returns how many there were with this reason."""
+    """Counts a fallback; returns the number of those with this reason."""
     with _fallbacks_lock:
         count = _fallbacks.get(reason, 0) + 1
         _fallbacks[reason] = count
@@ -144,7 +144,7 @@ def _count_fallback(reason: str) -> int:
 
 def _in_arena(count: int, dtype: torch.dtype,
               device: torch.device) -> Optional[torch.Tensor]:
-    """A flat tensor, zeroed on the CPU; None, and counted, when there is no room or the device has no such memory."""
+    """A flat tensor, zeroed on the CPU; None, which is counted, if there is no room or no such memory on the device."""
     nothing = torch.empty(0, dtype=dtype, device="cpu")
     size = count * nothing.element_size()
     library = _native.library()
@@ -178,7 +178,7 @@ def _in_arena(count: int, dtype: torch.dtype,
 def _on_cpu(library: Any, size: int, dtype: torch.dtype) -> torch.Tensor:
     address = library.allocate(size)
     memory = (ctypes.c_ubyte * size).from_address(address)
-    # The tensor's storage holds `memory`.
+    # The tensor's storage keeps `memory` alive.
     _free_with(memory, address, size, library.free, address)
     return torch.frombuffer(memory, dtype=dtype)
 
@@ -209,7 +209,7 @@ def _free_with(memory: Any, address: int, size: int, free: Callable[..., Any],
     """Calls free(*args) when `memory` is gone."""
     _live[address] = size
     finalizer = weakref.finalize(memory, _free, address, free, *args)
-    # At exit tensors may still be used; the memory ends with the process.
+    # Not at exit, when tensors may still be used; the memory ends with the process.
     finalizer.atexit = False
 
 

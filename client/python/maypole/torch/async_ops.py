@@ -8,10 +8,10 @@ synchronize(); the input must not be changed until then. A group is accepted
 whole or, if one member is refused, not at all.
 
 Instead of a tensor, every function takes an array of another library that has
-__dlpack__ or __cuda_array_interface__ (NumPy, CuPy, Numba, JAX, ...). A tensor
-is made that shares its memory: an in-place operation writes into the array, so
-the array must be one that may change (JAX arrays must not). Results are torch
-tensors. A read-only NumPy array is refused.
+__dlpack__ or __cuda_array_interface__ (NumPy, CuPy, Numba, JAX, ...). The
+function makes a tensor that shares the array's memory: an in-place operation
+writes into the array, so the array must be mutable (JAX arrays are not).
+Results are torch tensors. A read-only NumPy array is refused.
 
 CUDA tensors: an operation reads its input in the order of the current stream of
 the thread that submits it, and its result is ready in the order of the current
@@ -24,8 +24,9 @@ process_set: the ranks that take part; all of them must submit the operation.
 Thread contract: any thread. Errors of the call itself (not initialized, name
 pending, dtype, layout, root, splits, a process set that this rank is not in)
 raise ValueError; tensors that are neither on the CPU nor on a CUDA device and
-other unsupported arguments raise NotImplementedError; what is neither a tensor
-nor an array raises TypeError. Errors of the operation are raised by synchronize().
+other unsupported arguments raise NotImplementedError; objects that are neither
+tensors nor arrays raise TypeError. synchronize() raises the errors of the
+operation.
 """
 
 from collections.abc import Sequence
@@ -68,7 +69,7 @@ def allreduce_async(tensor: torch.Tensor,
     Args:
         tensor: any shape, the same on all ranks; it is not changed.
         average: older form of op: True for Average, False for Sum.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         op: Average (default), Sum, Min, Max, Product, Adasum (floating dtypes only).
             Integer averages truncate toward zero; integers wrap around on overflow. For bool, Sum and Max mean
             OR, Product and Min mean AND. If an input of Min or Max is NaN, so is the result.
@@ -95,7 +96,7 @@ def _allreduce(tensor: torch.Tensor, average: Optional[bool],
 
 def reduce_gradient(tensor: torch.Tensor, name: str, op: ReduceOp, prescale: float,
                     postscale: float, process_set: Any) -> int:
-    """allreduce_async_ of a tensor of which autograd needs no former values."""
+    """allreduce_async_ of a tensor whose former values autograd does not need."""
     return _start(
         _submissions.allreduce(tensor, name, op, prescale, postscale,
                                id_of(process_set), True))
@@ -174,7 +175,7 @@ def allgather_async(tensor: torch.Tensor,
 
     Args:
         tensor: [rows, ...]: the number of rows may differ between ranks (and may be 0), the rest must not.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         process_set: the ranks that take part; all of them must make the call.
 
     Returns:
@@ -194,7 +195,7 @@ def grouped_allgather_async(tensors: Sequence[torch.Tensor],
 
     Args:
         tensors: a sequence of tensors, each as in the function of one.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         process_set: the ranks that take part; all of them must make the call.
 
     Returns:
@@ -218,7 +219,7 @@ def broadcast_async(tensor: torch.Tensor,
         tensor: any shape and dtype, the same on all ranks.
         root_rank: a rank of the job (not an index in the process set); it must be in the set. Shape and dtype
             must be the same on all ranks.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         process_set: the ranks that take part; all of them must make the call.
 
     Returns:
@@ -252,7 +253,7 @@ def alltoall_async(tensor: torch.Tensor,
         tensor: all dimensions except the first must be the same on all ranks.
         splits: how many rows go to each rank of the set, in rank order: a list or an int32 or int64 tensor;
             None: equal parts. Reading a CUDA tensor waits for the current stream.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         process_set: the ranks that take part; all of them must make the call.
 
     Returns:
@@ -275,8 +276,8 @@ def reducescatter_async(tensor: torch.Tensor,
     With r rows and n ranks, each rank gets r // n rows, and the first r % n ranks one more.
 
     Args:
-        tensor: at least one dimension, the same shape on all ranks.
-        name: by which ranks match the operation; None: by the order of submission.
+        tensor: has at least one dimension, and the same shape on all ranks.
+        name: ranks match the operation by this name; None: by the order of submission.
         op: Average or Sum.
         process_set: the ranks that take part; all of them must make the call.
         prescale_factor: factor for the inputs.
@@ -304,7 +305,7 @@ def grouped_reducescatter_async(tensors: Sequence[torch.Tensor],
 
     Args:
         tensors: a sequence of tensors, each as in the function of one.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         op: Average or Sum.
         process_set: the ranks that take part; all of them must make the call.
         prescale_factor: factor for the inputs.
@@ -321,7 +322,7 @@ def grouped_reducescatter_async(tensors: Sequence[torch.Tensor],
     ])
 
 
-# They need no tensor.
+# These take no tensor.
 barrier = not_compiled(collectives.barrier)
 join = not_compiled(collectives.join)
 poll = not_compiled(operations.poll)

@@ -1,8 +1,8 @@
 """Gradient compression: fewer bytes to move, at the cost of precision.
 
 Compression.none, .fp16 and .bf16 have no state. Compression.powersgd(rank) is
-lossy and has state for each tensor: what it left out of one step's gradient is
-added to the next step's (error feedback).
+lossy and has state for each tensor: the part of a step's gradient that it leaves
+out is added to the next step's gradient (error feedback).
 
 Thread contract: any thread, but one at a time for a tensor's name.
 """
@@ -25,7 +25,7 @@ class _CastCompressor(CastCompressor):
 
 def wire_dtype(compression: "CompressorLike",
                dtype: torch.dtype) -> Optional[torch.dtype]:
-    """The dtype to which the compression casts tensors of `dtype`; None if it does something else, or nothing."""
+    """Returns the dtype to which the compression casts tensors of `dtype`; None if it does not cast."""
     if compression not in (FP16Compressor, BF16Compressor):
         return None
     return compression.wire if dtype in _CastCompressor.casts else None
@@ -55,17 +55,17 @@ class PowerSGD:
     After Vogels et al., "PowerSGD" (arXiv:1905.13727). A gradient M (a tensor
     as a matrix of its first dimension by all others) is approximated by
     P Q^T, with `rank` columns. PowerSGD reduces P = M Q and then Q = M^T P in
-    each step. Here the steps take turns: one step reduces P for the last
-    step's Q, the next one Q for that P. So a step has one allreduce, as with
-    any other Compressor, of half the size.
+    each step. Here the steps alternate: one step reduces P for the last step's
+    Q, the next one Q for that P. So a step has one allreduce, as with any other
+    Compressor, and sends half as much.
 
-    Each rank keeps the part of its own M that P Q^T lacks, and adds it to its
-    next M. Tensors of less than two dimensions, and those that would not become
-    smaller, are sent as they are.
+    Each rank keeps the difference between its own M and P Q^T, and adds it to
+    its next M. Tensors of less than two dimensions, and those that would not
+    become smaller, are sent as they are.
 
-    Invariants: P and Q are equal on all ranks of the set: they come from the
-    tensor's name first, from an allreduce later. After an error, and in a new
-    epoch, a tensor starts again.
+    Invariants: P and Q are equal on all ranks of the set: first they are
+    derived from the tensor's name, later they come from an allreduce. After an
+    error, and in a new membership epoch, each tensor starts again.
     """
 
     def __init__(self, rank: int = 4):
@@ -76,7 +76,7 @@ class PowerSGD:
         self._tensors: dict[str, _LowRank] = {}
 
     def named(self, name: Optional[str]) -> "_LowRank":
-        """The compressor of the tensor of this name."""
+        """Returns the compressor of the tensor with this name."""
         if name is None:
             raise ValueError("Compression.powersgd keeps what it left out of a "
                              "tensor for the next one of that name: pass name=")
@@ -90,7 +90,7 @@ class PowerSGD:
 
 
 class _LowRank:
-    """PowerSGD for one tensor; see there."""
+    """PowerSGD for one tensor."""
 
     def __init__(self, name: str, rank: int):
         self._seed = zlib.crc32(name.encode("utf-8"))
@@ -111,7 +111,7 @@ class _LowRank:
         if (rank == 0 or not tensor.dtype.is_floating_point
                 or (rows + columns) * rank >= tensor.numel()):
             return tensor, None
-        # 16-bit floats would lose what is left out.
+        # 16-bit floats could not hold the part that is left out.
         work = torch.promote_types(tensor.dtype, torch.float32)
         matrix = tensor.reshape(rows, columns).to(work)
         self._begin(matrix, rank)
@@ -145,20 +145,20 @@ class _LowRank:
             return tensor
         basis, shape, dtype = ctx
         full = tensor @ basis.t() if self._has_q else basis @ tensor.t()
-        # A copy, because the caller may use the tensor's memory again.
+        # A copy, because the caller may reuse the tensor's memory.
         self._factor = tensor.clone()
         self._has_q = not self._has_q
         return full.reshape(shape).to(dtype)
 
 
 def compressor_of(compression: Any, name: Optional[str]) -> Any:
-    """The object whose compress() and decompress() serve the tensor `name`."""
+    """Returns the object whose compress() and decompress() apply to the tensor `name`."""
     named = getattr(compression, "named", None)
     return compression if named is None else named(name)
 
 
 class Compression:
-    """What may be passed as `compression=`."""
+    """The values of `compression=`."""
 
     none = NoneCompressor
     fp16 = FP16Compressor
@@ -166,5 +166,5 @@ class Compression:
     powersgd = PowerSGD
 
 
-# What `compression=` may be.
+# The type of `compression=`.
 CompressorLike = Union[type[Compressor], PowerSGD]

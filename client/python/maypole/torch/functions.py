@@ -1,4 +1,4 @@
-"""Broadcasting models, optimizers and Python objects.
+"""Broadcasts models, optimizers and Python objects.
 
 All ranks must call these, with the same names. Thread contract: one thread at a
 time, because the names are fixed. Errors are those of async_ops and
@@ -21,13 +21,13 @@ from maypole.torch._tensors import shares_memory
 @not_compiled
 def broadcast_parameters(params: Union[dict[str, Any], Iterable[Any]],
                          root_rank: int) -> None:
-    """Overwrites `params` on all ranks by those of rank `root_rank`, in place.
+    """Overwrites `params` on all ranks with those of rank `root_rank`, in place.
 
     params: a dict such as model.state_dict(), or a list of tensors or of
     (name, tensor) such as model.named_parameters(). A tensor may also be an
     array that async_ops accepts. Entries that are None are skipped; any other
-    entry raises ValueError. A tensor must be on the CPU on all ranks, or on a
-    CUDA device on all ranks.
+    entry raises ValueError. Each tensor must be on the CPU on all ranks, or on a CUDA
+    device on all ranks.
     """
     pending = []
     try:
@@ -36,7 +36,7 @@ def broadcast_parameters(params: Union[dict[str, Any], Iterable[Any]],
                 pending.append(operations.start(_submissions.changes(
                     _submissions.broadcast(tensor, root_rank, name, 0, True), tensor)))
     finally:
-        # Even if one was refused, so that no pending operation writes later.
+        # Even if a tensor was refused, so that no pending operation writes later.
         _, error = operations.wait_all(pending)
         if error is not None:
             raise error
@@ -65,14 +65,14 @@ def _named(params: Any) -> list[tuple[Optional[str], Any]]:
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer,
                               root_rank: int,
                               model: Optional[torch.nn.Module] = None) -> None:
-    """Overwrites the optimizer's state on all ranks by rank `root_rank`'s.
+    """Overwrites the optimizer's state on all ranks with rank `root_rank`'s.
 
     Afterwards state and options (learning rate, ...) are the root's; the dicts
-    of groups and state stay the same objects. State that
-    is on a CUDA device on the root is on one here, too; then all ranks need
-    one. The optimizer is not stepped, so one without state stays without.
-    `model` is not needed and is accepted for compatibility. Raises ValueError
-    for LBFGS, because its ranks would evaluate different closures.
+    of groups and state stay the same objects. State that is on a CUDA device on
+    the root is on one here as well; then all ranks need one. The optimizer is
+    not stepped, so an optimizer without state stays without. `model` is not
+    needed and is accepted for compatibility. Raises ValueError for LBFGS,
+    because the ranks would evaluate different closures.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast the state of torch.optim.LBFGS")

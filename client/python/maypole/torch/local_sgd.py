@@ -7,18 +7,19 @@
     with hvd.DiLoCo(model, optimizer, outer, sync_every=500):
         train(model, optimizer)
 
-For slow links: a model of P bytes costs P bytes of network in sync_every steps,
-instead of in each step. LocalSGD averages the weights (Stich,
-https://arxiv.org/abs/1805.09767). DiLoCo averages how far the ranks have moved
-from the weights on which they last agreed, and has an outer optimizer step by that
-(Douillard et al., https://arxiv.org/abs/2311.08105), fragment by fragment and
-beside the training if asked to (Streaming DiLoCo,
+For slow links: a model of P bytes costs P bytes of network traffic every sync_every
+steps, instead of in each step. LocalSGD averages the weights (Stich,
+https://arxiv.org/abs/1805.09767). DiLoCo averages how far the ranks have moved from
+the weights on which they last agreed, and an outer optimizer takes a step with this
+average as its gradient (Douillard et al., https://arxiv.org/abs/2311.08105),
+if asked to, fragment by fragment and while training continues (Streaming DiLoCo,
 https://arxiv.org/abs/2501.18512).
 
-The inner optimizer may be a DistributedOptimizer of a smaller process set: ranks
-of a node reduce their gradients in each step, and nodes agree now and then.
+The inner optimizer may be a DistributedOptimizer of a smaller process set: the
+ranks of a node reduce their gradients in each step, and the nodes agree only every
+sync_every steps.
 
-Buffers, such as the means of batch norm, stay each rank's own.
+Buffers, such as the means of batch norm, are not averaged.
 
 Thread contract: the thread that calls optimizer.step(). Invariant: the weights
 on which the ranks have agreed are equal on all ranks of the process set.
@@ -43,8 +44,8 @@ _HALVES = (torch.float16, torch.bfloat16)
 class LocalSGD:
     """Averages the weights of all ranks after every `sync_every` steps of the optimizer.
 
-    A context manager; outside of it the optimizer only steps. Ranks must make
-    equally many steps in it.
+    A context manager; outside it the optimizer only steps. Ranks must make the same number of
+    steps in it.
 
     Args:
         model: whose parameters are averaged.
@@ -73,7 +74,7 @@ class LocalSGD:
 
     @torch.no_grad()
     def sync(self) -> None:
-        """Averages the weights now: before an evaluation, or at the training's end. All ranks must call it."""
+        """Averages the weights now, before an evaluation or at the training's end. All ranks must call it."""
         self._step = 0
         synchronize(grouped_allreduce_async_([p.data for p in self._parameters], name="maypole.local_sgd", op=Average,
                                              process_set=self._process_set))
@@ -88,7 +89,7 @@ class LocalSGD:
         return {"step": self._step}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from where state_dict() was called."""
+        """Continues from where state_dict() was called."""
         self._step = state["step"]
 
     def __enter__(self) -> "LocalSGD":
@@ -101,21 +102,19 @@ class LocalSGD:
 
 
 class DiLoCo:
-    """Has an outer optimizer step by the mean of the ranks' progress, after every `sync_every` steps of the inner one.
+    """Every `sync_every` steps of the inner optimizer, an outer optimizer steps with the mean of the ranks' progress.
 
-    A context manager; outside of it the inner optimizer only steps. Ranks must
-    make equally many steps in it (entered again, it goes on where it was), and start it with the same weights
-    (broadcast_parameters()): the first agreement of each membership epoch compares
-    weights, settings and the outer optimizer's state, and raises ValueError on every
-    rank if they differ.
+    A context manager; outside it the inner optimizer only steps. Ranks must make the same number of steps in it
+    (entered again, it continues where it was), and enter it with the same weights (broadcast_parameters()): the first
+    agreement of each membership epoch compares weights, settings and the outer optimizer's state, and raises
+    ValueError on every rank if they differ.
 
-    For each parameter there is a second copy of the weights, those on which the ranks
-    have agreed; of 16-bit parameters in float32. The outer optimizer's groups hold these
-    copies from now on.
+    Each parameter has a second copy with the weights on which the ranks have agreed, in float32 for 16-bit
+    parameters. The outer optimizer's groups hold these copies from now on.
 
-    With several fragments, one of them is agreed upon every sync_every / fragments
-    steps, in turn. With fragment_sync_delay, the reduction of a fragment begins that
-    many steps before and runs beside them.
+    With several fragments, the ranks agree on one of them every sync_every / fragments steps, in turn. With
+    fragment_sync_delay, the reduction of a fragment begins that many steps earlier and runs while these steps are
+    made.
 
     Args:
         fragments: a torch.nn.Module, or a list of modules that have no parameter in common.
@@ -125,11 +124,11 @@ class DiLoCo:
         sync_every: a number of steps, a multiple of the number of fragments; the same on all ranks.
         fragment_sync_delay: steps from the beginning of a reduction to the use of its result, less than
             sync_every / fragments.
-        fragment_update_alpha: the share of its own weights that a rank keeps when it takes those newly agreed on,
-            from 0 to 1.
+        fragment_update_alpha: the share of its own weights that a rank keeps when it takes newly agreed ones, from
+            0 to 1.
         compression: Compression.fp16 or bf16 send the progress in 16 bits.
         process_set: the ranks that agree; all of them must train in this context.
-        backup_device: where the copies are, and the outer optimizer steps; None: where the parameters are.
+        backup_device: the device of the copies, on which the outer optimizer steps; None: that of the parameters.
 
     Raises:
         ValueError: for wrong arguments; the text says what is expected.
@@ -174,14 +173,14 @@ class DiLoCo:
         self._start = EqualStart(process_set, who="DiLoCo")
         self._interval, self._delay = interval, fragment_sync_delay
         self._steps = _StepHook(inner_optimizer, self._on_step)
-        self._step, self._next = 0, 0  # in this interval; the fragment that is agreed upon at its end
+        self._step, self._next = 0, 0  # steps in this interval; the fragment on which the ranks agree at its end
         self._is_synced = True
 
     def _on_step(self) -> None:
         self._is_synced = False
         self._step += 1
         fragment = self._fragments[self._next]
-        # Not only in that step: a program may catch the error of one, and must not go on without agreeing.
+        # Also in later steps: a program may catch the error of one, and must not continue without agreeing.
         if self._step >= self._interval - self._delay:
             self._check_start()
             fragment.begin()
@@ -191,7 +190,7 @@ class DiLoCo:
             self._is_synced = len(self._fragments) == 1
 
     def sync(self) -> None:
-        """Has all ranks agree on all fragments now: before an evaluation, or at the training's end.
+        """Makes all ranks agree on all fragments now, before an evaluation or at the training's end.
 
         All ranks must call it. The next interval begins, with the first fragment. With a fragment_update_alpha the
         ranks' weights stay different.
@@ -215,8 +214,8 @@ class DiLoCo:
     def is_synced(self) -> bool:
         """Whether no step was made since the ranks agreed on all fragments at once: the time for a commit().
 
-        With several fragments that is so after sync() only. With a fragment_update_alpha the ranks' weights differ
-        then, too: after a death all go on from those of rank 0.
+        With several fragments this is True only after sync(). With a fragment_update_alpha the ranks'
+        weights differ even then: after a death all ranks continue from those of rank 0.
         """
         return self._is_synced
 
@@ -234,7 +233,7 @@ class DiLoCo:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from where state_dict() was called. A reduction under way is given up."""
+        """Continues from where state_dict() was called, and gives up a reduction that is under way."""
         self._step, self._next, self._is_synced = state["step"], state["next"], state["is_synced"]
         for fragment, of_fragment in zip(self._fragments, state["fragments"]):
             fragment.load(of_fragment)
@@ -253,7 +252,7 @@ class DiLoCo:
 
 
 class _Fragment:
-    """Parameters that are agreed upon together.
+    """Parameters on which the ranks agree together.
 
     pairs: each parameter, with the weights on which the ranks have agreed.
 
@@ -284,7 +283,7 @@ class _Fragment:
                                                 process_set=self._process_set)
 
     def wait(self) -> None:
-        """For a reduction under way; end() uses its result."""
+        """Waits for a reduction that is under way; end() uses its result."""
         if self._handle is None:
             return
         handle, self._handle = self._handle, None
@@ -292,7 +291,7 @@ class _Fragment:
                       for tensor, context in zip(synchronize(handle), self._contexts)]
 
     def end(self) -> None:
-        """Waits for the result and has the outer optimizer step by it."""
+        """Waits for the result and steps the outer optimizer with it."""
         self.wait()
         assert self._mean is not None
         for (_, agreed), mean in zip(self._pairs, self._mean):
@@ -301,7 +300,7 @@ class _Fragment:
         self._outer.step()
         with torch.no_grad():
             for p, agreed in self._pairs:
-                agreed.grad = None  # so that other fragments' steps leave it alone
+                agreed.grad = None  # so that the steps of other fragments do not change it
                 if self._alpha == 0:
                     p.copy_(agreed)
                 else:
@@ -316,7 +315,7 @@ class _Fragment:
     def load(self, state: dict[str, Any]) -> None:
         try:
             self.wait()
-        except HorovodInternalError:  # of an epoch that is over
+        except HorovodInternalError:  # of a membership epoch that is over
             pass
         for (_, agreed), saved in zip(self._pairs, state["agreed"]):
             agreed.copy_(saved)
@@ -343,13 +342,13 @@ class _StepHook:
             return result
 
         self._before = vars(optimizer).get("step")
-        # A method, as schedulers that are made from now on expect it.
+        # A method, because schedulers that are made from now on expect one.
         optimizer.step = self._own = types.MethodType(step_and_agree, optimizer)
 
     def end(self) -> None:
         self._is_on = False
         optimizer: Any = self._optimizer
-        # A scheduler that was made meanwhile may have wrapped it: then it stays, without effect.
+        # A scheduler that was made meanwhile may have wrapped it: then the wrapper stays, without effect.
         if vars(optimizer).get("step") is self._own:
             if self._before is None:
                 del optimizer.step
@@ -363,7 +362,7 @@ def _check_positive(who: str, what: str, value: Any) -> None:
 
 
 def _names(modules: list[torch.nn.Module]) -> dict[torch.Tensor, str]:
-    """Of all parameters, the same on all ranks."""
+    """Returns the names of all parameters, the same on all ranks."""
     names: dict[torch.Tensor, str] = {}
     for number, module in enumerate(modules):
         for name, parameter in module.named_parameters():

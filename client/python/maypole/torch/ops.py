@@ -42,7 +42,7 @@ def allreduce(tensor: torch.Tensor,
     Args:
         tensor: any shape, the same on all ranks; it is not changed.
         average: older form of op: True for Average, False for Sum.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         compression: Compression.fp16 and bf16 send floats in 16 bits; Compression.powersgd(rank) needs a name
             and op Average or Sum.
         op: Average (default), Sum, Min, Max, Product, Adasum; see allreduce_async.
@@ -64,7 +64,7 @@ def allreduce(tensor: torch.Tensor,
 def _reduced(function: Any, kind: str, tensors: Sequence[torch.Tensor], name: Optional[str], grouped: bool,
              compression: CompressorLike, op: ReduceOp, prescale: float, postscale: float,
              process_set: ProcessSet) -> list[torch.Tensor]:
-    """The results of a function of _autograd, of the tensors as they are compressed."""
+    """Applies a function of _autograd to the compressed tensors, and returns the decompressed results."""
     names = member_names(name, len(tensors)) if grouped else [name]
     tensors = [as_tensor(tensor, kind, member) for tensor, member in zip(tensors, names)]
     compressors = [compressor_of(compression, member) for member in names]
@@ -145,7 +145,7 @@ def allgather(tensor: torch.Tensor,
 
     Args:
         tensor: [rows, ...]: the number of rows may differ between ranks (and may be 0), the rest must not.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         process_set: the ranks that take part; all of them must make the call.
 
     Returns:
@@ -170,7 +170,7 @@ def grouped_allgather(
 
     Args:
         tensors: a sequence of tensors, each as in the function of one.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         process_set: the ranks that take part; all of them must make the call.
     """
     tensors = [as_tensor(tensor, "allgather", member)
@@ -193,7 +193,7 @@ def broadcast(tensor: torch.Tensor,
         tensor: any shape and dtype, the same on all ranks.
         root_rank: a rank of the job (not an index in the process set); it must be in the set. Shape and dtype
             must be the same on all ranks.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         process_set: the ranks that take part; all of them must make the call.
 
     Raises:
@@ -228,7 +228,7 @@ def alltoall(
         tensor: [rows, ...]: all dimensions except the first must be the same on all ranks.
         splits: how many rows go to each rank of the set, in rank order: a list or an int32 or int64 tensor;
             None: equal parts.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         process_set: the ranks that take part; all of them must make the call.
 
     Returns:
@@ -268,8 +268,8 @@ def reducescatter(tensor: torch.Tensor,
     ranks.
 
     Args:
-        tensor: at least one dimension, the same shape on all ranks.
-        name: by which ranks match the operation; None: by the order of submission.
+        tensor: has at least one dimension, and the same shape on all ranks.
+        name: ranks match the operation by this name; None: by the order of submission.
         compression: Compression.fp16 and bf16 send floats in 16 bits.
         op: Average or Sum. With r rows and n ranks, each rank gets r // n rows, and the first r % n ranks one
             more.

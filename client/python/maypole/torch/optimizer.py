@@ -1,4 +1,4 @@
-"""DistributedOptimizer: any torch optimizer, with gradients of all ranks.
+"""DistributedOptimizer: any torch optimizer, stepping with the gradients of all ranks.
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * hvd.size())
     optimizer = hvd.DistributedOptimizer(
@@ -6,8 +6,8 @@
     loss.backward()      # starts an allreduce of each gradient when it is ready
     optimizer.step()     # waits for them, then steps
 
-_reduction.py has the reductions; this file the optimizer's methods, and the
-check of the arguments.
+_reduction.py has the reductions; this file has the optimizer's methods and checks the
+arguments.
 
 Thread contract: as torch's optimizers, one thread at a time.
 """
@@ -61,10 +61,11 @@ class _DistributedOptimizer(Wrapped):
     def synchronize(self) -> None:
         """Waits until all gradients are reduced; .grad then has the results.
 
-        Also reduces gradients that no hook has started. A missing gradient
-        counts as zeros; a gradient that no rank has ever had stays None. If
-        reductions fail, waits for all of them and then raises the first error;
-        the gradients are undefined then, but the optimizer can still be used.
+        Also reduces gradients whose reduction no hook has started. A missing
+        gradient counts as zeros; a gradient that no rank has ever had stays
+        None. If reductions fail, it waits for all of them and then raises the
+        first error; the gradients are then undefined, but the optimizer can
+        still be used.
         """
         reduction = self._attached()
         if reduction is not None:
@@ -93,8 +94,8 @@ class _DistributedOptimizer(Wrapped):
              **kwargs: Any) -> Any:
         """Waits until the gradients are reduced, then steps.
 
-        With a closure, gradients are reduced before it, if there are some, and
-        after each call of it. For LBFGS the loss is reduced, too.
+        With a closure, gradients are reduced before it, if there are any, and
+        after each call of it. For LBFGS the loss is reduced as well.
         """
         self._count_step()
         reduction = self._attached()
@@ -120,8 +121,8 @@ class _DistributedOptimizer(Wrapped):
             reduction.before_closure()
             loss = closure()
             reduction.before_step(self._skips_synchronize)
-            # LBFGS decides by the loss how often it calls the closure, which
-            # must be equally often on all ranks.
+            # The loss decides how often LBFGS calls the closure, which must be
+            # the same on all ranks.
             if isinstance(self, torch.optim.LBFGS):
                 loss = reduction.reduced_loss(loss)
             return loss
@@ -143,10 +144,10 @@ class _DistributedOptimizer(Wrapped):
             super().zero_grad(*args, **kwargs)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As the optimizer's own.
+        """Adds a group, as the optimizer's own method does.
 
-        The new gradients are reduced too; they are matched between ranks by
-        their position.
+        The new gradients are reduced as well; ranks match them by their
+        position.
         """
         super().add_param_group(param_group)
         if self._maypole is not None:
@@ -162,7 +163,7 @@ class _DistributedOptimizer(Wrapped):
             self._maypole.abandon()
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        """As the optimizer's own, but first ends pending reductions."""
+        """Loads a state, as the optimizer's own method does, but first ends pending reductions."""
         reduction = self._attached()
         if reduction is not None:
             reduction.wake_anew()
@@ -187,20 +188,20 @@ def DistributedOptimizer(  # pylint: disable=invalid-name
         bucket_cap_mb: float = 25.0) -> torch.optim.Optimizer:
     """Makes `optimizer` step on all ranks' gradients; returns it.
 
-    It stays the same object, so that schedulers made before go on working; its
-    class becomes a subclass of its own with the methods synchronize(),
+    It stays the same object, so that schedulers made before keep working; its
+    class becomes a subclass of the former one with the methods synchronize(),
     skip_synchronize() and set_backward_passes_per_step(n). backward() starts an
-    allreduce for each gradient as it is computed; step() waits for them. So
-    does the first access to a .grad between backward() and step(), to clip
-    gradients, say. With one rank nothing is reduced. init() must have been
+    allreduce for each gradient as it is computed; step() waits for them, and so
+    does the first access to a .grad between backward() and step(), for example
+    to clip gradients. With one rank nothing is reduced. init() must have been
     called.
 
     named_parameters: model.named_parameters(); gradients are matched between
-    ranks by these names, or without it by their position in the optimizer.
+    ranks by these names; without it, by their position in the optimizer.
     compression: Compression.fp16 and bf16 send gradients in 16 bits;
-    Compression.powersgd(rank) sends low-rank approximations of matrices, not
-    together with gradient_as_bucket_view.
-    backward_passes_per_step: over how many passes gradients are summed locally.
+    Compression.powersgd(rank) sends low-rank approximations of matrices, and cannot be
+    combined with gradient_as_bucket_view.
+    backward_passes_per_step: the number of passes over which gradients are summed locally.
     op: Average, Sum or Adasum. With Adasum each rank makes its own step, and the
     steps are combined (maypole.torch.adasum_optimizer).
     gradient_predivide_factor: with Average, gradients are divided by it before
@@ -208,8 +209,8 @@ def DistributedOptimizer(  # pylint: disable=invalid-name
     num_groups: older name of groups. groups: None, a number, or lists of
     parameters; accepted, but without effect, because the coordinator groups
     operations itself.
-    sparse_as_dense: reduce sparse gradients as dense ones; otherwise they are
-    gathered. Afterwards they are sparse again, unless they are in buckets.
+    sparse_as_dense: True reduces sparse gradients as dense ones, which become sparse again
+    afterwards unless they are in buckets; otherwise they are gathered.
     process_set: the ranks whose gradients are reduced. On a rank that is not in
     the set, the optimizer uses only the rank's own gradients.
     gradient_as_bucket_view: from the second step on, gradients are in buckets
@@ -220,7 +221,7 @@ def DistributedOptimizer(  # pylint: disable=invalid-name
     in another way, the gradient is copied into the bucket, and
     arena_statistics() counts it. Sparse gradients stay outside. With a
     compression other than none, the tensors sent are not in the arena; with a
-    gradient_predivide_factor other than 1, the ranks make copies, too.
+    gradient_predivide_factor other than 1, the ranks make copies as well.
     bucket_cap_mb: the maximum size of a bucket, in MiB; the same on all ranks.
 
     Raises ValueError for wrong arguments; the text says what is expected.
@@ -265,7 +266,7 @@ def _check_members(groups: Any) -> None:
 def _parameter_names(
         optimizer: torch.optim.Optimizer,
         named_parameters: Optional[Iterable[Any]]) -> dict[torch.Tensor, str]:
-    """The name of each parameter of `optimizer`, by which ranks match it."""
+    """Returns the name of each parameter of `optimizer`, by which the ranks match it."""
     positions = {
         parameter: f"group{g}.{i}"
         for g, group in enumerate(optimizer.param_groups)

@@ -1,4 +1,4 @@
-"""Reduction of sparse tensors by gathering them."""
+"""Reduces sparse tensors by gathering them."""
 
 import contextlib
 from typing import Callable, Optional
@@ -25,7 +25,7 @@ def sparse_allreduce_async(
 
     Args:
         tensor: any shape and dtype, the same on all ranks.
-        name: by which ranks match the operation; None: by the order of submission.
+        name: ranks match the operation by this name; None: by the order of submission.
         op: Average or Sum, else ValueError.
         process_set: the ranks that take part; all of them must make the call.
     """
@@ -49,7 +49,7 @@ def sparse_allreduce_async(
         try:
             all_indices = synchronize(indices).t()
         except RuntimeError:
-            # Ends the other one, too, so that its name can be used again.
+            # Also ends the other operation, so that its name can be used again.
             with contextlib.suppress(RuntimeError):
                 synchronize(values)
             raise

@@ -4,15 +4,15 @@
     model = hvd.SyncBatchNorm.convert_sync_batchnorm(model)   # all at once
 
 Forward: each rank gathers all ranks' (count, mean, sum of squared deviations)
-of each channel and combines them (Chan's formula), so that no sum of squares
-loses precision. Backward: one allreduce of two sums per channel. The gradients
-of weight and bias are those of the rank's own part of the batch, as for every
-other layer; DistributedOptimizer reduces them.
+of each channel and combines them (Chan's formula), so that no precision is lost
+in a sum of squares. Backward: one allreduce of two sums per channel. The
+gradients of weight and bias are those of the rank's own part of the batch, as for
+every other layer; DistributedOptimizer reduces them.
 
 Thread contract: that of autograd; all ranks must run forward and backward of
-the same layers in the same order. The operations of a layer have the name that a
-DistributedOptimizer has for its weight, so ranks with another order get an error.
-Layers whose weight no optimizer has are told apart by the order only.
+the same layers in the same order. The operations of a layer are named after its
+weight in a DistributedOptimizer, so ranks with another order get an error. Layers
+whose weight no optimizer has are matched by order only.
 """
 
 from typing import Any, Optional
@@ -30,14 +30,14 @@ from maypole.torch.async_ops import allgather_async, allreduce_async_, synchroni
 
 
 class SyncBatchNorm(_BatchNorm):
-    """As torch.nn.BatchNorm1d, 2d and 3d, over the batches of all ranks.
+    """Like torch.nn.BatchNorm1d, 2d and 3d, over the batches of all ranks.
 
     Takes tensors of two or more dimensions, with the channels in the second, on
     the CPU or a CUDA device. Batches may differ in size, and be empty on some
     ranks. In evaluation, and with one rank, it is an ordinary BatchNorm.
     process_set: the ranks whose batches count; on others it is an ordinary
-    BatchNorm. Raises ValueError in training if there is only one value per channel in all
-    batches together.
+    BatchNorm. In training, raises ValueError if all batches together have only
+    one value per channel.
     """
 
     def __init__(self, num_features: int, eps: float = 1e-5,
@@ -56,9 +56,10 @@ class SyncBatchNorm(_BatchNorm):
         """Returns `module` with a SyncBatchNorm in place of each BatchNorm.
 
         The new layers have the parameters, buffers and mode of the old ones. If
-        `module` is a BatchNorm itself, the new layer is returned. Call it before
-        the optimizer is made, as torch.nn.SyncBatchNorm's. Raises ValueError
-        for a lazy BatchNorm whose number of channels is not known yet.
+        `module` is a BatchNorm itself, the new layer is returned. Call it
+        before the optimizer is made, as with torch.nn.SyncBatchNorm. Raises
+        ValueError for a lazy BatchNorm whose number of channels is not known
+        yet.
         """
         output = module
         if isinstance(module, _BatchNorm):
@@ -195,14 +196,14 @@ def _statistics(
     if own > 0:
         mean = x.mean(_other_dims(x)).to(torch.float64)
         apart = x - _per_channel(mean.to(x.dtype), x)
-        # `mean` is rounded to x's dtype; this is what it lacks.
+        # `mean` is rounded to x's dtype; this is the remainder.
         rest = apart.mean(_other_dims(x)).to(torch.float64)
         squares = (apart * apart).sum(_other_dims(x)).to(torch.float64)
         squares -= own * rest * rest
         mean = mean + rest
     count = torch.full((1,), own, dtype=torch.float64, device=x.device)
     row = torch.cat((count, mean, squares)).reshape(1, -1)
-    # A row of each rank; a rank that has joined has none.
+    # One row per rank; a rank that has joined has none.
     rows = synchronize(allgather_async(row, name, process_set=process_set))
     counts = rows[:, :1]
     means, all_squares = rows[:, 1:].split(channels, dim=1)

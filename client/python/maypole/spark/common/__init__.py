@@ -1,1 +1,1 @@
-"""What the estimators have in common."""
+"""What the estimators share."""

@@ -1,4 +1,4 @@
-"""Where an estimator trains: in a job of Spark's executors, or wherever a Backend of your own runs functions."""
+"""Where an estimator trains: in a job on Spark's executors, or wherever your own Backend runs functions."""
 
 from typing import Any, Optional
 
@@ -15,12 +15,12 @@ class Backend:
 
     def run(self, fn: Any, args: Any = (), kwargs: Any = runner.NO_KWARGS,
             env: Optional[dict[str, str]] = None) -> list[Any]:
-        """The results of fn(*args, **kwargs) by rank.
+        """Returns the results of fn(*args, **kwargs) by rank.
 
         Args:
             fn: what each rank runs.
-            args: for the function.
-            kwargs: for the function.
+            args: the function's positional arguments.
+            kwargs: the function's keyword arguments.
             env: variables for the ranks.
         """
         raise NotImplementedError()
@@ -36,7 +36,7 @@ class SparkBackend(Backend):
     Args:
         num_proc: the number of ranks; None: spark.default.parallelism.
         env: variables for the ranks.
-        **kwargs: its other parameters.
+        **kwargs: other parameters of maypole.spark.run().
     """
 
     def __init__(self, num_proc: Optional[int] = None, env: Optional[dict[str, str]] = None, **kwargs: Any):
@@ -46,12 +46,12 @@ class SparkBackend(Backend):
 
     def run(self, fn: Any, args: Any = (), kwargs: Any = runner.NO_KWARGS,
             env: Optional[dict[str, str]] = None) -> list[Any]:
-        """The results of fn(*args, **kwargs) by rank, each in a Spark task.
+        """Runs fn(*args, **kwargs) in ranks, each in a Spark task; returns the results by rank.
 
         Args:
             fn: what each rank runs.
-            args: for the function.
-            kwargs: for the function.
+            args: the function's positional arguments.
+            kwargs: the function's keyword arguments.
             env: variables for the ranks.
         """
         return runner.run(fn,

@@ -1,7 +1,7 @@
-"""Columns of a DataFrame as arrays: what Spark writes to Parquet, and how ranks read it.
+"""Columns of a DataFrame as arrays: how Spark writes them to Parquet, and how ranks read them.
 
-A column is a number, an array of numbers, or a Vector of pyspark.ml, which is written as an array. All rows of a column
-have the same length; nothing may be null.
+A column holds numbers, arrays of numbers, or Vectors of pyspark.ml, which are written as arrays. All rows of a column
+have the same length; none may be null.
 """
 
 from collections.abc import Sequence
@@ -24,8 +24,8 @@ SCALARS = {
 class Column(NamedTuple):
     """What a column holds.
 
-    kind: "scalar", "array" or "vector". dtype: of its elements, as numpy names it. spark_type: its class's name.
-    length: of arrays and vectors; None: 1, or not known before the data is read.
+    kind: "scalar", "array" or "vector". dtype: numpy's name of the elements' type. spark_type: the name of its
+    class. length: the length of arrays and vectors; None: 1, or not known before the data is read.
     """
 
     kind: str
@@ -35,7 +35,7 @@ class Column(NamedTuple):
 
 
 def of_schema(schema: Any, names: Sequence[str]) -> dict[str, Column]:
-    """The columns. Raises ValueError that lists what is missing, TypeError for a type that cannot be an array."""
+    """Returns the columns. Raises ValueError that lists missing ones, TypeError for a type that cannot be an array."""
     there = {field.name: field.dataType for field in schema.fields}
     missing = [name for name in names if name not in there]
     if missing:
@@ -56,7 +56,7 @@ def _of_type(name: str, data_type: Any) -> Column:
 
 
 def plain(df: Any, columns: dict[str, Column], more: Sequence[str] = ()) -> Any:
-    """The DataFrame with these columns only (and `more`), vectors as arrays and decimals as doubles."""
+    """Returns the DataFrame with only these columns (and `more`), vectors as arrays and decimals as doubles."""
     from pyspark.ml.functions import vector_to_array
     from pyspark.sql.functions import col
     out = []
@@ -72,7 +72,7 @@ def plain(df: Any, columns: dict[str, Column], more: Sequence[str] = ()) -> Any:
 
 
 def to_array(table: Any, name: str) -> numpy.ndarray:
-    """A column of a pyarrow.Table, of shape (rows,) or (rows, length).
+    """Returns a column of a pyarrow.Table as an array of shape (rows,) or (rows, length).
 
     Raises ValueError if it has nulls, or rows of different lengths.
     """
@@ -108,7 +108,7 @@ def _uniform(column: Any, length: int) -> bool:
 
 
 def of_rows(rows: list[Any], name: str) -> numpy.ndarray:
-    """The same of pyspark's Rows, for predictions."""
+    """As to_array(), from pyspark's Rows, for predictions."""
     first = rows[0][name]
     if hasattr(first, "toArray"):  # DenseVector, SparseVector
         return numpy.stack([row[name].toArray() for row in rows])

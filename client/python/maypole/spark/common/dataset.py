@@ -1,8 +1,8 @@
 """A Parquet dataset, divided among ranks: each rank reads its own rows, in batches of numpy arrays.
 
 The rows of all files, in the order of the files' names, are cut into as many equal ranges as there are ranks, so each
-row belongs to one rank. A rank reads the row groups that its range touches. All ranks make the same number of steps:
-one whose range is a row shorter takes one row twice.
+row belongs to one rank. A rank reads the row groups that overlap its range. All ranks make the same number of steps:
+a rank whose range is one row shorter uses one row twice.
 """
 
 import posixpath
@@ -14,7 +14,7 @@ import numpy
 from maypole.spark import requirements
 from maypole.spark.common import columns
 
-_SHUFFLE_ROWS = 1 << 17  # how many rows are mixed at a time unless the user says so
+_SHUFFLE_ROWS = 1 << 17  # how many rows are shuffled at a time by default
 Batch = dict[str, numpy.ndarray]
 
 
@@ -35,7 +35,7 @@ class Piece(NamedTuple):
 
 
 def divide(groups: Sequence[RowGroup], size: int) -> list[list[Piece]]:
-    """The pieces of each of `size` ranks; the ranks' numbers of rows differ by at most one. Pure."""
+    """Returns the pieces of each of `size` ranks; the ranks' numbers of rows differ by at most one. Pure."""
     total = sum(group.rows for group in groups)
     shorter, longer_ones = divmod(total, size)
     out: list[list[Piece]] = []
@@ -54,13 +54,13 @@ def divide(groups: Sequence[RowGroup], size: int) -> list[list[Piece]]:
 
 
 def steps(total: int, size: int, batch_size: int) -> int:
-    """How many batches each rank makes of its rows in an epoch."""
+    """Returns the number of batches of each rank in an epoch."""
     rows = -(-total // size)
     return -(-rows // batch_size)
 
 
 def row_groups(store: Any, path: str) -> list[RowGroup]:
-    """Of all files below the path. Raises ValueError if there are no rows."""
+    """Returns the row groups of all files below the path. Raises ValueError if there are no rows."""
     fs = requirements.need("pyarrow.fs")
     parquet = requirements.need("pyarrow.parquet")
     root = store.get_localized_path(path)
@@ -81,7 +81,7 @@ def row_groups(store: Any, path: str) -> list[RowGroup]:
 class Reader:
     """The rows of one rank. names: columns. cache: whether rows stay in memory after the first epoch.
 
-    padded_rows: how many rows an epoch has; the first row comes again at its end if the rank has one less.
+    padded_rows: the number of rows in an epoch; if the rank has one row less, the first row is repeated at the end.
     """
 
     def __init__(self,
@@ -102,9 +102,9 @@ class Reader:
                 count: int,
                 seed: Optional[int] = None,
                 shuffle_rows: Optional[int] = None) -> Iterator[Batch]:
-        """`count` batches of batch_size rows. After the last row, whose batch may be shorter, the rows begin again.
+        """Yields `count` batches of batch_size rows; after the last row, whose batch may be shorter, starts again.
 
-        seed: None: in order. Else pieces are read in a random order, and rows mixed, shuffle_rows of them at a time.
+        seed: None: in order. Otherwise pieces are read in random order, and rows are shuffled, shuffle_rows at a time.
         """
         made = cycle = 0
         while made < count:
@@ -117,7 +117,7 @@ class Reader:
             cycle += 1
 
     def _rows(self, seed: Optional[int], shuffle_rows: int) -> Iterator[Batch]:
-        """All rows once, in parts."""
+        """Yields all rows once, in parts."""
         random = numpy.random.default_rng(seed)
         order = range(len(self._pieces)) if seed is None else random.permutation(len(self._pieces))
         first: Optional[Batch] = None
@@ -151,7 +151,7 @@ def _length(part: Batch) -> int:
 
 
 def _batches(parts: Iterator[Batch], batch_size: int) -> Iterator[Batch]:
-    """The rows of the parts in batches, of which the last may be shorter."""
+    """Yields the rows of the parts in batches, the last of which may be shorter."""
     rest: Optional[Batch] = None
     for part in parts:
         rest = part if rest is None else {name: numpy.concatenate([rest[name], part[name]]) for name in rest}
@@ -179,16 +179,16 @@ class Data(NamedTuple):
 
     @property
     def total(self) -> int:
-        """How many rows all ranks have together."""
+        """The number of rows of all ranks together."""
         return sum(group.rows for group in self.groups)
 
     def of_rank(self, rank: int, size: int, cache: bool) -> Reader:
-        """The rank's rows."""
+        """Returns a Reader of the rank's rows."""
         return Reader(self.store, divide(self.groups, size)[rank], self.names, cache, -(-self.total // size))
 
 
 def lengths(data: Data) -> dict[str, tuple[int, ...]]:
-    """The shape of a row of each column, from the first rows."""
+    """Returns the shape of a row of each column, from the first rows."""
     first = data.groups[0]
     piece = Piece(first, 0, min(first.rows, 8))
     part = next(Reader(data.store, [piece], data.names).batches(1, 1))

@@ -9,7 +9,7 @@ from maypole.spark import requirements
 
 requirements.need("pyspark")
 requirements.need("pyarrow")
-requirements.need("pandas")  # pyspark.ml.functions does
+requirements.need("pandas")  # pyspark.ml.functions needs it
 
 from pyspark.ml import Estimator, Model
 
@@ -44,11 +44,11 @@ class Work(NamedTuple):
     verbose: int
 
     def train_batches(self, rank: int, size: int) -> Any:
-        """(number of steps in an epoch, function of the epoch's number that gives the batches)."""
+        """Returns (number of steps in an epoch, function from the epoch's number to the batches)."""
         return self._batches(self.train, rank, size, self.batch_size, self.train_steps, self.shuffle)
 
     def val_batches(self, rank: int, size: int) -> Any:
-        """The same for validation, in the rows' order; (0, None) without validation."""
+        """As train_batches(), for validation, in the rows' order; (0, None) without validation."""
         if self.validation is None:
             return 0, None
         return self._batches(self.validation, rank, size, self.val_batch_size, self.val_steps, False)
@@ -60,14 +60,14 @@ class Work(NamedTuple):
         change = self.transformation_fn() if self.transformation_fn is not None else lambda batch: batch
 
         def of_epoch(epoch: int) -> Any:
-            # Seeds of different ranks and epochs differ.
+            # Each rank and epoch has a different seed.
             seed = (self.seed * 1000003 + epoch) * 65537 + rank if shuffle else None
             return map(change, reader.batches(batch_size, count, seed, self.shuffle_rows))
 
         return count, of_epoch
 
     def checkpoint_path(self, suffix: str = "") -> Optional[str]:
-        """Of the run's checkpoint in the store; None: it is not kept."""
+        """Returns the path of the run's checkpoint in the store; None if checkpoints are not kept."""
         directory = self.store.get_checkpoint_path(self.run_id)
         return directory and f"{directory}/{self.store.get_checkpoint_filename()}{suffix}"
 
@@ -79,11 +79,11 @@ class HorovodEstimator(Estimator, EstimatorParams, Saved):
     _checkpoint_suffix = ""
 
     def fit(self, df: Any, params: Any = None) -> Any:
-        """The trained model, as a Transformer. params: overrides parameters, as with pyspark.ml's estimators."""
+        """Returns the trained model, a Transformer. params: overrides parameters, as with pyspark.ml's estimators."""
         return super().fit(df, params)
 
     def fit_on_parquet(self, params: Any = None) -> Any:
-        """fit() on what lies at store.get_train_data_path() and, if there is something, get_val_data_path()."""
+        """As fit(), on the data at store.get_train_data_path() and, if there is any, get_val_data_path()."""
         estimator = self.copy(params) if params else self
         estimator.check()
         store = estimator.getStore()
@@ -151,7 +151,7 @@ class HorovodEstimator(Estimator, EstimatorParams, Saved):
                     self.getTransformationFn(), self.getUseGpu(), self.getVerbose())
 
     def _checkpoint(self, work: Work) -> Optional[bytes]:
-        """What an earlier run of this run_id has left."""
+        """Returns the checkpoint that an earlier run of this run_id has left; None if there is none."""
         path = work.checkpoint_path(self._checkpoint_suffix)
         if self.getRunId() is None or path is None or not work.store.exists(path):
             return None
@@ -160,16 +160,16 @@ class HorovodEstimator(Estimator, EstimatorParams, Saved):
         return work.store.read(path)
 
     def _training(self, work: Work) -> Any:
-        """(function, arguments) for the ranks."""
+        """Returns (function, arguments) for the ranks."""
         raise NotImplementedError()
 
     def _trained(self, work: Work, result: Any, metadata: Any) -> Any:
-        """The model, from rank 0's result."""
+        """Returns the model, from rank 0's result."""
         raise NotImplementedError()
 
 
 def _metadata_of(work: Work) -> dict[str, columns.Column]:
-    """Of Parquet that Spark has not described to us."""
+    """Returns the metadata of Parquet files that Spark has not described to us."""
     import pyarrow.parquet
     with work.store.fs.open_input_file(work.train.groups[0].path) as f:
         schema = pyarrow.parquet.ParquetFile(f).schema_arrow
@@ -194,7 +194,7 @@ class HorovodModel(Model, ModelParams, Saved):
     """A trained model as a Transformer."""
 
     def transform(self, df: Any, params: Any = None) -> Any:
-        """The DataFrame with the predictions in more columns, by default LABEL__output."""
+        """Returns the DataFrame with additional columns of predictions, by default LABEL__output."""
         return super().transform(df, params)
 
     def _transform(self, df: Any) -> Any:
@@ -204,5 +204,5 @@ class HorovodModel(Model, ModelParams, Saved):
                                [metadata[label] for label in self.getLabelColumns()])
 
     def _predictor(self) -> Any:
-        """A function without arguments, for the executors, that returns one from arrays to a list of arrays."""
+        """Returns a function, without arguments, for the executors; it returns one from arrays to a list of arrays."""
         raise NotImplementedError()

@@ -1,4 +1,4 @@
-"""The estimators' and models' parameters: Horovod's, each with a setter and a getter, as pyspark.ml's have."""
+"""The estimators' and models' parameters: Horovod's, each with a setter and a getter, as in pyspark.ml."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def _camel(name: str) -> str:
 
 
 def parameters(**described: Any) -> Any:
-    """A class decorator: adds parameters with their setters and getters.
+    """A class decorator that adds parameters with their setters and getters.
 
     described: name=(text, default) or (text, default, type converter).
     """
@@ -37,7 +37,7 @@ def parameters(**described: Any) -> Any:
     return add
 
 
-# Names of Horovod's accessors that do not follow from the parameter's.
+# Names of Horovod's accessors that do not follow from the parameter's name.
 _CALLED = {
     "shuffle_buffer_size": "ShufflingBufferSize",
     "train_reader_num_workers": "TrainReaderNumWorker",
@@ -109,7 +109,7 @@ def _add_accessors(cls: Any, name: str, called: str) -> None:
     verbose=("0: silent; 1: a line for each epoch; 2: more", 1, _T.toInt),
 )
 class EstimatorParams(Params):
-    """Of all estimators."""
+    """The parameters of all estimators."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class EstimatorParams(Params):
 
     @keyword_only
     def setParams(self, **kwargs: Any) -> Any:
-        """Sets several parameters; None leaves one as it is."""
+        """Sets several parameters; None leaves a parameter unchanged."""
         return self._set(**{name: value for name, value in self._input_kwargs.items() if value is not None})
 
     def check(self) -> None:
@@ -138,7 +138,7 @@ class EstimatorParams(Params):
 
 
 def check_validation(value: Any) -> None:
-    """Raises ValueError unless it is None, a fraction or a name."""
+    """Raises ValueError unless the value is None, a fraction or a name."""
     if isinstance(value, str) or value is None:
         return
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < 1:
@@ -155,7 +155,7 @@ def check_validation(value: Any) -> None:
     _metadata=("types and shapes of the columns", None),
 )
 class ModelParams(HasOutputCols):
-    """Of all models."""
+    """The parameters of all models."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -167,7 +167,7 @@ class ModelParams(HasOutputCols):
         return self._set(**self._input_kwargs)
 
     def setOutputCols(self, value: Any) -> Any:
-        """Names of the columns with predictions; by default the labels' names and __output."""
+        """Sets the names of the columns with predictions; by default the labels' names plus __output."""
         return self._set(outputCols=value)
 
     def _get_metadata(self) -> dict[str, Any]:

@@ -15,8 +15,9 @@ def add(df: Any, make_predictor: Any, features: Sequence[str], outputs: Sequence
         labels: Sequence[columns.Column]) -> Any:
     """make_predictor() returns a function from a list of arrays (rows, ...) to a list of arrays, one for each output.
 
-    A label's column that is a number gets predictions of its type, rounded if that is an integer, provided that the
-    model gives one number; all other predictions are vectors. Columns with the names of outputs are replaced.
+    For a label's column of numbers, predictions have its type, rounded if that is an integer, provided that the
+    model returns one number per row; all other predictions are vectors. Columns with the names of outputs are
+    replaced.
     """
     from pyspark.sql import Row
     from pyspark.sql.types import StructField, StructType
@@ -47,7 +48,7 @@ def add(df: Any, make_predictor: Any, features: Sequence[str], outputs: Sequence
 
 def _are_scalar(df: Any, make_predictor: Any, features: Sequence[str], outputs: Sequence[str],
                 labels: Sequence[columns.Column]) -> list[bool]:
-    """Of each output: whether its predictions are numbers of the label's type. Runs the model on the first row."""
+    """For each output, whether its predictions are numbers of the label's type. Runs the model on the first row."""
     features = list(features)
 
     def sizes(rows: Iterator[Any]) -> Iterator[list[int]]:

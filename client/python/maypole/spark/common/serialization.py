@@ -1,7 +1,7 @@
-"""save() and load() of estimators and models, as pyspark.ml has them: `estimator.write().overwrite().save(path)`.
+"""save() and load() of estimators and models, as in pyspark.ml: `estimator.write().overwrite().save(path)`.
 
-Parameters are pickled into a line of metadata as Spark's own writers make it; backend and store are not saved, because
-they describe one place and time. Loading unpickles: load only what you trust.
+Parameters are pickled into a line of metadata in the format of Spark's own writers; backend and store are not saved,
+because they describe one place and time. Loading unpickles: load only files that you trust.
 """
 
 import base64

@@ -1,8 +1,8 @@
 """Where estimators keep intermediate data (DataFrames as Parquet), checkpoints and logs.
 
-A Store has two views of a path: the full one, with its scheme ("file:///x", "hdfs://h/x"), which Spark writes to, and
-the localized one, without it, for the file system of pyarrow that all else uses. A store can be pickled; ranks open
-the file system again.
+A Store has two forms of a path: the full one, with its scheme ("file:///x", "hdfs://h/x"), to which Spark writes, and
+the localized one, without it, for pyarrow's file system, which everything else uses. A store can be pickled; ranks
+open the file system again.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ class Store:
 
     @staticmethod
     def create(prefix_path: str, *args: Any, **kwargs: Any) -> Any:
-        """A store for the path, by its scheme: HDFSStore, DBFSLocalStore, else FilesystemStore.
+        """Returns a store for the path, by its scheme: HDFSStore, DBFSLocalStore, else FilesystemStore.
 
         Args:
             prefix_path: the directory.
@@ -38,13 +38,13 @@ class AbstractFilesystemStore(Store):
 
     Args:
         prefix_path: the directory.
-        train_path: of the data, if not in the directory.
-        val_path: of the data, if not in the directory.
-        test_path: of the data, if not in the directory.
-        runs_path: of the runs, if not in the directory.
+        train_path: where the training data lie, if not in the directory.
+        val_path: where the validation data lie, if not in the directory.
+        test_path: where the test data lie, if not in the directory.
+        runs_path: where the runs lie, if not in the directory.
         save_runs: whether runs leave checkpoints and logs.
-        storage_options: for fsspec, if pyarrow does not know the scheme.
-        checkpoint_filename: of each run's checkpoint.
+        storage_options: options for fsspec, if pyarrow does not know the scheme.
+        checkpoint_filename: the file name of each run's checkpoint.
     """
 
     def __init__(self,
@@ -93,14 +93,14 @@ class AbstractFilesystemStore(Store):
             return fs.PyFileSystem(fs.FSSpecHandler(fsspec.filesystem(scheme, **(self.storage_options or {}))))
 
     def get_full_path(self, path: str) -> str:
-        """With a scheme; a path without one is of the local file system."""
+        """Returns the path with a scheme; a path without one is in the local file system."""
         if "://" in path:
             return path
         path = path[len("file:"):] if path.startswith("file:") else path
         return "file://" + os.path.abspath(path)
 
     def get_localized_path(self, path: str) -> str:
-        """For `fs`: without scheme, and without host if the file system has one."""
+        """Returns the path for `fs`: without scheme, and without host if the file system has one."""
         scheme, separator, rest = path.partition("://")
         if not separator:
             return path
@@ -110,15 +110,15 @@ class AbstractFilesystemStore(Store):
         return path if idx is None else f"{path}.{idx}"
 
     def get_train_data_path(self, idx: Optional[Any] = None) -> str:
-        """Of the training data. idx: which of the DataFrames; None: what fit_on_parquet() reads."""
+        """The path of the training data. idx: which of the DataFrames; None: the data that fit_on_parquet() reads."""
         return self._indexed(self._train_path, idx)
 
     def get_val_data_path(self, idx: Optional[Any] = None) -> str:
-        """Of the validation data."""
+        """The path of the validation data."""
         return self._indexed(self._val_path, idx)
 
     def get_test_data_path(self, idx: Optional[Any] = None) -> str:
-        """Of test data, which estimators do not use."""
+        """The path of test data, which estimators do not use."""
         return self._indexed(self._test_path, idx)
 
     def saving_runs(self) -> bool:
@@ -126,11 +126,11 @@ class AbstractFilesystemStore(Store):
         return self._save_runs
 
     def get_runs_path(self) -> str:
-        """Of all runs."""
+        """The directory of all runs."""
         return self._runs_path
 
     def get_run_path(self, run_id: str) -> str:
-        """Of one run's directory."""
+        """The directory of one run."""
         return posixpath.join(self._runs_path, run_id)
 
     def get_checkpoint_path(self, run_id: str) -> Optional[str]:
@@ -138,7 +138,7 @@ class AbstractFilesystemStore(Store):
         return self.get_run_path(run_id) if self._save_runs else None
 
     def get_checkpoints(self, run_id: str, suffix: str = ".ckpt") -> list[str]:
-        """Files of the run that end so, localized, sorted."""
+        """The run's files with this suffix, localized, sorted."""
         selector = requirements.need("pyarrow.fs").FileSelector(self.get_localized_path(self.get_run_path(run_id)))
         return sorted(info.path for info in self.fs.get_file_info(selector) if info.path.endswith(suffix))
 
@@ -155,7 +155,7 @@ class AbstractFilesystemStore(Store):
         return "logs"
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file or directory."""
+        """Whether a file or directory exists at the path."""
         fs = requirements.need("pyarrow.fs")
         return self.fs.get_file_info(self.get_localized_path(path)).type != fs.FileType.NotFound
 
@@ -165,7 +165,7 @@ class AbstractFilesystemStore(Store):
             return f.read()
 
     def write(self, path: str, data: bytes) -> None:
-        """Replaces the file, at once where the file system can move files; makes its directory."""
+        """Replaces the file, atomically if the file system can move files; makes its directory."""
         path = self.get_localized_path(path)
         self.fs.create_dir(posixpath.dirname(path), recursive=True)
         partial = f"{path}.{os.getpid()}.partial"
@@ -178,10 +178,10 @@ class AbstractFilesystemStore(Store):
         self.write(path, text.encode())
 
     def is_parquet_dataset(self, path: str) -> bool:
-        """Whether Parquet can be read there."""
+        """Whether Parquet can be read from the path."""
         try:
             return self.get_parquet_dataset(path) is not None
-        except Exception:  # whatever is wrong with it
+        except Exception:  # any error means that it is not one
             return False
 
     def get_parquet_dataset(self, path: str) -> Any:
@@ -189,7 +189,7 @@ class AbstractFilesystemStore(Store):
         return requirements.need("pyarrow.parquet").ParquetDataset(self.get_localized_path(path), filesystem=self.fs)
 
     def get_local_output_dir_fn(self, run_id: str) -> Callable[[], Any]:
-        """A function that makes a context: a temporary directory of the rank's machine."""
+        """Returns a function that makes a context with a temporary directory on the rank's machine."""
 
         @contextlib.contextmanager
         def local_run_path() -> Iterator[str]:
@@ -199,7 +199,7 @@ class AbstractFilesystemStore(Store):
         return local_run_path
 
     def sync_fn(self, run_id: str) -> Callable[[str], None]:
-        """A function that copies a directory of the rank's machine into the run's."""
+        """Returns a function that copies a directory of the rank's machine into the run's directory."""
 
         def sync(directory: str) -> None:
             for at, _, names in os.walk(directory):
@@ -212,11 +212,11 @@ class AbstractFilesystemStore(Store):
 
 
 class FilesystemStore(AbstractFilesystemStore):
-    """Any path that pyarrow or fsspec knows: a local one, file://, s3://, gs://, ..."""
+    """A store at any path that pyarrow or fsspec knows: local, file://, s3://, gs://, ..."""
 
 
 class LocalStore(FilesystemStore):
-    """A path of the local file system, which must be the same directory on all hosts (NFS, say)."""
+    """A store in the local file system, which must be the same directory on all hosts (NFS, for example)."""
 
     @classmethod
     def matches(cls, path: str) -> bool:
@@ -225,18 +225,18 @@ class LocalStore(FilesystemStore):
 
 
 class HDFSStore(AbstractFilesystemStore):
-    """A path of HDFS: hdfs://host:port/x, hdfs:///x or /x. It needs libhdfs, as pyarrow's documentation says.
+    """A store in HDFS: hdfs://host:port/x, hdfs:///x or /x. It needs libhdfs, see pyarrow's documentation.
 
     Args:
         prefix_path: the directory.
-        host: as pyarrow.fs.HadoopFileSystem.
-        port: as pyarrow.fs.HadoopFileSystem.
-        user: as pyarrow.fs.HadoopFileSystem.
-        kerb_ticket: as pyarrow.fs.HadoopFileSystem.
+        host: as for pyarrow.fs.HadoopFileSystem.
+        port: as for pyarrow.fs.HadoopFileSystem.
+        user: as for pyarrow.fs.HadoopFileSystem.
+        kerb_ticket: as for pyarrow.fs.HadoopFileSystem.
         driver: without effect.
-        extra_conf: as pyarrow.fs.HadoopFileSystem.
+        extra_conf: as for pyarrow.fs.HadoopFileSystem.
         temp_dir: without effect.
-        **kwargs: as of FilesystemStore.
+        **kwargs: as for FilesystemStore.
     """
 
     def __init__(self,
@@ -270,7 +270,7 @@ class HDFSStore(AbstractFilesystemStore):
 
 
 class DBFSLocalStore(FilesystemStore):
-    """A path of Databricks' file system: dbfs:/x, /dbfs/x or file:///dbfs/x, which is /dbfs/x on each host."""
+    """A store in Databricks' file system: dbfs:/x, /dbfs/x or file:///dbfs/x, which is /dbfs/x on each host."""
 
     @classmethod
     def matches(cls, path: str) -> bool:
@@ -278,7 +278,7 @@ class DBFSLocalStore(FilesystemStore):
         return path.startswith(("dbfs:/", "/dbfs/", "file:///dbfs/"))
 
     def get_full_path(self, path: str) -> str:
-        """The path as one of the driver's file system."""
+        """Returns the path in the driver's file system."""
         if path.startswith("dbfs:/"):
             path = "/dbfs/" + path[len("dbfs:/"):].lstrip("/")
         return super().get_full_path(path)

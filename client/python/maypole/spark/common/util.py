@@ -1,4 +1,4 @@
-"""prepare_data(): a DataFrame as Parquet in a store."""
+"""prepare_data(): writes a DataFrame as Parquet to a store."""
 
 import contextlib
 import threading
@@ -61,8 +61,8 @@ def write(df: Any,
           seed: Optional[int] = None) -> None:
     """Writes the DataFrame's training data.
 
-    least_files, most_files: how many files the training data has; between these it keeps the DataFrame's
-    partitions.
+    least_files, most_files: limits of the number of files with training data; between them it keeps the
+    DataFrame's partitions.
     """
     from pyspark.sql.functions import col
     schema = columns.of_schema(df.schema, wanted)

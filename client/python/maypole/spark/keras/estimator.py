@@ -19,7 +19,7 @@ from maypole.spark.keras import models, trainer
 
 
 def _serialized(metrics: Any) -> list[Any]:
-    """Metrics that are objects have variables, which cannot be pickled; their configurations can."""
+    """Replaces objects by their configurations: metrics have variables, which cannot be pickled."""
 
     def one(metric: Any) -> Any:
         return keras.metrics.serialize(metric) if isinstance(metric, keras.metrics.Metric) else metric
@@ -61,8 +61,9 @@ class KerasEstimator(_Packed, HorovodEstimator):
     """Its parameters are maypole.spark.common.params.EstimatorParams' and those above.
 
     The model must have been built. optimizer, loss: not needed if it is compiled. The optimizer's learning rate is
-    multiplied by the number of ranks, unless it is a schedule. A label with as many elements as the output gets its
-    shape, unless label_shapes says another. callbacks run in all ranks. The trained model is not compiled.
+    multiplied by the number of ranks, unless it is a schedule. A label with as many elements as the output gets the
+    output's shape, unless label_shapes gives another. callbacks run in all ranks. The trained model is not
+    compiled.
     """
 
     _run_prefix = "keras"
@@ -165,7 +166,7 @@ class KerasEstimator(_Packed, HorovodEstimator):
                                       _floatx=keras.backend.floatx())
 
     def get_model_class(self) -> Any:
-        """What fit() returns."""
+        """The class of the model that fit() returns."""
         return KerasModel
 
 

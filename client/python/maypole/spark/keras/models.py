@@ -32,18 +32,18 @@ def from_bytes(data: bytes, custom_objects: Any, compiled: bool, load: Any = Non
 
 
 def shapes(tensors: Any) -> list[list[int]]:
-    """Of a batch, -1 for its size (and for what else the model leaves open)."""
+    """Returns the shapes of a batch, with -1 for its size (and for other sizes that the model leaves open)."""
     return [[-1 if size is None else int(size) for size in tensor.shape] for tensor in tensors]
 
 
 def inputs(arrays: Sequence[numpy.ndarray], wanted: Sequence[Sequence[int]]) -> Any:
-    """In the shapes of the model's inputs; floats in Keras' default type."""
+    """Returns the arrays in the shapes of the model's inputs; floats in Keras' default type."""
     out = [_typed(array).reshape(shape) for array, shape in zip(arrays, wanted)]
     return out[0] if len(out) == 1 else tuple(out)
 
 
 def labels(arrays: Sequence[numpy.ndarray], outputs: Sequence[Sequence[int]], given: Optional[Sequence[Any]]) -> Any:
-    """In the given shapes; else in the output's, if that has as many elements."""
+    """Returns the labels in the given shapes; otherwise in the output's shape, if that has as many elements."""
     out = []
     for i, array in enumerate(arrays):
         array = _typed(array)

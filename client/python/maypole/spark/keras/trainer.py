@@ -12,11 +12,11 @@ from maypole.spark.keras import models
 
 
 class Training(NamedTuple):
-    """What a rank needs to train a model of Keras.
+    """What a rank needs to train a Keras model.
 
-    model: a .keras file's bytes; of a checkpoint with the optimizer's state, if is_checkpoint. optimizer: a name, a
-    configuration, or None: the model's. rate: the learning rate for one rank, if it is a number. compile: pickled
-    losses, loss weights, metrics, callbacks, checkpoint callback.
+    model: the bytes of a .keras file; if is_checkpoint, of a checkpoint with the optimizer's state. optimizer: a
+    name, a configuration, or None for the model's own. rate: the learning rate for one rank, if it is a number.
+    compile: pickled losses, loss weights, metrics, callbacks, checkpoint callback.
     """
 
     model: bytes
@@ -31,7 +31,7 @@ class Training(NamedTuple):
 
 
 def metrics_of(serialized: Any) -> Any:
-    """Metrics from what estimator._serialized() has made of them."""
+    """Returns the metrics from the result of estimator._serialized()."""
 
     def one(metric: Any) -> Any:
         return keras.metrics.deserialize(metric) if isinstance(metric, dict) else metric
@@ -79,7 +79,7 @@ def train(work: Any, training: Training) -> Any:
 
 
 def _compiled(hvd: Any, training: Training) -> Any:
-    """(model with a distributed optimizer, the user's callbacks, the checkpoint callback)."""
+    """Returns (model with a distributed optimizer, the user's callbacks, the checkpoint callback)."""
     loss, loss_weights, metrics, callbacks, checkpoint = objects.loads(training.compile)
     more = {} if training.compression is None else {"compression": training.compression}
     if training.is_checkpoint:
@@ -115,7 +115,7 @@ def _endless(of_epoch: Any, work: Any, wanted: Any, outputs: Any, label_shapes: 
 
 
 class _Report(keras.callbacks.Callback):
-    """Brings each epoch's checkpoint and history to the store. Rank 0's."""
+    """Writes each epoch's checkpoint and history to the store, on rank 0."""
 
     def __init__(self, work: Any, directory: str):
         super().__init__()
@@ -123,7 +123,7 @@ class _Report(keras.callbacks.Callback):
         self._history: list[Any] = []
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """After the checkpoint was written."""
+        """Called after the checkpoint was written."""
         self._history.append({"epoch": epoch, **{name: float(value) for name, value in (logs or {}).items()}})
         if self._work.store.saving_runs():
             logs_directory = os.path.join(self._directory, self._work.store.get_logs_subdir())

@@ -143,7 +143,7 @@ class TorchEstimator(HorovodEstimator):
                                       loss_constructors=self.getLossConstructors())
 
     def get_model_class(self) -> Any:
-        """What fit() returns."""
+        """The class of the model that fit() returns."""
         return TorchModel
 
 
@@ -158,7 +158,7 @@ def _saved(state: Any) -> bytes:
 
 
 def _optimizer_of(model: Any, optimizer: Any) -> Any:
-    """An optimizer of the same class and state, of the model's parameters."""
+    """Returns an optimizer of the same class and state for the model's parameters."""
     if model is None or optimizer is None:
         return optimizer
     return trainer.make_optimizer(type(optimizer), model, optimizer.state_dict())

@@ -13,9 +13,9 @@ from maypole.common import objects
 
 
 class Training(NamedTuple):
-    """model: pickled. state: of model and optimizer, by torch.save, with the learning rate for one rank.
+    """model: pickled. state: model's and optimizer's, by torch.save, with the learning rate for one rank.
 
-    losses: or functions that make them.
+    losses: the losses, or functions that make them.
     """
 
     model: bytearray
@@ -32,9 +32,9 @@ class Training(NamedTuple):
 
 
 def make_optimizer(kind: Any, model: Any, state: Any) -> Any:
-    """An optimizer of the model's parameters with this state.
+    """Returns an optimizer of the model's parameters with this state.
 
-    lr: some classes require one, the state has the right one.
+    Some classes require an lr; the state then sets the right one.
     """
     needs_rate = "lr" in inspect.signature(kind).parameters
     optimizer = kind(model.parameters(), **({"lr": 1.0} if needs_rate else {}))
@@ -45,7 +45,7 @@ def make_optimizer(kind: Any, model: Any, state: Any) -> Any:
 def inputs_of(arrays: Sequence[numpy.ndarray],
               shapes: Optional[Sequence[Any]],
               device: Any = None) -> list[torch.Tensor]:
-    """The model's inputs, in float32. shapes: of a batch; None: rows as vectors."""
+    """Returns the model's inputs, in float32. shapes: the shapes of a batch; None: rows as vectors."""
     out = []
     for i, array in enumerate(arrays):
         tensor = torch.tensor(array).float()
@@ -54,7 +54,7 @@ def inputs_of(arrays: Sequence[numpy.ndarray],
 
 
 def labels_of(arrays: Sequence[numpy.ndarray], device: Any) -> list[torch.Tensor]:
-    """Integers as int64, all else as float32."""
+    """Returns integers as int64, everything else as float32."""
     tensors = [torch.tensor(array) for array in arrays]
     return [(t.float() if t.is_floating_point() or t.dtype == torch.bool else t.long()).to(device) for t in tensors]
 
@@ -72,7 +72,7 @@ def fit_labels(outputs: Any, labels: list[torch.Tensor],
 
 
 def loss_of(loss: Any, output: Any, label: Any, weights: Any) -> Any:
-    """The mean over the batch. weights: of the samples; None: all 1."""
+    """Returns the mean over the batch. weights: the samples' weights; None: all 1."""
     if weights is None:
         return loss(output, label)
     if hasattr(loss, "reduction"):  # a module
@@ -88,7 +88,7 @@ def loss_of(loss: Any, output: Any, label: Any, weights: Any) -> Any:
 
 def train_minibatch(model: Any, optimizer: Any, transform_outputs: Any, loss_fn: Any, inputs: list[Any],
                     labels: list[Any], sample_weights: Any) -> tuple[list[Any], Any]:
-    """One step; returns outputs and loss. train_minibatch_fn takes its place, with the same parameters."""
+    """Makes one step; returns outputs and loss. train_minibatch_fn, with the same parameters, replaces it."""
     optimizer.zero_grad()
     outputs, labels = transform_outputs(model(*inputs), labels)
     loss = loss_fn(outputs, labels, sample_weights)
@@ -101,7 +101,7 @@ class _Means:
     """Sums of an epoch's losses and metrics, whose means over batches and ranks are the history's values."""
 
     def __init__(self, metrics: list[Any], labels: list[str]):
-        # A list of lists: one group for each entry, whose functions are of the labels in turn.
+        # A list of lists: each entry is a group, whose functions apply to the labels in turn.
         self._groups = [list(group) if isinstance(group, (list, tuple)) else [group] for group in metrics]
         self._labels = labels
         self._sums = [0.0] * (1 + len(self._groups) * len(labels))
@@ -199,7 +199,7 @@ class _Run:
         return sum(loss_of(loss, output, label, weights) * share for loss, output, label, share in parts)
 
     def _state(self) -> bytes:
-        """With the learning rate for one rank, and on the CPU."""
+        """Returns the state, with the learning rate for one rank, and on the CPU."""
         state = self._optimizer.state_dict()
         groups = [dict(group, lr=group["lr"] / self._hvd.size()) for group in state["param_groups"]]
         model = {name: value.cpu() for name, value in self._model.state_dict().items()}

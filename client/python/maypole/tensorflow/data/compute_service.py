@@ -6,9 +6,9 @@
             service=dispatcher, processing_mode="distributed_epoch",
             job_name="train"))
 
-The job that computes is `python -m maypole.tensorflow.data.compute_worker`,
-which writes the configuration. Its dispatchers and workers are TensorFlow's,
-whose protocol has no authentication: keep them in a private network.
+The computing job runs `python -m maypole.tensorflow.data.compute_worker`, which
+writes the configuration. Its dispatchers and workers are TensorFlow's, whose
+protocol has no authentication: keep them in a private network.
 
 Thread contract: one thread.
 """
@@ -34,12 +34,12 @@ _SIDES = ("training", "compute")
 
 @dataclasses.dataclass(frozen=True)
 class TfDataServiceConfig:
-    """How training finds the job that computes.
+    """How the training job finds the computing job.
 
     dispatchers: 1 for all ranks, or one for each rank.
     workers_per_dispatcher: processes of the computing job for each.
     dispatcher_side: "compute" or "training": the job in which dispatchers run.
-    addresses, key: of the registry. timeout: seconds to wait for the others.
+    addresses, key: of the registry. timeout: seconds to wait for other processes.
     """
 
     dispatchers: int
@@ -58,7 +58,7 @@ class TfDataServiceConfig:
         return RegistryClient(self.addresses, self.key)
 
     def to_dict(self) -> Mapping[str, Any]:
-        """The configuration as values that JSON has; reversed by from_dict()."""
+        """Returns the configuration as values for JSON; from_dict() reverses it."""
         values = {field.name: getattr(self, field.name)
                   for field in dataclasses.fields(self)}
         values["key"] = binascii.hexlify(self.key).decode()
@@ -66,7 +66,7 @@ class TfDataServiceConfig:
 
     @staticmethod
     def from_dict(config: Mapping[str, Any]) -> "TfDataServiceConfig":
-        """The configuration of which to_dict() has made this."""
+        """Reverses to_dict()."""
         values = dict(config)
         values["key"] = binascii.unhexlify(values["key"])
         values["addresses"] = {
@@ -75,7 +75,7 @@ class TfDataServiceConfig:
         return TfDataServiceConfig(**values)
 
     def write(self, filename: str) -> None:
-        """Writes the file at once, readable by its owner only: it has the key."""
+        """Writes the file atomically, readable only by its owner, because it contains the key."""
         write_private(filename, json.dumps(self.to_dict()))
 
     @staticmethod
@@ -84,8 +84,8 @@ class TfDataServiceConfig:
         """Reads what write() has written.
 
         Args:
-            filename: which TfDataServiceConfig.write() has written.
-            wait_for_file_creation: wait, without a limit, until there is a file.
+            filename: a file that TfDataServiceConfig.write() has written.
+            wait_for_file_creation: wait, without a time limit, until the file exists.
         """
         while wait_for_file_creation and not os.path.exists(filename):
             time.sleep(_POLL_SECONDS)
@@ -114,13 +114,13 @@ def _dispatcher(client: RegistryClient, number: int) -> Iterator[None]:
 @contextlib.contextmanager
 def tf_data_service(compute_config: TfDataServiceConfig,
                     rank: int) -> Iterator[str]:
-    """Gives the address of the dispatcher for the training rank.
+    """A context that gives the address of the dispatcher for the training rank.
 
-    If dispatchers run on the training side, this rank's ends with the `with` block.
+    If dispatchers run on the training side, this rank's dispatcher ends with the `with` block.
 
     Args:
-        compute_config: of the data service.
-        rank: of the process in the training job.
+        compute_config: the data service's configuration.
+        rank: the process's rank in the training job.
 
     Raises:
         TimeoutError: the dispatcher or its workers do not appear.
@@ -146,22 +146,22 @@ def send_to_data_service(dataset: tf.data.Dataset,
                          processing_mode: str = "distributed_epoch",
                          reuse_dataset: bool = False,
                          round_robin: bool = False) -> tf.data.Dataset:
-    """The dataset, computed by the data service; also a method of tf.data.Dataset.
+    """Returns the dataset, computed by the data service; also a method of tf.data.Dataset.
 
     Args:
         dataset: a tf.data.Dataset.
-        compute_config: of the data service.
-        rank: of the process in the training job.
+        compute_config: the data service's configuration.
+        rank: the process's rank in the training job.
         size: the number of ranks.
-        processing_mode: as of tf.data.experimental.service.distribute().
-        reuse_dataset: all ranks read from one job of the service: with "distributed_epoch" each element comes
-            to one rank, once. Otherwise each rank reads all elements.
+        processing_mode: as for tf.data.experimental.service.distribute().
+        reuse_dataset: all ranks read from one job of the service: with "distributed_epoch" exactly one rank
+            gets each element, once. Otherwise each rank reads all elements.
         round_robin: with reuse_dataset: ranks take elements in turn; needs `size`, their number, and an endless
             dataset.
 
     Raises:
-        RuntimeError: dispatchers run on the training side, because they must live as long as the dataset: use
-            tf_data_service().
+        RuntimeError: dispatchers run on the training side, where they must live as long as the dataset: use
+        tf_data_service().
     """
     if compute_config.dispatcher_side == "training":
         raise RuntimeError(
@@ -183,12 +183,12 @@ tf.data.Dataset.send_to_data_service = send_to_data_service
 
 
 def compute_worker_fn(compute_config: TfDataServiceConfig) -> None:
-    """What each process of the computing job does, until the registry's shutdown().
+    """Runs a process of the computing job, until the registry's shutdown().
 
-    A worker, and on some of them a dispatcher.
+    Each process runs a worker, and some of them also a dispatcher.
 
     Args:
-        compute_config: of the data service.
+        compute_config: the data service's configuration.
     """
     _check_side(compute_config)
     basics.init()
@@ -203,7 +203,7 @@ def compute_worker_fn(compute_config: TfDataServiceConfig) -> None:
         worker = tf.data.experimental.service.WorkerServer(
             tf.data.experimental.service.WorkerConfig(
                 dispatcher_address=address.partition("://")[2],
-                # TensorFlow puts the port there that it has bound.
+                # TensorFlow inserts the port that it has bound.
                 worker_address=f"{client.own_address()}:%port%",
                 heartbeat_interval_ms=_HEARTBEAT_MS,
                 dispatcher_timeout_ms=int(compute_config.timeout * 1000)))

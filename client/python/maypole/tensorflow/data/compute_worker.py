@@ -1,10 +1,10 @@
-"""The program of the job that computes for a training job: tf.data's service.
+"""The program of the job that computes data for a training job, by tf.data's service.
 
     maypolerun -np 4 python3 -m maypole.tensorflow.data.compute_worker CONFIG
 
-Rank 0 writes the file CONFIG, by which the training job finds the service, and
-which must be on a file system that both jobs see. The job ends when training
-calls TfDataServiceConfig.read(CONFIG).compute_client().shutdown().
+Rank 0 writes the file CONFIG, through which the training job finds the service;
+it must be on a file system that both jobs see. The job ends when training calls
+TfDataServiceConfig.read(CONFIG).compute_client().shutdown().
 """
 
 import argparse
@@ -20,7 +20,7 @@ def main(dispatchers: int, dispatcher_side: str, configfile: str,
          timeout: int, address: Optional[str] = None) -> None:
     """Runs this process's part of the service; all ranks call it.
 
-    address: of rank 0's host; None: the one that other hosts reach.
+    address: the address of rank 0's host; None: the one at which other hosts reach it.
     Raises ValueError unless the number of ranks is a multiple of `dispatchers`.
     """
     basics.init()

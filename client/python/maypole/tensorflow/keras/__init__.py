@@ -3,8 +3,8 @@
     import tensorflow as tf
     import maypole.tensorflow.keras as hvd
 
-As maypole.keras, whose functions have the same meaning, for the Keras that is tf.keras: Keras 2 up
-to TensorFlow 2.15, then Keras 3, or tf_keras where TF_USE_LEGACY_KERAS=1 asks for it.
+Functions have the same meaning as in maypole.keras, for the Keras that is tf.keras: Keras 2 up to
+TensorFlow 2.15, then Keras 3, or tf_keras if TF_USE_LEGACY_KERAS=1 asks for it.
 """
 
 from typing import Any, Optional
@@ -28,7 +28,7 @@ __all__ = [
 ]
 __all__ += _common.__all__
 
-# Of the backend's binding. Raises ImportError for a backend that Maypole does not have.
+# From the backend's binding. Raises ImportError for a backend that Maypole does not support.
 Compression = backends.compression_of(_keras_module)
 
 
@@ -47,7 +47,7 @@ def DistributedOptimizer(
         groups: Any = None,
         process_set: ProcessSet = global_process_set,
         scale_local_gradients: bool = True) -> Any:
-    """As maypole.keras.DistributedOptimizer(), in another order."""
+    """As maypole.keras.DistributedOptimizer(), with the parameters in another order."""
     return api.distributed_optimizer(
         _keras_module, optimizer, name, compression, sparse_as_dense, gradient_predivide_factor, op,
         num_groups, groups, backward_passes_per_step, average_aggregated_gradients, process_set,
@@ -59,5 +59,5 @@ PartialDistributedOptimizer = _functions.PartialDistributedOptimizer
 broadcast_global_variables = _functions.broadcast_global_variables
 load_model = _functions.load_model
 
-# So that a missing library is an error of the import, not of the first call.
+# Loads the library now, so that the import fails if it is missing, not the first call.
 _native.library()

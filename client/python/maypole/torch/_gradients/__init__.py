@@ -1,7 +1,7 @@
-"""What maypole.torch._reduction is made of: the gradients of one DistributedOptimizer, and what ranks know of them.
+"""The parts of maypole.torch._reduction: the gradients of one DistributedOptimizer, and what ranks know about them.
 
 - Where a gradient is computed, read and set: parameters, guards, hooks, callers.
-- What is done with one, and where it lies in memory: reducer, buckets, layouts.
-- What earlier steps have taught the ranks: learned.
-- What is compared before ranks step: equal_start, same_step, sums, changes.
+- How a gradient is reduced, and where it is in memory: reducer, buckets, layouts.
+- What the ranks have learned from earlier steps: learned.
+- What the ranks compare before they step: equal_start, same_step, sums, changes.
 """

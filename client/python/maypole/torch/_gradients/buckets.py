@@ -10,8 +10,9 @@ A bucket holds as many gradients of one dtype and device as fit into the cap,
 each at a multiple of 64 bytes (a gradient larger than the cap has its own
 bucket). Buckets are filled from the last parameter to the first, the order in
 which backward() computes gradients. The layout depends only on shapes, dtypes,
-devices and order, so it is the same on all ranks if they place the parameters
-alike. Buckets are in the memory that arena.py describes, while it has room.
+devices and order, so it is the same on all ranks if they order the parameters
+alike. Buckets are in the memory that arena.py describes, as long as it has
+room.
 
 Thread contract: one thread at a time.
 
@@ -56,7 +57,7 @@ class _Place:
             sorted(range(len(shape)), key=self.order.__getitem__))
 
     def view(self) -> torch.Tensor:
-        """The gradient in the buffer."""
+        """Returns the gradient's view of the buffer."""
         # The user has this view as .grad, and may have set .grad.data.
         if self._view.data_ptr() != self.address:
             self._view = self._new_view()
@@ -66,8 +67,8 @@ class _Place:
 class Bucket:
     """A flat buffer and the parameters whose gradients it holds.
 
-    missing: how many gradients have not been computed yet in this step, of the
-    parameters that required one when it began.
+    missing: the number of gradients not computed yet in this step, among the
+    parameters that required one when the step began.
 
     Invariant: gather() orders the buffer's current stream after the streams on
     which gradients were computed; a model may use several.
@@ -88,7 +89,7 @@ class Bucket:
         ]
 
     def wire(self, dtype: torch.dtype) -> torch.Tensor:
-        """Memory of the same kind for the buffer's values in another dtype.
+        """Returns memory of the same kind for the buffer's values in another dtype.
 
         Its content is what the last user has left there.
         """
@@ -98,7 +99,7 @@ class Bucket:
         return self._wire
 
     def layout(self, names: dict[torch.Tensor, str]) -> Any:
-        """What must be equal on all ranks; it is where repr() is."""
+        """Returns what must be equal on all ranks; values with equal repr() are equal."""
         return [(names.get(place.parameter), place.offset, place.order)
                 for place in self._places]
 
@@ -123,10 +124,9 @@ class Bucket:
             _tensors.wait_for_stream(self.buffer, stream)
 
     def gather(self) -> None:
-        """Copies gradients that are elsewhere into the buffer; counts them.
+        """Copies gradients that are outside the buffer into it, and counts them.
 
-        A gradient that is None becomes zero. Raises AssertionError if a
-        gradient is part of a graph.
+        A gradient that is None becomes zeros. Raises AssertionError if a gradient is part of a graph.
         """
         self._wait_for_gradients()
         for place in self._places:
@@ -179,7 +179,7 @@ class Bucket:
                 self._put(place, place.view())
 
     def reset(self) -> None:
-        """Begins another step: all gradients are missing."""
+        """Begins another step, in which all gradients are missing."""
         self.missing = sum(place.parameter.requires_grad
                            for place in self._places)
 
@@ -211,11 +211,10 @@ class Buckets:
     ) -> None:
         """Makes buckets for `parameters`, which have dense gradients.
 
-        order_of: how the dimensions of a gradient lie in memory; None: in their
-        own order.
+        order_of: returns the order of a gradient's dimensions in memory; None: their own order.
         """
         for members, offsets, count in _layout(parameters, self._cap_bytes):
-            # Named after its first parameter, which is in no other bucket.
+            # Named after its first parameter, which no other bucket has.
             bucket = Bucket(f"{names[members[0]]}.bucket", members, offsets,
                             count, order_of)
             bucket.adopt()
@@ -231,8 +230,7 @@ class Buckets:
     def detach(self) -> None:
         """Sets .grad to None for all parameters that require a gradient.
 
-        So the optimizer's own zero_grad() does not touch the gradients; the
-        caller calls zero() after it.
+        Then the optimizer's own zero_grad() does not touch the gradients; the caller calls zero() after it.
         """
         for bucket in self._buckets:
             bucket.detach()
@@ -244,7 +242,7 @@ class Buckets:
 
 
 def _gradient_like(parameter: torch.Tensor) -> torch.Tensor:
-    """A tensor of the gradient's dtype and device."""
+    """Returns a tensor that has the gradient's dtype and device."""
     grad = grad_of(parameter)
     return parameter if grad is None else grad
 

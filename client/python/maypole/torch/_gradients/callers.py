@@ -1,6 +1,6 @@
-"""Where a call of this package comes from.
+"""Finds out where a call of this package comes from.
 
-Thread contract: any thread; each answer is about the thread that asks.
+Thread contract: any thread; each answer is about the calling thread.
 """
 
 import inspect

@@ -1,11 +1,11 @@
-"""Whether a program has changed gradients since a moment.
+"""Detects whether a program has changed gradients since a given moment.
 
     seen = Gradients()
     seen.take(parameter)      # for each of them
     seen.changed(parameter)
 
-What is remembered are two sums of the values: the version of a tensor proves
-nothing, because .grad.data has another one.
+It remembers two sums of the values. A tensor's version would prove nothing,
+because .grad.data has a version of its own.
 
 Thread contract: one thread at a time.
 """
@@ -18,7 +18,7 @@ from maypole.torch._gradients.guards import grad_of
 
 
 def is_clear(grad: Optional[torch.Tensor]) -> bool:
-    """Whether it is None or has zeros only."""
+    """Whether `grad` is None or has only zeros."""
     return grad is None or not _values(grad).bool().any()
 
 
@@ -30,15 +30,15 @@ class Gradients(dict[torch.Tensor, Optional[list[torch.Tensor]]]):
     """See the head of this file."""
 
     def take(self, parameter: torch.Tensor) -> None:
-        """Remembers the gradient as it is now."""
+        """Records the gradient's present values."""
         self[parameter] = _sums(parameter)
 
     def changed(self, parameter: torch.Tensor) -> bool:
-        """Whether it is another one now; also if there was, or is, none."""
+        """Whether the gradient has changed; None counts as a value."""
         old, new = self[parameter], _sums(parameter)
         if old is None or new is None:
             return old is not new
-        # A NaN is equal to itself here.
+        # Here a NaN equals itself.
         return not all(bool((x == y) | ((x != x) & (y != y)))
                        for x, y in zip(old, new))
 

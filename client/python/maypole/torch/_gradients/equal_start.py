@@ -1,23 +1,23 @@
-"""Whether the ranks begin with the same weights, optimizer states and settings.
+"""Checks that the ranks begin with the same weights, optimizer states and settings.
 
     start = EqualStart(process_set)
     ... in each step, before the optimizer's own ...
-    error = start.check(optimizer, names, operation)   # None if all is well, or not due
+    error = start.check(optimizer, names, operation)   # None if the ranks agree, or the check is not due
 
-Ranks that begin differently, because nobody has called broadcast_parameters() or
-broadcast_optimizer_state(), or only some ranks have loaded a checkpoint, would
-apply equal gradients to different weights, and nothing else would notice it. So
-the ranks compare in their first step, in the first one of each membership epoch
-or after an error, and in the first one after a join(), whose ranks have missed
-steps: in one small allreduce of digests. A digest of a tensor is the sum of its bits as integers, which
-is exact in any order and is computed on the tensor's device. Buffers are not
-compared: those of batch norm may differ. Adasum's ranks have states of their own.
+Ranks that begin differently, because the program has not called broadcast_parameters() or
+broadcast_optimizer_state(), or because only some ranks have loaded a checkpoint, would apply equal
+gradients to different weights, and nothing else would detect it. So the ranks compare digests, in one
+small allreduce: in their first step, in the first step of each membership epoch or after an error, and
+in the first step after a join(), whose ranks have missed steps. A digest of a tensor is the sum of its
+bits as integers, which is exact in any order and is computed on the tensor's device. Buffers are not
+compared: those of batch norm may differ. With Adasum each rank has its own optimizer state.
 
-MAYPOLE_CHECK_START=0 turns this off on a rank whose learning rate, say, differs
-on purpose; the others still compare.
+MAYPOLE_CHECK_START=0 turns this off on a rank that differs on purpose, for
+example in its learning rate; the others still compare.
 
-A parameter that was frozen in mid-training may have a gradient of zeros, with
-which momentum moves it on. A rank that has missed those steps gets such zeros, too.
+A parameter that was frozen in mid-training may have a gradient of zeros, with which
+momentum still moves it. A rank that has missed those steps also gets a gradient of
+zeros.
 
 Thread contract: one thread at a time. Invariant: all ranks of the set get the
 same answer, an error or none.
@@ -37,7 +37,7 @@ from maypole.torch._gradients.guards import grad_of, set_grad
 from maypole.torch._structures import TensorAt, take_out
 from maypole.torch.async_ops import allreduce_async_, synchronize
 
-# By an element's size: what its bits are read as, and what they are added up in.
+# By an element's size: the dtype as which its bits are read, and the dtype of the sum.
 # (A sum in another dtype takes 60 times as long on CPUs.)
 _INTEGERS = {1: (torch.uint8, torch.int64), 2: (torch.int16, torch.int64),
              4: (torch.int32, torch.int32), 8: (torch.int64, torch.int64)}
@@ -56,7 +56,7 @@ class EqualStart:
     """See the head of this file.
 
     has_own_state: whether each rank may have its own state. zeros: makes a
-    gradient of zeros for a parameter. who: begins the error's text.
+    gradient of zeros for a parameter. who: the beginning of the error's text.
     """
 
     def __init__(self, process_set: Any, has_own_state: bool = False,
@@ -69,7 +69,7 @@ class EqualStart:
         self._checked: Any = None
 
     def forget(self) -> None:
-        """The next check() is due, on all ranks."""
+        """Makes the next check() due; all ranks must call it."""
         self._checked = None
 
     def check(self, optimizer: torch.optim.Optimizer,
@@ -77,9 +77,9 @@ class EqualStart:
               operation: str) -> Optional[ValueError]:
         """Compares the ranks if that is due.
 
-        names: of the optimizer's parameters. Returns None if all begin alike, or
-        the error for the program, which names the first difference. Raises
-        HorovodInternalError if a rank is lost.
+        names: the names of the optimizer's parameters. Returns None if all ranks begin
+        alike, or the error for the program, which names the first difference.
+        Raises HorovodInternalError if a rank is lost.
         """
         now = basics.joins(), _native.library().counts["join"]
         if self._checked == now or not names:
@@ -123,7 +123,7 @@ class EqualStart:
 
 
 class _Facts:
-    """What one rank knows of its parameters; with_state: also their state."""
+    """The values of one rank's parameters; with_state: also of their state."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, with_state: bool):
         self._state = optimizer.state if with_state else {}
@@ -135,7 +135,7 @@ class _Facts:
         return [parameter, self._settings[parameter], self._state.get(parameter) or {}]
 
     def rows(self, parameters: list[torch.Tensor]) -> list[list[int]]:
-        """For each parameter, (digest, that times -1) of each of _KINDS, and whether it is frozen with a gradient."""
+        """For each parameter, (digest, its negative) for each of _KINDS, and whether it is frozen with a gradient."""
         if _is_off():
             rows = [[_LEFT_OUT] * 6 for _ in parameters]
         else:
@@ -146,7 +146,7 @@ class _Facts:
                 for row, p in zip(rows, parameters)]
 
     def details(self, parameter: torch.Tensor, kind: int) -> Optional[dict[str, str]]:
-        """By key, what tells the ranks apart, for people; None: this rank is not compared."""
+        """Returns, by key, readable values in which ranks may differ; None: this rank is not compared."""
         if _is_off():
             return None
         fact = self._of(parameter)[kind]
@@ -162,12 +162,12 @@ def _is_off() -> bool:
 
 
 def _text(value: Any) -> str:
-    """The same of a float and of one of NumPy's, which are equal."""
+    """repr(), which is the same for equal floats of Python and NumPy."""
     return float.__repr__(value) if isinstance(value, float) else repr(value)
 
 
 def _digests(values: list[Any]) -> list[int]:
-    """Of structures of tensors and plain values."""
+    """Returns the digests of structures of tensors and plain values."""
     tensors: list[torch.Tensor] = []
     ends, skeletons = [], []
     for value in values:
@@ -179,7 +179,7 @@ def _digests(values: list[Any]) -> list[int]:
 
 
 def _plain(value: Any) -> Any:
-    """`value` in a form in which repr() is equal on ranks with equal values."""
+    """Returns `value` in a form whose repr() is equal on ranks with equal values."""
     if isinstance(value, dict):
         # torch's state of a parameter may have None, or nothing; a group that
         # was loaded has False for settings that others lack.
@@ -191,12 +191,12 @@ def _plain(value: Any) -> Any:
         return _text(value)
     if isinstance(value, TensorAt):
         return value.dtype, value.shape
-    return type(value).__name__  # of what programs put there
+    return type(value).__name__  # of objects that programs put there
 
 
 @torch.no_grad()
 def _sums(tensors: list[torch.Tensor]) -> list[int]:
-    """The sum of the bits of each; one transfer from each device."""
+    """Returns the sum of the bits of each tensor, with one transfer from each device."""
     by_device: dict[torch.device, list[int]] = {}
     for i, tensor in enumerate(tensors):
         if (tensor.layout is torch.strided and not tensor.is_quantized

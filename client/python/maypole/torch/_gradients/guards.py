@@ -1,4 +1,4 @@
-"""Attributes .grad that call back before the program reads or sets them.
+"""Makes .grad of parameters call back before the program reads or sets it.
 
     guards = Guards(callback)
     guards.add(parameter)
@@ -28,7 +28,7 @@ _GRAD = torch.Tensor.grad
 # The value for the callback of a .grad that is read.
 READ = object()
 
-# .grad, without a callback.
+# Access to .grad without a callback.
 grad_of: Callable[[torch.Tensor], Any] = _GRAD.__get__
 set_grad: Callable[[torch.Tensor, Any], None] = _GRAD.__set__
 
@@ -47,25 +47,25 @@ class Guards:
     """See the head of this file.
 
     callback: a bound method; its arguments are the parameter, and the value that
-    the program gives to .grad (READ if it reads it). It is held weakly: a
-    parameter whose guard outlives the method's object gets its own class back
-    when it is read.
+    the program assigns to .grad (READ if it reads .grad). It is held weakly: a
+    parameter whose guard outlives the method's object gets its own class back at
+    the next read.
     """
 
     def __init__(self, callback: Callable[[torch.Tensor, Any], None]):
         self._callback = weakref.WeakMethod(callback)
-        # By id: (parameter, its class, the class while they are engaged).
+        # By id: (parameter, its class, its class while the guards are engaged).
         self._entries: dict[int, tuple[torch.Tensor, type, type]] = {}
         self._classes: dict[type, type] = {}
         self._engaged = False
 
     def could_add(self, parameter: torch.Tensor) -> bool:
-        """Whether nobody guards this parameter, and its class is one of torch's."""
+        """Whether this parameter has no guard, and its class is one of torch's."""
         return (id(parameter) not in self._entries
                 and type(parameter) in (torch.nn.Parameter, torch.Tensor))
 
     def add(self, parameter: torch.Tensor) -> None:
-        """Guards `parameter`, too, if it is not guarded yet.
+        """Also guards `parameter`, if it is not guarded yet.
 
         Raises TypeError if its class cannot be exchanged.
         """
@@ -82,7 +82,7 @@ class Guards:
         self._entries[id(parameter)] = (parameter, base, guarded)
 
     def remove(self, parameter: torch.Tensor) -> None:
-        """Guards `parameter` no longer."""
+        """Stops guarding `parameter`."""
         entry = self._entries.pop(id(parameter), None)
         if entry is None:
             return
@@ -123,7 +123,7 @@ def _guarded_class(base: type, callback: "weakref.WeakMethod") -> type:
         set_grad(self, value)
 
     def duplicate(self: torch.Tensor, memo: Any) -> torch.Tensor:
-        if not issubclass(base, torch.nn.Parameter):  # .grad is copied, too
+        if not issubclass(base, torch.nn.Parameter):  # copies .grad as well
             before(self)
         now = type(self)
         self.__class__ = base
@@ -140,6 +140,6 @@ def _guarded_class(base: type, callback: "weakref.WeakMethod") -> type:
         "__deepcopy__": duplicate,
         "grad": property(get, put, lambda self: put(self, None)),
     }
-    if base is torch.Tensor:  # a subclass would have slower operations
+    if base is torch.Tensor:  # operations on a subclass would be slower
         members["__torch_function__"] = torch._C._disabled_torch_function_impl
     return type(base)(base.__name__, (base,), members)

@@ -1,13 +1,13 @@
-"""What all ranks know about the gradients: which are sparse, and how the dense ones lie in memory.
+"""What all ranks know about the gradients: which are sparse, and the memory order of the dense ones.
 
-A rank whose step did not compute a parameter's gradient contributes zeros; but
+A rank whose step did not compute a parameter's gradient contributes zeros, but
 it must know whether the other ranks reduce that gradient as a dense or as a
 sparse tensor. A dense gradient that is not contiguous (channels_last) is reduced
-where it is if its dimensions have the same order in memory on all ranks. The
-ranks tell each other once: while there are parameters whose gradient no rank has
-had so far, each step has one small allreduce about them. It also says how the
-ranks came to wait for their gradients; once a rank has read them without
-synchronize(), each step has it.
+in place if its dimensions have the same order in memory on all ranks. The ranks
+exchange this once per parameter: as long as there are parameters whose gradient
+no rank has had so far, each step has one small allreduce about them. The
+allreduce also carries why each rank waits for its gradients; once a rank has
+read gradients without synchronize(), every step has this allreduce.
 
 Thread contract: one thread at a time. Invariant: `_known`, `_orders` and `_places`
 are equal on all ranks, because they come from these allreduces only.
@@ -28,17 +28,17 @@ _DENSE = 1  # sparse: 1 + the number of sparse dimensions
 # The dimensions of a tensor, from the outermost in memory to the innermost.
 Order = tuple[int, ...]
 
-# Less than the number of any order: from a rank without a dense gradient.
+# Less than the number of any order: sent by a rank without a dense gradient.
 _NO_ORDER = -(1 << 62)
-_NO_DENSE_ORDER = -1  # its elements overlap, or lie apart
+_NO_DENSE_ORDER = -1  # its elements overlap or have gaps
 
 
 def order_in_memory(tensor: torch.Tensor) -> Optional[Order]:
-    """None if the elements overlap or lie apart."""
+    """Returns the order of the dimensions in memory; None if the elements overlap or have gaps."""
     dims = tuple(range(tensor.dim()))
     if tensor.is_contiguous():
         return dims
-    # Dimensions of one element can be anywhere.
+    # Dimensions of length 1 may be anywhere.
     order = sorted(dims, key=lambda d: (tensor.shape[d] == 1,
                                         -tensor.stride(d), d))
     return tuple(order) if tensor.permute(order).is_contiguous() else None
@@ -71,24 +71,23 @@ class Layouts:
         # Of dense gradients that are not contiguous; since settle().
         self._orders: dict[torch.Tensor, Order] = {}
         self._learned_orders: dict[torch.Tensor, Order] = {}
-        # Dense gradients that lie differently on the ranks, or apart.
+        # Dense gradients whose order differs between ranks, or that have gaps.
         self._unordered: dict[torch.Tensor, bool] = {}
-        # Of this rank's sparse gradients, also after forget(): zero_grad() leaves
-        # none of it.
+        # The codes of this rank's sparse gradients, also after forget(): zero_grad() leaves nothing of them.
         self._last_sparse: dict[torch.Tensor, int] = {}
-        # The last place that a parameter has in some rank's optimizer.
+        # The last position that a parameter has in any rank's optimizer.
         self._places: dict[torch.Tensor, int] = {}
-        # Whether some rank has waited because its program read gradients.
+        # Whether any rank has waited because its program read gradients.
         self.reads = False
 
     def note(self, parameter: torch.Tensor, sparse_dims: int) -> None:
-        """Notes that this rank's gradient was sparse before it was replaced by a dense one."""
+        """Records that this rank's gradient was sparse before a dense one replaced it."""
         if parameter not in self._known:
             self._noted[parameter] = _DENSE + sparse_dims
 
     def _own(self, parameter: torch.Tensor,
              computed: bool) -> tuple[int, int, int]:
-        """(code, number of the order, that times -1)."""
+        """Returns (code, number of the order, its negative)."""
         grad = grad_of(parameter)
         if grad is None:
             return _NO_GRADIENT, _NO_ORDER, _NO_ORDER
@@ -103,13 +102,13 @@ class Layouts:
 
     def learn(self, parameters: Sequence[torch.Tensor], name: str, computed: Container[torch.Tensor], reads: bool,
               unaware: bool, own_order: Sequence[torch.Tensor] = ()) -> bool:
-        """Asks the ranks about those parameters whose layout is not known.
+        """Exchanges with all ranks the layouts of the parameters whose layout is not known.
 
-        parameters: the same on all ranks. own_order: the same parameters as this
-        rank's optimizer has them; see place_of(). computed: those whose gradient
-        backward() has computed in this step. reads: whether this rank waits
-        because its program read gradients. unaware: whether it could not have
-        noticed that.
+        parameters: the same on all ranks. own_order: the same parameters in the
+        order of this rank's optimizer; see place_of(). computed: those whose
+        gradient backward() has computed in this step. reads: whether this rank
+        waits because its program read gradients. unaware: whether it could not
+        have noticed that.
 
         Returns whether some rank reads and some rank is unaware, or may be: it
         is not asked if no rank has read before.
@@ -141,10 +140,9 @@ class Layouts:
         return some_reads > 0 and some_unaware > 0
 
     def settle(self) -> None:
-        """Ends a step: uses the orders that it has taught.
+        """Ends a step: the orders learned in it take effect.
 
-        In the step itself ranks have begun to reduce these gradients without
-        them.
+        Not in the step itself, in which ranks have begun to reduce these gradients without them.
         """
         if self._learned_orders:
             self._orders.update(self._learned_orders)
@@ -155,35 +153,34 @@ class Layouts:
         return parameter in self._known
 
     def order_of(self, parameter: torch.Tensor) -> Optional[Order]:
-        """The order in memory of this gradient on all ranks, if it is known and not that of the dimensions."""
+        """The memory order of this gradient on all ranks; None if it is unknown or that of the dimensions."""
         return self._orders.get(parameter) if self._orders else None
 
     def place_of(self, parameter: torch.Tensor) -> int:
-        """Puts known parameters in an order, the ranks' own where they have the same; several may have one place."""
+        """A sort key of known parameters: the ranks' own order where it is the same; several may have one key."""
         return self._places[parameter]
 
     def is_ordered(self, parameter: torch.Tensor) -> bool:
-        """Whether the gradient is known, dense, and lies alike on all ranks."""
+        """Whether the gradient is known, dense, and in the same memory order on all ranks."""
         return parameter in self._known and parameter not in self._unordered
 
     def knowledge(self, names: dict[torch.Tensor, str]) -> Any:
-        """All of it, as something that repr() makes equal on equal ranks."""
+        """Returns everything known, in a form whose repr() is equal on ranks that know the same."""
         return self.reads, sorted(
             (names[p], code, self._orders.get(p), p in self._unordered)
             for p, code in self._known.items() if p in names)
 
     def lacks_gradient(self, parameter: torch.Tensor) -> bool:
-        """Whether zeros() should take the place of the gradient.
+        """Whether zeros() should replace the gradient.
 
-        zero_grad() makes a sparse gradient one without entries, whose
-        dimensions are all sparse.
+        zero_grad() turns a sparse gradient into one without entries, all of whose dimensions are sparse.
         """
         grad = grad_of(parameter)
         return grad is None or (grad.is_sparse and parameter in self._known
                                 and grad._nnz() == 0)
 
     def sparse_dims(self, parameter: torch.Tensor) -> int:
-        """How many sparse dimensions the gradient has on all ranks; 0: it is dense, or not known."""
+        """The number of sparse dimensions of the gradient on all ranks; 0: it is dense, or not known."""
         return self._known.get(parameter, _DENSE) - _DENSE
 
     def zeros(self, parameter: torch.Tensor) -> torch.Tensor:
@@ -199,7 +196,7 @@ class Layouts:
         return torch.sparse_coo_tensor(indices, values, parameter.shape)
 
     def forget(self) -> None:
-        """After an error, when the ranks may know different things."""
+        """Forgets everything, after an error: the ranks may know different things."""
         for known in (self._known, self._noted, self._orders,
                       self._learned_orders, self._unordered, self._places):
             known.clear()

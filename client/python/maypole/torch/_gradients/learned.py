@@ -1,11 +1,11 @@
-"""What the steps of one DistributedOptimizer have taught its ranks, and when they forget it.
+"""What the ranks learn from the steps of one DistributedOptimizer, and when they forget it.
 
 With buckets, the gradient of a new parameter is reduced alone in its first
 step. After that all ranks know which gradients are sparse, and the others go
-into buckets. What a first step has taught must be the same on all ranks. Ranks
-may see different errors, and a rank that has joined (it had no input) has missed
-steps. So all is forgotten after an error and in a new epoch; after a join() the
-ranks compare it first.
+into buckets. The ranks must have learned the same. But ranks may see different
+errors, and a rank that has joined (it had no input) has missed steps. So they
+forget everything after an error and in a new membership epoch; after a join()
+they first compare what they know.
 
 Thread contract: one thread at a time.
 """
@@ -29,26 +29,26 @@ from maypole.torch.async_ops import allreduce_async_, synchronize
 class Learned:
     """See the head of this file.
 
-    names: of each parameter, without a prefix. bucket_bytes: None for no
-    buckets. The others are told to forget, too.
+    names: each parameter's name, without a prefix. bucket_bytes: None for no
+    buckets. The other arguments are made to forget at the same time.
     """
 
     def __init__(self, names: dict[torch.Tensor, str], bucket_bytes: Optional[int], reducer: Reducer,
                  start_check: EqualStart, same_step: SameStep):
         self.buckets = None if bucket_bytes is None else Buckets(bucket_bytes)
-        self.outdated = False  # the buckets have parameters that are gone
+        self.outdated = False  # the buckets have parameters that the optimizer no longer has
         self.steps = 0  # since forget()
         self._optimizers_names = names
         self._reducer = reducer
         self._start_check = start_check
         self._same_step = same_step
-        # Parameters that are in a bucket or will never be in one.
+        # Parameters that are in a bucket, or never will be.
         self._seen: set[torch.Tensor] = set()
         self._epoch = basics.joins()
         self._joins = _native.library().counts["join"]
 
     def fill_buckets(self, hooked: Iterable[torch.Tensor], names: dict[torch.Tensor, str]) -> None:
-        """Moves gradients that were reduced alone into buckets. names: with the prefix."""
+        """Moves gradients that were reduced alone into buckets. names: with a prefix."""
         if self.buckets is None:
             return
         fresh = [
@@ -58,12 +58,12 @@ class Learned:
         ]
         self._seen.update(fresh)
         places = [p for p in fresh if self._reducer.fits_bucket(p)]
-        # Not the optimizer's order, which may be another one on other ranks.
+        # Not in the optimizer's order, which may differ between ranks.
         places.sort(key=lambda p: (self._reducer.layouts.place_of(p), names[p]))
         self.buckets.add(places, names, self._reducer.order_of)
 
     def forget(self) -> None:
-        """Begins again as in the first step."""
+        """Starts again as in the first step."""
         self.steps = 0
         self.outdated = False
         self._start_check.forget()
@@ -79,8 +79,7 @@ class Learned:
             self.forget()
         joins = _native.library().counts["join"]
         if self._epoch != basics.joins():
-            # Buckets of an earlier epoch are not in this epoch's shared memory,
-            # and its ranks were others.
+            # Buckets of an earlier epoch are not in this epoch's shared memory, and the ranks have changed.
             self._epoch, self._joins = basics.joins(), joins
             self.forget()
         elif self._joins != joins:

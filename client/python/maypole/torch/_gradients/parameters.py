@@ -1,18 +1,19 @@
-"""Which parameters a DistributedOptimizer reduces, and the names of their operations.
+"""The parameters that a DistributedOptimizer reduces, and the names of their operations.
 
     parameters = Parameters(optimizer, options, guards, on_gradient, first_pending, is_copy)
     parameters.names[p]          # 'DistributedOptimizer#1.body.weight'
-    for p in parameters.hooked:  # those whose gradients are noticed
+    for p in parameters.hooked:  # those with a hook
     parameters.follow_groups()   # after add_param_group() and the like
 
 Optimizers with parameters of equal names are numbered in the order in which the
 program makes them, which is the same on all ranks. An optimizer that replaces
-another one, of the same parameters, takes them over and gets its number. A copy
-sleeps: other ranks may not have made it, so it takes over with its first use.
+another one for the same parameters takes them over and gets its number. A copy
+sleeps: other ranks may not have made it, so it takes over at its first use.
 
 Thread contract: one thread at a time. Invariants: at most one optimizer has its
-hook at a parameter. `names` has all parameters of the optimizer, those without
-requires_grad, too; `hooked` those that have required a gradient once.
+hook at a parameter. `names` has all parameters of the optimizer, including
+those without requires_grad; `hooked` those that have required a gradient at
+some time.
 """
 
 import weakref
@@ -29,7 +30,7 @@ from maypole.torch._gradients.hooks import on_gradient
 
 _PREFIX = "DistributedOptimizer"
 
-# By the parameter's id: whose hook it has, and which optimizer named it last.
+# By the parameter's id: the optimizer whose hook it has, and the one that named it last.
 _watching: "weakref.WeakValueDictionary[int, Parameters]" = (
     weakref.WeakValueDictionary())
 _naming: "weakref.WeakValueDictionary[int, Parameters]" = (
@@ -42,7 +43,7 @@ def is_watched(parameters: Iterable[torch.Tensor]) -> bool:
 
 
 def name_of(parameter: Any, process_set: Any) -> Optional[str]:
-    """What a DistributedOptimizer calls it on all ranks of the set; None if none of this set does."""
+    """The parameter's name in a DistributedOptimizer of this set, on all its ranks; None if it is in none."""
     owner = _naming.get(id(parameter))
     if owner is None or id_of(owner.process_set) != id_of(process_set):
         return None
@@ -58,9 +59,9 @@ class Parameters:
 
     optimizer: the owner, which is alive whenever this object is used.
     options: their `names` follow the groups. on_gradient: a bound method, called
-    with a parameter whose gradient was computed. first_pending: one that returns
-    the name of a gradient that is being reduced, or None. All three are held
-    weakly, so that an optimizer that was replaced stops reducing.
+    with a parameter whose gradient was computed. first_pending: a bound method
+    that returns the name of a gradient that is being reduced, or None. All three
+    are held weakly, so that an optimizer that was replaced stops reducing.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, options: Any,
@@ -87,7 +88,7 @@ class Parameters:
         _naming.update((id(p), self) for p in self.names)
 
     def wake(self) -> bool:
-        """The first use of a copy, on all ranks. Returns whether this is it."""
+        """Called at a use by all ranks; returns whether it is the first use of a copy."""
         if not self.asleep:
             return False
         self.asleep = False
@@ -95,9 +96,9 @@ class Parameters:
         return True
 
     def _take_over(self) -> int:
-        """Removes others' hooks at these parameters; returns this optimizer's number.
+        """Removes other optimizers' hooks at these parameters; returns this optimizer's number.
 
-        That is how many were made before it with a parameter of the same name.
+        This is the number of optimizers made before it that have a parameter of the same name.
         """
         names = self._options.names
         watching = (_watching.get(id(p)) for p in names)
@@ -117,7 +118,7 @@ class Parameters:
         replaced = [o._number for o in others if not o.hooked]
         if replaced:
             return min(replaced)
-        # Of this process set: other ranks make no optimizers for it.
+        # Counted per process set: ranks outside it make no optimizers for it.
         counts = _native.library().counts
         kinds = [("parameter", id_of(self.process_set), name)
                  for name in names.values()]
@@ -129,7 +130,7 @@ class Parameters:
     def watch(self) -> None:
         """Adds a hook to each parameter that needs a gradient and has none.
 
-        Those that do not need one yet get a guard.
+        Parameters that do not need one yet get a guard.
         """
         fresh = []
         for parameter in self.names:
@@ -167,9 +168,9 @@ class Parameters:
         self.names.pop(parameter, None)
 
     def follow_groups(self) -> tuple[bool, bool]:
-        """Notices parameters that were added to the optimizer's groups, and those that are gone.
+        """Detects parameters that were added to the optimizer's groups, and those that were removed.
 
-        Returns whether there was a change, and whether some are gone.
+        Returns whether there was a change, and whether parameters were removed.
         """
         optimizer = self.optimizer()
         ids = [id(p) for p in _parameters_of(optimizer)]
@@ -190,9 +191,9 @@ class Parameters:
 
 def follow_names(names: dict[torch.Tensor, str],
                  optimizer: torch.optim.Optimizer) -> set[torch.Tensor]:
-    """Makes `names` those of the optimizer's parameters as they are now.
+    """Updates `names` to the optimizer's present parameters.
 
-    New parameters are named after their place. Returns those that are gone.
+    New parameters are named after their position. Returns those that were removed.
     """
     gone = set(names) - set(_parameters_of(optimizer))
     for parameter in gone:

@@ -1,4 +1,4 @@
-"""What DistributedOptimizer does with one gradient: compress, reduce, store.
+"""Compresses, reduces and stores single gradients for DistributedOptimizer.
 
 Thread contract: start(), start_dense(), start_bucket() and the functions that they return: any
 thread, one at a time for a parameter. The others: one thread at a time.
@@ -25,8 +25,7 @@ class Reducer:
         self.compression = compression
         self.process_set = process_set
         self.op = op
-        # Average is a sum divided by size; these factors move a part of that
-        # division before the sum.
+        # An average is a sum divided by size; these factors move part of that division before the sum.
         self.prescale = 1.0 / predivide
         self.postscale = predivide
         self.sparse_as_dense = sparse_as_dense
@@ -34,20 +33,20 @@ class Reducer:
         # sparse again.
         self.stays_sparse = stays_sparse
         self.layouts = Layouts(process_set)
-        # By name: what is being reduced, and its version at the start.
+        # By name: the tensor that is being reduced, and its version at the start.
         self._versions: dict[str, tuple[torch.Tensor, int]] = {}
-        # Its tensors must keep their shape: PowerSGD's factors do.
+        # Whether the compression has state, as PowerSGD has: then a tensor must keep its shape.
         self.has_state = hasattr(compression, "reset")
 
     def order_of(self, parameter: torch.Tensor) -> Optional[Order]:
-        """The order in which the dimensions of this dense gradient lie in memory on all ranks.
+        """The memory order of this dense gradient's dimensions on all ranks.
 
-        None if it is their own.
+        None if it is the dimensions' own order.
         """
         return None if self.has_state else self.layouts.order_of(parameter)
 
     def fits_bucket(self, parameter: torch.Tensor) -> bool:
-        """Whether all ranks can place this gradient alike in a bucket."""
+        """Whether all ranks can put this gradient into a bucket in the same way."""
         grad = parameter.grad
         return (grad.layout is torch.strided and grad.numel() > 0
                 and self.layouts.is_ordered(parameter))
@@ -59,7 +58,7 @@ class Reducer:
             self.compression.reset()
 
     def reduced_loss(self, loss: Any, name: str) -> Any:
-        """The ranks' losses, reduced as their gradients are."""
+        """Returns the ranks' losses, reduced like their gradients."""
         if not isinstance(loss, torch.Tensor):
             loss = torch.tensor(float(loss), device="cpu")
         return synchronize(
@@ -83,7 +82,7 @@ class Reducer:
         return self._start_ordered(parameter, grad, name)
 
     def start_zeros(self, parameter: torch.Tensor, name: str) -> Callable[[], None]:
-        """As start(), of zeros in the place of a dense gradient that cannot be reduced; nothing is stored."""
+        """As start(), with zeros in place of a dense gradient that cannot be reduced; stores nothing."""
         return self._start_ordered(parameter, self.layouts.zeros(parameter), name)
 
     def _start_ordered(self, parameter: torch.Tensor, grad: torch.Tensor,
@@ -93,7 +92,7 @@ class Reducer:
                                 name)
 
     def changed(self) -> Optional[AssertionError]:
-        """An error if the program has changed a gradient while it was reduced."""
+        """Returns an error if the program has changed a gradient while it was being reduced."""
         for name, (tensor, version) in self._versions.items():
             if tensor._version != version:
                 return AssertionError(
@@ -103,7 +102,7 @@ class Reducer:
         return None
 
     def _watch(self, name: str, tensor: torch.Tensor) -> None:
-        # Views of one memory count together: the others may still be computed.
+        # Views of one memory share a version, and the other views may still be computed.
         if not tensor._is_view():
             self._versions[name] = tensor, tensor._version
 
@@ -126,10 +125,9 @@ class Reducer:
         return finish
 
     def start_bucket(self, bucket: Bucket, name: str) -> Callable[[], None]:
-        """As start_dense(), of a bucket.
+        """As start_dense(), for a bucket.
 
-        A compression that is a cast writes to memory that is reduced in place,
-        as the bucket's own is.
+        A compression that casts writes to memory that is reduced in place, like the bucket's own.
         """
         wire = wire_dtype(self.compression, bucket.buffer.dtype)
         if wire is None:
@@ -162,7 +160,7 @@ class Reducer:
 
         def finish() -> None:
             wait()
-            # The optimizer may be one for sparse gradients.
+            # The optimizer may expect sparse gradients.
             set_grad(parameter, _usable(dense.to_sparse(sparse_dims)))
 
         return finish
@@ -179,9 +177,9 @@ class Reducer:
 
 
 def _usable(sparse: torch.Tensor) -> torch.Tensor:
-    """One without entries in the form that zero_grad() gives it.
+    """Returns `sparse`; one without entries in the form that zero_grad() gives it.
 
-    All its dimensions are sparse: SparseAdam of older torch cannot take another.
+    All dimensions of that form are sparse: SparseAdam of older torch cannot take any other.
     """
     if sparse._nnz() > 0:
         return sparse

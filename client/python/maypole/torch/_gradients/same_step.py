@@ -1,4 +1,4 @@
-"""What the ranks tell each other before each step, so that all make the same one.
+"""What the ranks exchange before each step, so that all make the same step.
 
     same = SameStep(process_set)
     same.count()                      # after each synchronize(), and each time gradients are dropped
@@ -7,25 +7,25 @@
     same.finish(names)                # about to step: raises on all ranks, or on none
     same.start(names, operation, reads, failure, again)   # about to reduce again in the same step
 
-Operations of gradients have the same names in every step. So the gradient that one
-rank has dropped (a batch that was skipped after backward()) would meet the next
-step's of a rank that had computed none, and both would go on, a step apart. And
-a rank that has computed no gradient does not wait when its program reads .grad to
-clip it, since it has nothing to wait for: the others' change would be to the
-result, its own to something else. Neither can be noticed by one rank alone, so
-each step has one small allreduce, of
+Operations on gradients have the same names in every step. So a gradient that one
+rank has dropped (a batch that was skipped after backward()) would be matched with
+the next step's gradient of a rank that had computed none, and both would continue,
+a step apart. And a rank that has computed no gradient does not wait when its
+program reads .grad to clip it, since it has nothing to wait for: the others would
+change the result, this rank something else. No rank can detect either case alone,
+so each step has one small allreduce of
 * how often gradients were reduced or dropped: the same on all ranks;
 * the number of a result that the program has changed since it read it, and
-  whether this rank has read none: not both;
-* whether the rank has failed alone: then the ranks exchange the errors' texts;
+whether this rank has read none: these must not both occur;
+* whether this rank alone has failed: then the ranks exchange the errors' texts;
 * whether it begins another round of reductions in this step, or is about to step:
   the same on all ranks.
 
-Results are only observed where the second is possible: if some rank could not
-notice that others read, or others have not been told that this one does.
+Results are observed only where the second case is possible: if some rank could
+not know that others read, or others do not know that this one does.
 
-Thread contract: one thread at a time. Invariants: a finish() is the same one on
-all ranks, or fails. There is one for each start(), or an end().
+Thread contract: one thread at a time. Invariants: all ranks' finish() belong to
+the same step, or fail. Each start() is followed by a finish() or an end().
 """
 
 import contextlib
@@ -53,21 +53,21 @@ class SameStep:
         self._failure: Optional[Exception] = None
 
     def count(self) -> None:
-        """Gradients were reduced, or dropped."""
+        """Counts that gradients were reduced, or dropped."""
         self._rounds += 1
 
     def forget(self) -> None:
-        """Begins to count anew, on all ranks: some may have missed steps."""
+        """Starts counting again, on all ranks: some may have missed steps."""
         self._rounds = 0
 
     def observe(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Notes the results, to see whether they are changed."""
+        """Records the results, to detect changes."""
         self._results = Gradients()
         for parameter in parameters:
             self._results.take(parameter)
 
     def end(self) -> None:
-        """The step is over, or has failed."""
+        """Called when the step is over, or has failed."""
         self._results = self._failure = None
         if self._handle is not None:
             handle, self._handle = self._handle, None
@@ -77,11 +77,12 @@ class SameStep:
     def start(self, names: dict[torch.Tensor, str], operation: str,
               reads: bool, failure: Optional[Exception] = None,
               again: Optional[torch.Tensor] = None) -> None:
-        """Asks the other ranks, if that was not done in this step.
+        """Starts the exchange, unless it was started in this step.
 
         reads: whether this rank has waited because its program read gradients.
-        failure: the error that this rank has found alone. again: a parameter
-        whose gradient is reduced another time, so that this rank does not step.
+        failure: the error that only this rank has found. again: a parameter
+        whose gradient is reduced once more, in which case this rank does not
+        step.
         """
         if self._handle is not None:
             return
@@ -102,7 +103,7 @@ class SameStep:
         """Returns whether some rank has read gradients of this step.
 
         Raises AssertionError on all ranks if their steps differ, or if a rank
-        has failed; on that rank its own error.
+        has failed; on the failed rank it raises that rank's own error.
         """
         handle, self._handle = self._handle, None
         assert handle is not None  # start() was called
@@ -145,10 +146,10 @@ class SameStep:
 
 def _number(names: dict[torch.Tensor, str],
             parameter: Optional[torch.Tensor]) -> int:
-    """0: none."""
+    """The number of a parameter, from 1; 0: none."""
     return 0 if parameter is None else _sorted(names).index(names[parameter]) + 1
 
 
 def _sorted(names: dict[torch.Tensor, str]) -> list[str]:
-    """The optimizers of the ranks may have another order."""
+    """Sorted, because the order may differ between the ranks' optimizers."""
     return sorted(names.values())

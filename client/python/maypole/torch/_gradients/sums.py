@@ -1,12 +1,13 @@
-"""With op=Sum: no gradient may be added to one that is a result already.
+"""With op=Sum: prevents adding a gradient to one that is already a result.
 
     sums = Sums(fail)
     sums.keep(parameters, names)   # their .grad may be results; if backward() adds to one, fail(error)
     sums.summed_again()            # about to reduce them: the error, if one is a result
     sums.drop()                    # the step is over, or they were cleared
 
-The sum of the ranks' results would count each rank's gradient several times. (An
-average of averages is what one process has.)
+A sum of the ranks' results would count each rank's gradient several times. (With
+averages there is no problem: an average of averages is what one process would
+have.)
 
 Thread contract: one thread at a time. Invariant: the hooks exist from keep() until
 drop(), or until the parameter's next backward() has found its gradient cleared.
@@ -25,7 +26,7 @@ from maypole.torch._gradients.guards import grad_of
 class Sums:
     """See the head of this file.
 
-    fail: a bound method, which raises the error on all ranks. It is held weakly.
+    fail: a bound method that raises the error on all ranks. It is held weakly.
     """
 
     def __init__(self, fail: Callable[[Exception], None]) -> None:
@@ -35,7 +36,7 @@ class Sums:
 
     def keep(self, parameters: Iterable[torch.Tensor],
              names: dict[torch.Tensor, str]) -> None:
-        """See the head of this file. names: for messages."""
+        """See the head of this file. names: the parameters' names, for messages."""
         self._names = names
         method = weakref.WeakMethod(self._before_grad)
 
@@ -60,7 +61,7 @@ class Sums:
             self._hooks.popitem()[1].remove()
 
     def _before_grad(self, parameter: torch.Tensor) -> None:
-        """backward() is about to add to a .grad that may be a result."""
+        """Called before backward() adds to a .grad that may be a result."""
         hook = self._hooks.get(parameter)
         if hook is None:
             return
@@ -71,7 +72,7 @@ class Sums:
         del self._hooks[parameter]
 
     def summed_again(self) -> Optional[AssertionError]:
-        """The error, if gradients are about to be reduced and one of them is a result."""
+        """Called before gradients are reduced; returns the error if one of them is a result."""
         errors = (self._error_of(parameter) for parameter in self._hooks)
         return next((error for error in errors if error is not None), None)
 

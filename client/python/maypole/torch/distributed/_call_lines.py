@@ -1,7 +1,8 @@
-"""MAYPOLE_TRACE_CALLS=1: errors name the line of the script that has made the call, on each rank.
+"""MAYPOLE_TRACE_CALLS=1: errors name, for each rank, the line of the script that made the call.
 
-Each rank notes the lines of its last calls. When a call fails, it publishes them in torch.distributed's store, and
-reads those of the others, which have the error too. So calls without an error cost a walk up the stack, no more.
+Each rank records the lines of its last calls. When a call fails, the rank publishes them in torch.distributed's
+store, and reads those of the other ranks, which get the error as well. So a call without an error costs only a
+walk up the stack.
 """
 
 import collections
@@ -16,9 +17,9 @@ import torch
 
 import maypole
 
-# The calls of a group whose lines are kept: ranks can differ by that number.
+# How many calls of a group keep their lines; ranks can be apart by that number.
 _KEPT = 64
-# For how long a rank waits for the lines of the others, which may have died.
+# How long a rank waits for the lines of the others, which may have died.
 _SECONDS = 1.0
 
 _OWN = tuple(os.path.dirname(str(package.__file__)) + os.sep for package in (torch, maypole))
@@ -34,7 +35,7 @@ def _line_of_script() -> str:
     frame: Optional[Any] = sys._getframe()
     while frame is not None and frame.f_code.co_filename.startswith(_OWN):
         frame = frame.f_back
-    # A callback of DDP's reducer has nothing but torch above it.
+    # Above a callback of DDP's reducer there is only torch's code.
     return "no line of the script" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
@@ -42,7 +43,7 @@ class CallLines:
     """The lines of the calls of one group.
 
     Args:
-        store: torch.distributed's, of the group.
+        store: the group's store of torch.distributed.
         rank: this one's, in the job.
         ranks: the group's, in the job.
     """
@@ -55,7 +56,7 @@ class CallLines:
         self._published = False
 
     def note(self, number: int, what: str) -> None:
-        """The call `number` of the group is made now."""
+        """Records that the group's call `number` is made now."""
         self._calls[number] = f"{what} at {_line_of_script()}"
         if len(self._calls) > _KEPT:
             self._calls.popitem(last=False)
@@ -63,9 +64,9 @@ class CallLines:
     def described(self, number: int) -> str:
         """" [rank 0: all_reduce at train.py:12; rank 1: ...]" of the call `number`, which has failed.
 
-        Waits for the other ranks, but not long.
+        Waits for the other ranks, for at most _SECONDS.
         """
-        if not self._published:  # what fails after that is a consequence
+        if not self._published:  # later failures are consequences
             self._published = True
             self._store.set(self._key(self._rank), json.dumps(list(self._calls.items())))
         deadline = time.monotonic() + _SECONDS

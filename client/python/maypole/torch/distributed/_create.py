@@ -58,12 +58,12 @@ def _create(options: Any, backend_options: Optional[Any]) -> Any:
     return group
 
 
-# Counts default groups, equally on all ranks: their addresses in one store have different keys.
+# Counts default groups, in the same way on all ranks, so that their addresses have different keys in one store.
 _worlds = itertools.count()
 
 
 def _check_ranks(options: Any) -> None:
-    """torch.distributed and Maypole must mean the same rank by a number."""
+    """Checks that torch.distributed and Maypole give this process the same rank."""
     rank, size = basics.rank(), basics.size()
     if (rank, size) != (options.group_rank, options.group_size):
         raise RuntimeError(
@@ -73,7 +73,7 @@ def _check_ranks(options: Any) -> None:
 
 
 def _rendezvous(url: str, **_: Any) -> Iterator[tuple[Any, int, int]]:
-    """init_method="maypole://": rank and size are those of the job, which in an elastic one change with its epochs.
+    """init_method="maypole://": rank and size are the job's; in an elastic job they change with the membership epoch.
 
     Rank 0 serves the store.
     """

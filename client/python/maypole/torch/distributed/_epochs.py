@@ -1,8 +1,8 @@
-"""Membership epochs under torch.distributed: how a group goes on without a rank that has died.
+"""Membership epochs under torch.distributed: how a group continues without a rank that has died.
 
-In an elastic job (docs/elastic.md) a death ends the membership epoch, not the processes. Those that live call
+In an elastic job (docs/elastic.md) a death ends the membership epoch, not the processes. The survivors call
 shrink_group() or reconfigure() of torch 2.15, or destroy_process_group() and init_process_group(). Each of these begins
-the next epoch, and there all ranks tell each other who they were: the library gives ranks new numbers.
+the next epoch, in which all ranks tell each other who they were, because the library gives ranks new numbers.
 
 Thread contract: one thread at a time.
 """
@@ -17,7 +17,7 @@ from maypole.common import basics, elastic, objects
 from maypole.common.exceptions import HorovodInternalError
 from maypole.common.process_sets import ProcessSet
 
-# Of this process, for as long as it lives.
+# Identifies this process as long as it lives.
 HANDLE = f"maypole:{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex}"
 
 _over_in: Optional[int] = None  # basics.joins() of an epoch that is over
@@ -26,7 +26,7 @@ _over_in: Optional[int] = None  # basics.joins() of an epoch that is over
 class Member(NamedTuple):
     """What a rank tells the others at the beginning of an epoch.
 
-    handle: HANDLE. rank: the one it had in the group that goes on; -1: in none. address: Offers.address.
+    handle: HANDLE. rank: its former rank in the group that continues; -1: it was not in it. address: Offers.address.
     """
 
     handle: str
@@ -35,7 +35,7 @@ class Member(NamedTuple):
 
 
 def note(error: HorovodInternalError) -> None:
-    """Notes whether this error of an operation means that the epoch is over."""
+    """Records it if this error of an operation means that the epoch is over."""
     global _over_in
     if error.status in (_native.ABORTED, _native.UNAVAILABLE):
         _over_in = basics.joins()
@@ -66,13 +66,13 @@ def begin() -> None:
     """Leaves the epoch and joins the next one.
 
     Raises:
-        HorovodInternalError: it does not start in MAYPOLE_START_TIMEOUT.
+        HorovodInternalError: the next epoch does not start within MAYPOLE_START_TIMEOUT.
     """
     elastic.reset()
 
 
 def members(rank: int, address: str, process_set: ProcessSet) -> list[Member]:
-    """What the ranks of the set say; each of them must call this. In the order of the set."""
+    """Returns the ranks' Members, in the order of the set; all its ranks must make the call."""
     own = Member(HANDLE, rank, address)
     said = objects.allgather_object(tuple(own), name="maypole.distributed.members", process_set=process_set)
     return [Member(*each) for each in said]

@@ -1,4 +1,4 @@
-"""shrink_group() and reconfigure() of torch 2.15: a group gets other ranks.
+"""shrink_group() and reconfigure() of torch 2.15: change the ranks of a group.
 
 Both may begin a membership epoch (_epochs.py), for which the job must be elastic if ranks have died. In it each rank
 says who it was: shrink_group() by its rank in the group, reconfigure() by the handle of its process.
@@ -23,7 +23,7 @@ _METHODS = ("allreduce", "allreduce_coalesced", "reduce", "broadcast", "allgathe
 
 
 class Backend(_TorchBackend):
-    """A group as shrink_group() puts it into a ProcessGroup of torch's: passes everything on to ours.
+    """A group in the form in which shrink_group() puts it into a ProcessGroup of torch's: passes all calls to ours.
 
     Args:
         group: a group of ours.
@@ -60,12 +60,12 @@ for _name in _METHODS:
 
 def shrunk(group: ProcessGroup, world: Optional[_world.World], ranks: list[int], excluded: list[int],
            flags: int) -> Backend:
-    """The group without the excluded ranks.
+    """Returns the group without the excluded ranks.
 
     Args:
-        group: which shrinks.
-        world: its, if it is the default group.
-        ranks: its, in the job.
+        group: the group that shrinks.
+        world: its World, if it is the default group.
+        ranks: its members' ranks in the job.
         excluded: ranks in the group.
         flags: not 0: begin a membership epoch even if this one is not over.
     """
@@ -93,7 +93,7 @@ def shrunk(group: ProcessGroup, world: Optional[_world.World], ranks: list[int],
 
 
 def _new_world(rank: int, process_set: process_sets.ProcessSet) -> tuple[_world.World, list[_epochs.Member]]:
-    """A World, and what its ranks, which make this call, say of themselves; both by rank in the job, or in the set."""
+    """Returns a World, and its ranks' Members by rank in the job, or in the set; all these ranks must make the call."""
     addresses: dict[int, str] = {}
     world = _world.World([], basics.rank(), addresses.__getitem__)
     members = _epochs.members(rank, world.offers.address, process_set)
@@ -102,7 +102,7 @@ def _new_world(rank: int, process_set: process_sets.ProcessSet) -> tuple[_world.
 
 
 def _places(said: list[Any], expected: list[Any]) -> list[int]:
-    """The rank in the job of each expected one."""
+    """Returns the rank in the job of each expected entry."""
     missing = [each for each in expected if each not in said]
     if missing:
         raise HorovodInternalError(f"the membership epoch has begun without {missing}; there are {said}")
@@ -110,7 +110,7 @@ def _places(said: list[Any], expected: list[Any]) -> list[int]:
 
 
 def reconfigure(group: ProcessGroup, world: Optional[_world.World], opts: Any) -> None:
-    """Gives a default group the ranks whose handles are in the options; torch's ReconfigureOptions."""
+    """Gives a default group the ranks whose handles are in torch's ReconfigureOptions."""
     if world is not None:
         world.offers.close()
         _epochs.leave()
@@ -118,7 +118,7 @@ def reconfigure(group: ProcessGroup, world: Optional[_world.World], opts: Any) -
     new_world, members = _new_world(-1, process_sets.global_process_set)
     said = [member.handle for member in members]
     wanted = list(opts.handles)
-    if not isinstance(opts.handles, list):  # we choose: the order of the job
+    if not isinstance(opts.handles, list):  # a set: we choose the order of the job
         wanted.sort(key=lambda handle: said.index(handle) if handle in said else -1)
     new_world.ranks = _places(said, wanted)
     _world.replace(new_world)

@@ -1,8 +1,8 @@
 """The methods of a group, as torch calls them; groups of several backends: "cpu:maypole,cuda:nccl".
 
-torch.distributed makes one backend for each device and puts them together, but only backends in C++: the first one that
-is a Python class replaces the whole group. So this backend makes the rest, as a group of torch.distributed of its own,
-and passes on to it what is called with tensors of other devices.
+torch.distributed makes one backend for each device and combines them, but only backends in C++: the first one that is a
+Python class replaces the whole group. So this backend makes the other backends, as a separate group of
+torch.distributed, and passes on to it the calls with tensors of other devices.
 """
 
 import datetime
@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from maypole.torch._compiling import not_compiled, skip_code
 
-# What torch before 2.15 calls the methods.
+# The methods' names in torch before 2.15.
 OLD_NAMES = {
     "all_gather_single": "_allgather_base",
     "all_gather_single_coalesced": "allgather_into_tensor_coalesced",
@@ -28,7 +28,7 @@ OLD_NAMES = {
 def backends_of_group() -> dict[str, str]:
     """{"cpu": "maypole", "cuda": "nccl"} of the group that torch.distributed makes now.
 
-    It does not tell a backend: this is a local variable of the function that calls us.
+    torch.distributed does not pass this to a backend: it is a local variable of the function that calls us.
     """
     frame = sys._getframe()
     while frame is not None and frame.f_code.co_name != "_new_process_group_helper":
@@ -41,8 +41,8 @@ class OtherDevices:
     """The backends of the devices that are not Maypole's.
 
     Args:
-        backends: by device.
-        options: torch.distributed's for the whole group.
+        backends: the backend of each device.
+        options: the options of torch.distributed for the whole group.
     """
 
     def __init__(self, backends: dict[str, str], options: Any):
@@ -56,7 +56,7 @@ class OtherDevices:
         self._forget()
 
     def _forget(self) -> None:
-        """It is no group that a program could see."""
+        """Hides the group from torch's register, because programs must not see it."""
         world = dist.distributed_c10d._world
         unregister = getattr(torch._C._distributed_c10d, "_unregister_process_group", None)
         if unregister is not None:  # torch 2.1 has no register
@@ -68,13 +68,13 @@ class OtherDevices:
                 groups.remove(self.group)
 
     def has(self, device: Optional[torch.device]) -> bool:
-        """Whether tensors of this device are theirs."""
+        """Whether these backends serve tensors of this device."""
         return device is not None and any(device.type == each.type for each in self.devices)
 
 
 # Before torch 2.15 (or a little earlier), C++ that calls a method keeps only the C++ part of the Work that it gets.
-# With the Python part its wait() would be gone, and C++'s own one never returns. So the group keeps the last ones that
-# it has not given to torch's functions in Python, whose callers hold them themselves.
+# Without the Python part there is no wait() of ours, and C++'s own wait() never returns. So the group keeps the last
+# Works that it has not given to torch's Python functions, whose callers hold them themselves.
 _KEPT_WORKS = 1000 if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 15) else 0
 _FUNCTIONS = dist.distributed_c10d.__file__
 

@@ -39,7 +39,7 @@ class Names:
         """The number of the next call.
 
         Args:
-            signature: of the call; equal on all ranks in a program that is right.
+            signature: the call's signature; in a correct program, equal on all ranks.
         """
         call, period = self._calls, self._period
         distance = -(-LEAST_DISTANCE // period) * period if period else NAMES

@@ -1,18 +1,20 @@
-"""What ranks have sent to whom, told to those who receive from any rank.
+"""Reports to ranks that receive from any rank what the others have sent to them.
 
-send() submits its operation at once, and a recv() that names the sender finds it by its name (_point_to_point.py).
-recv() from any rank must first learn who has sent. So it subscribes: it connects to each other rank of the group, which
-answers with the number of messages it has sent to the subscriber with this tag, and again at each further one. The
-receiver takes the next message of a rank that has sent more than it has received, as if the program had named it.
+send() submits its operation at once, and a recv() that names the sender matches it by name (_point_to_point.py). recv()
+from any rank must first learn which ranks have sent. So it subscribes: it connects to each other rank of the group,
+which answers with the number of messages it has sent to the subscriber with this tag, and again at each further
+message. The receiver takes the next message of a rank that has sent more than it has received, as if the program had
+named it.
 
     receiver                                 sender
     {"group": g, "rank": r, "tag": t}   ->
                                         <-   {"group": g, "rank": s, "tag": t, "sent": 3}   at once, and at each send
-                                        <-   {"leaves": true}                               when it leaves orderly
+                                        <-   {"leaves": true}                               when it leaves in good order
 
-Who receives from named ranks only pays nothing but a listening socket for each process. Its thread is started by the
-first send, or the first receive from any rank, and sleeps in select() until something comes. A connection that ends
-without "leaves" is a death: the receive becomes one from the rank that died, whose operation the library fails by name.
+Programs that receive only from named ranks pay for no more than a listening socket in each process. The first send, or
+the first receive from any rank, starts the thread, which sleeps in select() until something arrives. A connection that
+ends without "leaves" means a death: the receive becomes one from the rank that died, and the library fails that
+operation with the rank's name.
 
 The addresses, and a secret that a subscriber must show, come from the store of torch.distributed.
 
@@ -39,25 +41,25 @@ LEFT, DIED = -1, -2
 
 _SECRET_BYTES = 16
 _CONNECT_SECONDS = 30
-# A subscription is a hundred bytes, or so.
+# A subscription has about a hundred bytes.
 _LONGEST_LINE = 65536
-# Connections that have not shown the secret; of more, the oldest ends.
+# Limit of connections that have not shown the secret; beyond it the oldest is closed.
 _MOST_STRANGERS = 64
 
 
 class _Peer:
-    """A connection, of which whole lines are taken."""
+    """A connection that is read in whole lines."""
 
     def __init__(self, connection: socket.socket, secret: bytes = b""):
         self.connection = connection
-        self.missing_secret = secret  # what must come before the first line
+        self.missing_secret = secret  # must arrive before the first line
         self.rank: Optional[int] = None
         self.left = False
         self._received = b""
         self._lock = threading.Lock()
 
     def send(self, message: dict[str, Any]) -> None:
-        """Sends a line; a peer that has gone is found by the thread that reads."""
+        """Sends a line; the thread that reads notices a peer that has gone."""
         with self._lock:
             try:
                 self.connection.sendall(json.dumps(message).encode() + b"\n")
@@ -65,7 +67,7 @@ class _Peer:
                 _log.debug("a subscriber has gone")
 
     def receive(self) -> Optional[list[dict[str, Any]]]:
-        """The messages that are there; None at the end of the connection."""
+        """Returns the messages that have arrived; None at the end of the connection."""
         try:
             data = self.connection.recv(_LONGEST_LINE)
         except BlockingIOError:
@@ -90,14 +92,14 @@ class _Peer:
 
 
 class Offers:
-    """One for each process that is in a group; made with the default group, closed with it.
+    """Each process in a group has one; it is made and closed with the default group.
 
     Args:
         rank: this one's, in the job.
         address_of: gives `address` of another rank's Offers.
 
     Attributes:
-        address: what a subscriber needs to know.
+        address: what a subscriber needs in order to connect.
     """
 
     def __init__(self, rank: int, address_of: Callable[[int], str]):
@@ -114,7 +116,7 @@ class Offers:
         self._strangers: list[_Peer] = []  # by age; those that have shown the secret leave at the next one
         self._subscribers: dict[tuple[str, int, int], _Peer] = {}  # by group, rank that receives, tag
         self._sent: dict[tuple[str, int, int], int] = {}
-        self._peers: dict[int, _Peer] = {}  # whom this process has subscribed at
+        self._peers: dict[int, _Peer] = {}  # the ranks to which this process has subscribed
         self._listeners: dict[tuple[str, int], Callable[[int, int], None]] = {}  # by group, tag
         self.address = json.dumps({
             "host": own_address(),
@@ -126,10 +128,10 @@ class Offers:
     # --- The side that sends --------------------------------------------------
 
     def sent(self, group: str, to: int, tag: int, count: int) -> None:
-        """This rank has sent `count` messages with this tag to the rank `to` of the job."""
+        """Records that this rank has sent `count` messages with this tag to the rank `to` of the job."""
         key = (group, to, tag)
         with self._lock:
-            self._sent[key] = count = max(count, self._sent.get(key, 0))  # of two threads, either may be first
+            self._sent[key] = count = max(count, self._sent.get(key, 0))  # two threads may come in either order
             subscriber = self._subscribers.get(key)
             self._start()
         if subscriber is not None:
@@ -143,9 +145,9 @@ class Offers:
 
     def subscribe(self, group: str, ranks: list[int], tag: int,
                   heard: Callable[[int, int], None]) -> None:
-        """Calls heard(rank, count) now and then: how many that rank has sent, or that it has LEFT or DIED.
+        """Calls heard(rank, count) at each change: how many that rank has sent, or that it has LEFT or DIED.
 
-        It is called by a thread of this object. The second call for a group and tag does nothing.
+        A thread of this object calls it. A second subscription for a group and tag does nothing.
 
         Raises:
             ConnectionError: a rank cannot be reached.
@@ -164,7 +166,7 @@ class Offers:
                 heard(rank, DIED if self._epoch_is_over() else LEFT)
 
     def _epoch_is_over(self) -> bool:
-        """Whether operations can only fail: so it is after a death."""
+        """Whether operations can only fail, as after a death."""
         try:
             process_sets.start_of_members([self._rank]).wait()
         except HorovodInternalError:
@@ -197,7 +199,7 @@ class Offers:
     # --- The thread -----------------------------------------------------------
 
     def close(self) -> None:
-        """Says to subscribers that this rank leaves, and ends the thread; a second call does nothing."""
+        """Tells subscribers that this rank leaves, and ends the thread; a second call does nothing."""
         with self._lock:
             if self._closed:
                 return
@@ -223,7 +225,7 @@ class Offers:
         self._wake()
 
     def _wake(self) -> None:
-        with contextlib.suppress(OSError):  # the thread has seen already that it must end
+        with contextlib.suppress(OSError):  # the thread has already seen that it must end
             self._wake_writer.send(b"x")
 
     def _run(self) -> None:
@@ -231,7 +233,7 @@ class Offers:
             for key, _ in self._selector.select():
                 try:
                     key.data()
-                except Exception:  # of who was told; others are still served
+                except Exception:  # raised by a callback; the others are still served
                     _log.exception("a receive from any rank has failed")
         self._close_all()
 
@@ -294,12 +296,12 @@ class Offers:
 
 
 def own_address() -> str:
-    """The address at which other hosts reach this one: that of the way to the store's host."""
+    """The address at which other hosts reach this one: that of the route to the store's host."""
     return hosts.own_address(os.environ.get("MASTER_ADDR", "")) or socket.gethostname()
 
 
 def _listen() -> socket.socket:
-    """A socket at a port of its own: on loopback if the job is on this host only, else on all addresses."""
+    """A socket at a free port: on loopback if the job is on this host only, else on all addresses."""
     if basics.cross_size() == 1:
         return socket.create_server(("127.0.0.1", 0))
     if socket.has_dualstack_ipv6():

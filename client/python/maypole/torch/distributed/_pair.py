@@ -1,7 +1,7 @@
-"""Operations of two ranks: on the process set of these two, which their first one makes.
+"""Operations of two ranks, on the process set of these two, which their first operation makes.
 
-Only the two ranks make that set, and its request does not block (a rank that waited for it could keep others from
-making theirs). What is sent until the set is there waits for it, in order.
+Only the two ranks make that set, and the request does not block (a rank that waited for it could keep others from
+making theirs). Operations that are started before the set exists wait for it, in order.
 """
 
 import contextlib
@@ -17,14 +17,14 @@ from maypole.torch import _submissions
 
 
 class Deferred:
-    """An operation that is submitted when its process set is there; a Pending for who waits for it.
+    """An operation that is submitted once its process set exists; callers wait for it as for a Pending.
 
     Thread contract: any thread.
     """
 
     def __init__(self, pair: "Pair", tensor: torch.Tensor, root: int, name: str):
         self._pair = pair
-        # Another thread may submit it, whose stream is another one.
+        # Another thread, with another current stream, may submit it.
         stream = torch.cuda.current_stream(tensor.device) if tensor.is_cuda else None
 
         def describe(process_set: int) -> Pending:
@@ -37,7 +37,7 @@ class Deferred:
         self._calls: list[Callable[[], None]] = []
 
     def submit(self, process_set: Optional[int], error: Optional[Exception]) -> None:
-        """Called once by the pair, in order: with the set, or with why there is none."""
+        """Called once by the pair, in order: with the set, or with the error because of which there is none."""
         try:
             if error is not None:
                 raise error
@@ -86,10 +86,10 @@ class Deferred:
 
 
 class InTurn(Deferred):
-    """One of several operations of a name: it is submitted when the one before it has ended, too.
+    """One of several operations of one name: it is submitted only when the one before it has also ended.
 
     Args:
-        next_one: called when it has ended.
+        next_one: called when this operation has ended.
     """
 
     def __init__(self, pair: "Pair", tensor: torch.Tensor, root: int, name: str, next_one: Callable[[], None]):
@@ -112,7 +112,7 @@ class InTurn(Deferred):
             self._end()
 
     def fails(self) -> bool:
-        """Whether submit() has failed; then calls those who wait for its end."""
+        """Whether submit() has failed; if so, calls the functions that wait for the end."""
         if self._error is None:
             return False
         self._call()
@@ -154,10 +154,10 @@ class InTurn(Deferred):
 
 
 class Pair:
-    """Two ranks of the job, and their process set as soon as it is there."""
+    """Two ranks of the job, and their process set as soon as it exists."""
 
     def __init__(self, ranks: list[int]):
-        self.lock = threading.Lock()  # of the list, and of what is submitted
+        self.lock = threading.Lock()  # of the list, and of the order of submission
         self._waiting: list[Deferred] = []
         self._process_set: Optional[int] = None
         self._error: Optional[Exception] = None
@@ -165,7 +165,7 @@ class Pair:
         self._request.call_when_done(self.wait)
 
     def start(self, deferred: Deferred) -> bool:
-        """Submits it now (True), or when the set is there."""
+        """Submits the operation now (returns True), or when the set exists."""
         with self.lock:
             there = self._there()
             if there:
@@ -175,13 +175,13 @@ class Pair:
         return there
 
     def open(self) -> bool:
-        """Whether what was started has been submitted, or has failed."""
+        """Whether the operations that were started have been submitted, or have failed."""
         if not self._there() and self._request.done():
             self.wait()
         return self._there()
 
     def open_until(self, deadline: float) -> Optional[str]:
-        """Waits for it until then; returns None, or what it waits for."""
+        """Waits until `deadline` for open(); returns None, or what it still waits for."""
         if self._there():
             return None
         late = self._request.wait_until(deadline)
@@ -190,7 +190,7 @@ class Pair:
         return late
 
     def wait(self) -> None:
-        """Waits for the set, and submits what waits for it."""
+        """Waits for the set, and submits the operations that wait for it."""
         if self._there():
             return
         with self.lock:

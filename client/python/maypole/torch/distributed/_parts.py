@@ -1,4 +1,4 @@
-"""What the calls of a process group are made of: operations of Maypole, and what becomes of their results.
+"""Turns the calls of a process group into operations of Maypole, and their results into the call's results.
 
 Each function describes the operations of one call on one rank, and submits none. Ranks are those of the group; `op` is
 torch's ReduceOp, with its factor where it has one.
@@ -25,7 +25,7 @@ _REDUCTIONS = {
     ReduceOp.PREMUL_SUM: Sum,
 }
 _WITHOUT_FACTOR = {kind: op for kind, op in _REDUCTIONS.items() if kind != ReduceOp.PREMUL_SUM}
-# Not Maypole's: from all ranks' inputs, on each rank.
+# Not reductions of Maypole: each rank computes them from all ranks' inputs.
 _BITWISE = {
     ReduceOp.BAND: torch.bitwise_and,
     ReduceOp.BOR: torch.bitwise_or,
@@ -36,8 +36,8 @@ _BITWISE = {
 class Part(NamedTuple):
     """One operation of a call.
 
-    describe: given its name, its process set and whether the caller waits for it next (awaited), returns what
-    operations.start() takes. finish: gets its result, if that is not in place.
+    describe: given the name, the process set and whether the caller waits for it next (awaited), returns what
+    operations.start() takes. finish: called with the result, unless that is in place.
     """
 
     describe: Callable[..., Pending]
@@ -48,19 +48,19 @@ class GroupRanks:
     """The ranks of a group.
 
     Args:
-        ranks: those of the job, by rank in the group.
+        ranks: ranks in the job, by rank in the group.
         rank: this one's, in the group.
     """
 
     def __init__(self, ranks: list[int], rank: int):
         self.of_job = ranks
         self.rank, self.size = rank, len(ranks)
-        # Ranks in the group by their place in the process set, whose order is the job's.
+        # Ranks in the group, in the order of the process set, which is the job's.
         self.order = sorted(range(len(ranks)), key=ranks.__getitem__)
         self.in_order = self.order == list(range(len(ranks)))
 
     def ordered(self, of_ranks: Sequence[Any]) -> list[Any]:
-        """What is by rank in the group, by place in the process set."""
+        """Reorders values from the order of the group to that of the process set."""
         return list(of_ranks) if self.in_order else [of_ranks[rank] for rank in self.order]
 
 
@@ -72,7 +72,7 @@ def all_reduce(tensors: Sequence[torch.Tensor], op: Any) -> list[Part]:
 
 
 def reduce(ranks: GroupRanks, tensors: Sequence[torch.Tensor], op: Any, root: int) -> list[Part]:
-    # On other ranks than the root the tensor keeps its values, as with Gloo.
+    # On ranks other than the root the tensor keeps its values, as with Gloo.
     return [_reduced(t, op, None if ranks.rank == root else torch.empty_like(t)) for t in tensors]
 
 
@@ -82,7 +82,7 @@ def reduce_scatter(ranks: GroupRanks, outputs: Sequence[torch.Tensor], inputs: S
     for output, rows in zip(outputs, inputs):
         if {t.numel() for t in rows} == {output.numel()}:
             parts.append(_scattered(ranks, output, torch.cat([_rows(t) for t in rows]), op))
-        else:  # a part for each rank, of any size: reduced as one, and cut
+        else:  # a part of any size for each rank: reduced as one tensor, then cut
             start = sum(t.numel() for t in rows[:ranks.rank])
             parts.append(_reduced_part(output, _joined(rows), start, op))
     return parts
@@ -100,12 +100,12 @@ def reduce_scatter_single(ranks: GroupRanks, outputs: Sequence[torch.Tensor], in
 
 
 def barrier() -> list[Part]:
-    # A reduction, which is matched by the group's order as all others are.
+    # A reduction, because it is matched by the group's order like all others.
     return [_allreduce(torch.zeros(1, dtype=torch.uint8), Sum, 1.0)]
 
 
 def _red_op(op: Any) -> Any:
-    """The value of ReduceOp.RedOpType of what torch's options have."""
+    """The ReduceOp.RedOpType of the reduction in torch's options."""
     return getattr(op, "op", op)
 
 
@@ -126,10 +126,10 @@ def _allreduce(tensor: torch.Tensor, op: Any, factor: float) -> Part:
 
 
 def _reduced(tensor: torch.Tensor, op: Any, into: Optional[torch.Tensor] = None) -> Part:
-    """The reduction of `tensor`, into itself or into another one of its shape and strides."""
+    """Reduces `tensor` into itself, or into another tensor of its shape and strides."""
     kind = _red_op(op)
     target = tensor if into is None else into
-    reduction = _WITHOUT_FACTOR.get(kind)  # only one look-up in each call: torch's enums take long to hash
+    reduction = _WITHOUT_FACTOR.get(kind)  # one look-up per call: torch's enums are slow to hash
     factor = 1.0
     if reduction is None:
         if kind in _BITWISE:
@@ -141,7 +141,7 @@ def _reduced(tensor: torch.Tensor, op: Any, into: Optional[torch.Tensor] = None)
 
 
 def _scattered(ranks: GroupRanks, output: torch.Tensor, rows: torch.Tensor, op: Any) -> Part:
-    """This rank's row of the reduction of `rows`, into `output`."""
+    """Writes this rank's row of the reduction of `rows` to `output`."""
     if _red_op(op) in (ReduceOp.SUM, ReduceOp.AVG, ReduceOp.PREMUL_SUM):
         ordered = rows if ranks.in_order else rows[ranks.order]
         return Part(partial(_submissions.reducescatter, ordered, op=_reduction(_red_op(op)), prescale=_factor(op),
@@ -150,7 +150,7 @@ def _scattered(ranks: GroupRanks, output: torch.Tensor, rows: torch.Tensor, op: 
 
 
 def _reduced_part(output: torch.Tensor, whole: torch.Tensor, start: int, op: Any) -> Part:
-    """The elements of the reduction of `whole` from `start` on, into `output`."""
+    """Writes the elements of the reduction of `whole` from `start` on to `output`."""
     reduced = _reduced(whole, op, torch.empty_like(whole))
 
     def finish(result: Any) -> None:
@@ -162,7 +162,7 @@ def _reduced_part(output: torch.Tensor, whole: torch.Tensor, start: int, op: Any
 
 
 def _sparse(tensor: torch.Tensor, op: Any) -> list[Part]:
-    """The sum of sparse tensors of one shape, into `tensor`: all ranks' indices and values, added up by each rank."""
+    """Sums sparse tensors of one shape into `tensor`: each rank adds up all ranks' indices and values."""
     if _red_op(op) != ReduceOp.SUM:
         raise ValueError(f"all_reduce of a sparse tensor: {op} is not SUM, which is the only one, as with Gloo")
     own = tensor.coalesce()
@@ -247,7 +247,7 @@ def all_to_all_single(ranks: GroupRanks, output: torch.Tensor, tensor: torch.Ten
 
 
 def _exchange(tensor: torch.Tensor, splits: Sequence[int], outputs: Sequence[torch.Tensor]) -> Part:
-    """An alltoall; what comes is cut into the outputs, one after the other."""
+    """An alltoall; the received rows are cut into the outputs, one after the other."""
 
     def finish(result: tuple[torch.Tensor, torch.Tensor]) -> None:
         _copy_parts(outputs, result[0])
@@ -277,7 +277,7 @@ def _copy_whole(output: torch.Tensor, result: torch.Tensor) -> None:
 
 
 def _copy_rows(output: torch.Tensor, order: list[int], result: torch.Tensor) -> None:
-    """The i-th row of the result is the order[i]-th of the output."""
+    """Copies row i of the result to row order[i] of the output."""
     rows = torch.empty_like(result)
     rows[order] = result
     _copy_whole(output, rows)

@@ -1,17 +1,18 @@
-"""send and recv: an operation of two ranks is a broadcast on the process set of these two (_pair.py).
+"""send and recv: each is a broadcast on the process set of the two ranks (_pair.py).
 
-As torch.distributed has it, operations match by sender, receiver and tag, each in its own order. So their names have
-all three. The two sides agree on nothing else: one may send with tags 1 and 2 while the other receives with 2 and 1.
+As in torch.distributed, operations match by sender, receiver and tag, and in order among those with the same three.
+So the names have all three. The two sides agree on nothing else: one may send with tags 1 and 2 while the other
+receives with 2 and 1.
 
-Several operations of a tag may be under way, but not several of one name. For the tags below _NUMBERED_TAGS, the names
+Several operations of a tag may be under way, but not several of one name. For tags below _NUMBERED_TAGS, the names
 have numbers, which both sides count. A program may use any number of other tags, each perhaps once, and a side could
-forget a count only when both have no operation of the tag under way, which neither knows of the other. So these have
-no count: an operation is submitted when the one before it, of the same name, has ended; of a tag without operations
-nothing is kept.
+forget a count only when neither side has an operation of the tag under way, which it cannot know of the other. So
+these tags have no count: an operation is submitted when the one before it, of the same name, has ended, and nothing is
+kept for a tag without operations.
 
-A receive from any rank waits until a rank is known to have sent (_offers.py), and is then a receive from that rank.
-While one waits, later receives with its tag wait behind it, also those that name a rank: messages of a rank go to
-receives in the order of these.
+A receive from any rank waits until it is known that some rank has sent (_offers.py), and then becomes a receive
+from that rank. While it waits, later receives with its tag wait behind it, also those that name a rank, so that
+receives get a rank's messages in order.
 """
 
 import collections
@@ -32,7 +33,7 @@ _NUMBERS = 1024
 
 
 class Matched:
-    """A receive that waits behind one from any rank, or is one: a Pending for who waits for it.
+    """A receive from any rank, or one that waits behind it; callers wait for it as for a Pending.
 
     Args:
         source: the rank in the group; None: any.
@@ -57,7 +58,7 @@ class Matched:
         return contextlib.nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
     def match(self, receive: Optional[Deferred], error: Optional[Exception] = None) -> None:
-        """Called once: with the receive from a rank that it has become, or with why there will be none."""
+        """Called once: with the receive from a rank that this one becomes, or with why there will be none."""
         with self._lock:
             self._receive, self._error = receive, error
             calls, self._calls = self._calls, []
@@ -96,13 +97,13 @@ class Matched:
 
 
 class PointToPoint:
-    """What one rank of a process group sends and receives.
+    """The sends and receives of one rank of a process group.
 
     Args:
-        group: its name in operations' names.
-        ranks: the ranks of the job, by rank in the group.
+        group: the group's name, a part of the operations' names.
+        ranks: the members' ranks in the job, by rank in the group.
         rank: this one's rank in the group.
-        offers: this process's.
+        offers: the Offers of this process.
     """
 
     def __init__(self, group: str, ranks: list[int], rank: int, offers: Offers):
@@ -112,13 +113,14 @@ class PointToPoint:
         self._offers = offers
         self._matching = threading.Lock()  # of the following four, and of the order of receives
         self._unmatched: dict[int, collections.deque[Matched]] = {}  # by tag: in the order of the calls
-        self._offered: dict[tuple[int, int], int] = {}  # by source and tag: how many it has sent
+        self._offered: dict[tuple[int, int], int] = {}  # by source and tag: the number of messages it has sent
         self._gone: dict[int, int] = {}  # LEFT or DIED, by rank in the group
         self._last_source = -1
         self._pairs: dict[int, Pair] = {}
         self._counts: collections.Counter = collections.Counter()
         self._lock = threading.Lock()
-        # By name, of tags without numbers: those that have not ended. The first is, or soon will be, submitted.
+        # By name, for tags without numbers: the operations that have not ended. The first is, or soon will be,
+        # submitted.
         self._turns: dict[str, collections.deque[InTurn]] = {}
 
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> Deferred:
@@ -139,7 +141,7 @@ class PointToPoint:
         return receive
 
     def receive_any(self, tensor: torch.Tensor, tag: int) -> Matched:
-        """Starts receiving from any rank into a contiguous tensor; the result's `source` is then the rank in the group.
+        """Starts receiving from any rank into a contiguous tensor; the result's `source` will be the rank in the group.
 
         Raises:
             ValueError: the tag has no numbers.
@@ -160,7 +162,7 @@ class PointToPoint:
         return f"of ranks {','.join(map(str, others))} none has sent with tag {tag}"
 
     def _heard(self, tag: int, job_rank: int, count: int) -> None:
-        """What Offers.subscribe() calls."""
+        """Called by Offers' thread: see Offers.subscribe()."""
         if job_rank not in self._ranks:
             return
         source = self._ranks.index(job_rank)
@@ -172,7 +174,7 @@ class PointToPoint:
         self._match(tag)
 
     def _match(self, tag: int) -> None:
-        """Starts each receive that waits with this tag, and need not wait any longer."""
+        """Starts each waiting receive with this tag that need not wait any longer."""
         started: list[Callable[[], None]] = []
         with self._matching:
             waiting = self._unmatched.get(tag, collections.deque())
@@ -191,19 +193,19 @@ class PointToPoint:
                     started.append(partial(receive.match, None, error))
             if not waiting:
                 self._unmatched.pop(tag, None)
-        for match in started:  # they may call the program
+        for match in started:  # without the lock: they may call the program
             match()
 
     def _source_for(self, receive: Matched, tag: int) -> tuple[Optional[int], Optional[Exception]]:
-        """The rank from which this one receives now, or why there will be none; (None, None): it must wait."""
+        """Returns the rank from which this one receives now, or why there is none; (None, None): it must wait."""
         size = len(self._ranks)
-        # Each rank in its turn, so that one that sends much keeps nobody waiting.
+        # Round-robin, so that a rank that sends much does not keep others waiting.
         others = [r for r in ((self._last_source + 1 + i) % size for i in range(size)) if r != self._rank]
         candidates = others if receive.source is None else [receive.source]
         for source in candidates:
             if self._offered.get((source, tag), 0) > self._counts[self._name(source, self._rank, tag)]:
                 return source, None
-        # Its operation fails, and says who has died and how.
+        # The operation with that rank fails, and says who has died and how.
         for source in candidates:
             if self._gone.get(source) == DIED:
                 return source, None
@@ -242,7 +244,7 @@ class PointToPoint:
         return deferred
 
     def _next_one(self, pair: Pair, name: str) -> None:
-        """The first operation of this name has ended: submits the next, and so on while they fail at once."""
+        """The first operation of this name has ended: submits the next one, and more while they fail at once."""
         failed = True
         while failed:
             with self._lock:

@@ -1,8 +1,8 @@
-"""ProcessGroup: torch.distributed's operations as Maypole's.
+"""ProcessGroup: runs torch.distributed's operations as Maypole's.
 
 torch calls the methods of a process group from Python and, through a trampoline, from C++ (DDP's reducer, functional
-collectives), under names that differ by its version: all_gather_single is _allgather_base before torch 2.15. All of
-them are here. Options are torch.distributed's: reduceOp, rootRank (in the group), timeout.
+collectives), under names that depend on its version: all_gather_single is _allgather_base before torch 2.15. This
+class has all of them. Options are torch.distributed's: reduceOp, rootRank (in the group), timeout.
 """
 
 import collections
@@ -50,12 +50,12 @@ class _Call:
 
 
 class ProcessGroup(dist.ProcessGroup):
-    """A group of ranks of the Maypole job; all methods but those of this paragraph are torch.distributed's.
+    """A group of ranks of the Maypole job; all methods except of() and open() are torch.distributed's.
 
-    of() makes one, because torch's constructor takes rank and size only. Then comes open(), and again when the group
-    gets other ranks.
+    of() makes one, because torch's constructor takes only rank and size. Call open() then, and again whenever the
+    group gets other ranks.
 
-    others: the backends of other devices than Maypole's, if there are any. kept: see _methods.py.
+    others: the backends of the devices that Maypole does not serve, if there are any. kept: see _methods.py.
     """
 
     others: Optional[OtherDevices] = None
@@ -71,11 +71,11 @@ class ProcessGroup(dist.ProcessGroup):
         """A group that is not open yet.
 
         Args:
-            rank: in the group.
-            size: of the group.
-            name: the group's, in operations' names.
-            timeout: of operations whose options have none.
-            store: torch.distributed's, for get_group_store().
+            rank: this process's rank in the group.
+            size: the number of ranks in the group.
+            name: the group's name, a part of the operations' names.
+            timeout: the timeout of operations whose options have none.
+            store: the store of torch.distributed, for get_group_store().
         """
         self = cls(rank, size)
         self._now_rank, self._now_size = rank, size
@@ -94,8 +94,8 @@ class ProcessGroup(dist.ProcessGroup):
 
         Args:
             process_set: the group's ranks.
-            ranks: the same, in the job, by rank in the group.
-            world: of the default group.
+            ranks: these ranks' numbers in the job, by rank in the group.
+            world: the default group's world.
             is_default: this group is the default group, and closes `world` when it is shut down.
         """
         self._process_set = process_set
@@ -104,7 +104,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._own_world = world if is_default else None
         self._calls = itertools.count()
         self._names = Names()
-        self._latest: dict[int, list[Optional[int]]] = {}  # by number of a name: the native handles of its last call
+        self._latest: dict[int, list[Optional[int]]] = {}  # by the number in a name: native handles of its last call
         self._lines = _call_lines.CallLines(self._store, basics.rank(), ranks) if _call_lines.wanted() else None
         self._point_to_point = PointToPoint(self._shown, ranks, self._now_rank, world.offers)
         self._closed = ""
@@ -152,12 +152,12 @@ class ProcessGroup(dist.ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        # torch's flight recorder records a backend in C++ only, and asks this whether there is one.
+        # torch's flight recorder records only backends in C++, and asks here whether there is one.
         if sys._getframe(1).f_code.co_name == "_maybe_attach_flight_recorder":
             return []
         return [torch.device("cpu"), torch.device("cuda")]
 
-    # Of a backend in C++, which this group has none of.
+    # Properties of a backend in C++, of which this group has none.
     supports_coalescing = False
     supports_splitting = True
     supports_shrinking = True
@@ -187,7 +187,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._timeout = timeout
 
     def eager_connect_single_device(self, device: torch.device) -> None:
-        """What init_process_group(device_id=...) calls. Connections come with the first operation all the same."""
+        """Called by init_process_group(device_id=...). Does nothing: connections are made at the first operation."""
 
     # --- Reductions -----------------------------------------------------------
 
@@ -233,7 +233,7 @@ class ProcessGroup(dist.ProcessGroup):
     @method_of_group
     def allgather_coalesced(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor],
                             opts: Any = None) -> Work:
-        # Here outputs[i] are the i-th tensors' of all ranks.
+        # Here outputs[i] is for all ranks' i-th tensors.
         return self.allgather(outputs, inputs, opts)
 
     @method_of_group
@@ -284,7 +284,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._check_open()
         return self._received("any rank", tensors, partial(self._point_to_point.receive_any, tag=tag))
 
-    recvAnysource = recv_anysource  # what C++ calls it
+    recvAnysource = recv_anysource  # its name in C++
 
     def _received(self, source: str, tensors: list[torch.Tensor], start: Callable[[torch.Tensor], Any]) -> Work:
         (tensor,) = tensors
@@ -322,9 +322,9 @@ class ProcessGroup(dist.ProcessGroup):
     # --- The end of a group, and other ranks ----------------------------------
 
     def abort(self) -> None:
-        """Makes operations fail: those of the default group on all ranks of the job, those of another one when called.
+        """Makes operations fail: of the default group on all ranks of the job, of another one those called later here.
 
-        The abort of the default group ends the membership epoch.
+        Aborting the default group ends the membership epoch.
         """
         self._call_abort_hooks()
         self._closed = "it was aborted"
@@ -335,7 +335,7 @@ class ProcessGroup(dist.ProcessGroup):
             _epochs.leave()
 
     def shutdown(self) -> None:
-        """The process set stays: a group of the same ranks uses it again."""
+        """Ends the group. Its process set stays: a group of the same ranks reuses it."""
         self._closed = "it was destroyed"
         if self.others is not None:
             self.others.group.shutdown()
@@ -353,7 +353,7 @@ class ProcessGroup(dist.ProcessGroup):
             hook()
 
     def shrink(self, ranks_to_exclude: list[int], shrink_flags: int = 0, opts_override: Any = None) -> Any:
-        """What shrink_group() calls on the ranks that stay; returns the smaller group as a torch Backend.
+        """Called by shrink_group() on the ranks that stay; returns the smaller group as a torch Backend.
 
         If the membership epoch is over, or shrink_flags is not 0 (SHRINK_ABORT), it begins the next one.
         """
@@ -368,7 +368,7 @@ class ProcessGroup(dist.ProcessGroup):
         return _epochs.HANDLE
 
     def reconfigure(self, opts: Any) -> Work:
-        """Begins a membership epoch with those whose handles are given; the Work has ended."""
+        """Begins a membership epoch with the processes whose handles are given; the returned Work has ended."""
         from maypole.torch.distributed import _membership
         try:
             _membership.reconfigure(self, self._own_world, opts)
@@ -379,7 +379,7 @@ class ProcessGroup(dist.ProcessGroup):
     def split_group(self, new_ranks: list[int], timeout: Optional[datetime.timedelta] = None, opts: Any = None,
                     group_name: Optional[str] = None, group_desc: Optional[str] = None,
                     device_types: Any = None) -> Optional["ProcessGroup"]:
-        """What dist.split_group() calls on all ranks of this group; None on those that are not in the new one."""
+        """Called by dist.split_group() on all ranks of this group; returns None on ranks outside the new one."""
         self._check_open()
         if self.others is not None:
             raise NotImplementedError("split_group() of a group of several backends; use new_group()")
@@ -423,7 +423,7 @@ class ProcessGroup(dist.ProcessGroup):
         process_set = id_of(self._process_set)
         place = self._names.next((what, *[(t.dtype, t.shape) for t in equal]))
         name = f"{self._shown}#{place}"
-        # Then the function that torch has called waits next.
+        # Then torch's function waits for it right after this call.
         awaited = len(parts) == 1 and not getattr(opts, "asyncOp", True)
         pendings = [
             part.describe(name=name if index == 0 else f"{name}.{index}", process_set=process_set, awaited=awaited)
@@ -433,8 +433,8 @@ class ProcessGroup(dist.ProcessGroup):
             try:
                 _submit(pendings)
             except ValueError:
-                # Perhaps because an operation of this name was under way; it ends, or a deadlock ends it. Whatever else
-                # it is comes again.
+                # Perhaps because an operation of this name was under way; it ends, or a deadlock ends it. Any other
+                # error recurs below.
                 for native in self._latest.get(place, ()):
                     if native is not None:
                         operations.await_end(native)
@@ -463,7 +463,7 @@ class ProcessGroup(dist.ProcessGroup):
             raise dist.DistBackendError(f"group '{self._shown}': {self._closed}")
 
     def _failed(self, error: Optional[HorovodInternalError], number: Optional[int] = None) -> str:
-        """What a call does that has failed, or (error is None) is late; returns what its text gets at its end."""
+        """Called when a call has failed, or (error is None) is late; returns what to append to the error's text."""
         if error is not None:
             _epochs.note(error)
         self._call_abort_hooks()

@@ -1,7 +1,7 @@
-"""The end of operations of a process group: torch.distributed's Work.
+"""torch.distributed's Work: handles the end of a process group's operations.
 
-A Work has one or several of Maypole's operations, and what is to be done with their results. Whoever needs the end
-first does that: a thread in wait(), or, for who has asked for the future, Maypole's completion thread. Results of CUDA
+A Work has one or several of Maypole's operations, and a function that stores their results. The first thread that needs
+the end runs it: a thread in wait(), or, if the future was requested, Maypole's completion thread. Results of CUDA
 tensors are written in the order of that thread's current streams; wait() makes the streams of its caller wait for them.
 """
 
@@ -18,17 +18,17 @@ from maypole.common.exceptions import HorovodInternalError
 from maypole.torch._compiling import not_compiled
 from maypole.torch.distributed._point_to_point import Matched
 
-# What copies the results (in the order of the operations) to the caller's tensors.
+# Copies the results (in the order of the operations) to the caller's tensors.
 Finish = Callable[[list[Any]], None]
-# Is called when an operation has failed with an error, or is late (None); returns what the text gets at its end.
+# Called when an operation has failed with an error, or is late (None); returns what to append to the error's text.
 Failed = Callable[[Optional[HorovodInternalError]], str]
 
 
 class _Future(torch.futures.Future):
-    """The future of a Work, which whoever waits for it completes, if nobody has yet.
+    """The future of a Work; a thread that waits for it completes it, unless that was done before.
 
-    The completion thread calls the callbacks of futures. A callback that waits for the future of another operation, as
-    DDP's PowerSGD hook has them, keeps the completion thread from completing that one.
+    The completion thread calls the callbacks of futures. So while a callback waits for the future of another
+    operation, as in DDP's PowerSGD hook, the completion thread cannot complete that future.
     """
 
     def __init__(self, work: "Work", tensors: list[torch.Tensor], devices: list[torch.device]):
@@ -46,7 +46,7 @@ class _Future(torch.futures.Future):
         return super().wait()
 
     def complete(self) -> None:
-        """Gives the result, once, when all operations have ended."""
+        """Sets the result, once, when all operations have ended."""
         work = self._work
         if work is None:
             return
@@ -64,14 +64,14 @@ class _Future(torch.futures.Future):
 
 
 class Work(dist._Work):
-    """Operations that run, and whose results go to `tensors` when they have ended.
+    """Operations under way, whose results go to `tensors` when they have ended.
 
     Args:
-        what: how errors name it, by str(): "all_reduce, call 5 of group 'world'".
+        what: names the call in errors, by str(): "all_reduce, call 5 of group 'world'".
         pendings: the operations (common.operations.Pending, _point_to_point.Deferred or Matched).
         tensors: the value of the future.
         finish: see Finish; None: the operations write to `tensors` themselves.
-        timeout: how long wait() waits if its caller does not say.
+        timeout: how long wait() waits by default.
         failed: see Failed.
 
     Thread contract: any thread.
@@ -82,7 +82,7 @@ class Work(dist._Work):
     _error: Optional[Exception] = None
     _future: Optional[_Future] = None
     _received: Optional[Matched] = None
-    # Of each CUDA device: the stream on which results were written, and when.
+    # For each CUDA device: the stream on which results were written, and the event after them.
     _written: Sequence[tuple[torch.cuda.Stream, torch.cuda.Event]] = ()
 
     def __init__(self, what: object, pendings: list[Any], tensors: list[torch.Tensor],
@@ -98,7 +98,7 @@ class Work(dist._Work):
 
     @classmethod
     def together(cls, what: str, works: Sequence["Work"], timeout: datetime.timedelta) -> "Work":
-        """One Work for several, which ends when all have."""
+        """Returns one Work for several, which ends when all of them have."""
 
         def finish(results: list[Any]) -> None:
             for work in works:
@@ -111,7 +111,7 @@ class Work(dist._Work):
         return cls(what, pendings, [t for work in works for t in work._tensors], finish, timeout)
 
     def outlive_python(self) -> None:
-        """For one that only C++ will use, and which others keep: it keeps no tensors when its end was waited for."""
+        """For a Work that only C++ uses and the group keeps: drops the tensors once a wait has seen the end."""
         self._keeps_tensors = False
 
     @not_compiled
@@ -137,7 +137,7 @@ class Work(dist._Work):
 
     @not_compiled
     def is_completed(self) -> bool:
-        """Whether wait() would return at once; the results are there then."""
+        """Whether wait() would return at once; if so, the results have been stored."""
         if not self._ended and all(pending.done() for pending in self._pendings):
             self._end()
         return self._ended
@@ -147,7 +147,7 @@ class Work(dist._Work):
         return self.is_completed() and self._error is None
 
     def exception(self) -> Optional[Exception]:
-        """The error with which it has ended; None otherwise."""
+        """The error with which it has ended; None if there is none, or it has not ended."""
         return self._error if self.is_completed() else None
 
     def result(self) -> list[torch.Tensor]:
@@ -156,7 +156,7 @@ class Work(dist._Work):
         return self._tensors
 
     def source_rank(self) -> int:
-        """The rank in the group from which a recv() has received."""
+        """The rank in the group from which a recv() from any rank has received."""
         if self._received is None or self._received.source is None:
             raise RuntimeError(f"{self._what}: a source rank is of a recv() from any rank that has ended")
         return self._received.source
@@ -188,7 +188,7 @@ class Work(dist._Work):
         return future
 
     def _end(self) -> None:
-        """Takes the results of the operations, which have ended."""
+        """Stores the results of the operations, which must have ended."""
         with self._lock:
             if self._ended:
                 return
@@ -211,7 +211,7 @@ class Work(dist._Work):
             self._ended = True
 
     def _note_streams(self) -> None:
-        """Notes that results have been written on the current streams."""
+        """Records that results have been written on the current streams."""
         for tensor in self._tensors:
             if tensor.is_cuda:
                 break
@@ -221,7 +221,7 @@ class Work(dist._Work):
         for device in self._devices():
             stream = torch.cuda.current_stream(device)
             for tensor in self._tensors:
-                # Without effect if the tensor is from there; a sparse one's parts are new.
+                # No effect if the tensor was allocated on this stream; the parts of a sparse tensor are new.
                 if tensor.device == device and tensor.layout == torch.strided:
                     tensor.record_stream(stream)
             written.append((stream, stream.record_event()))

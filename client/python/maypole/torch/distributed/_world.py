@@ -1,7 +1,7 @@
-"""The default group, as the others need it.
+"""The default group, as far as other modules need it.
 
-torch.distributed counts ranks from 0 in the default group ("global ranks"), Maypole in the job. The numbers are equal,
-until shrink_group() or reconfigure() leave a default group of some ranks of the job.
+torch.distributed counts ranks from 0 in the default group ("global ranks"), Maypole in the job. The numbers are equal
+until shrink_group() or reconfigure() leaves a default group of only some ranks of the job.
 
 Thread contract: one thread at a time makes and closes groups.
 """
@@ -12,12 +12,12 @@ from maypole.torch.distributed._offers import Offers
 
 
 class World:
-    """What belongs to a default group, and lives as long.
+    """What belongs to a default group, and lives as long as it.
 
     Args:
-        ranks: of the job, by rank in the default group.
-        rank: this one's, in the job.
-        address_of: as Offers has it.
+        ranks: ranks in the job, by rank in the default group.
+        rank: this process's rank in the job.
+        address_of: as for Offers.
     """
 
     def __init__(self, ranks: list[int], rank: int, address_of: Callable[[int], str]):
@@ -29,7 +29,7 @@ current: Optional[World] = None
 
 
 def replace(world: World) -> None:
-    """Makes this one the current one, and closes the former.
+    """Makes `world` the current one, and closes the former.
 
     Older versions of torch do not tell a group that it is destroyed.
     """

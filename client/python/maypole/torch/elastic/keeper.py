@@ -1,4 +1,4 @@
-"""StateKeeper: a state's commits in memory that the executor holds.
+"""StateKeeper: keeps a state's commits in memory that the executor holds.
 
     keeper = StateKeeper("state", handlers)
     keeper.save(rest)                   # a commit
@@ -9,16 +9,16 @@
     keeper.start(plan)                  # then the commits of the new epoch
 
 The first rank of each node writes its commits to a CommitMemory and gives the
-executor its descriptor; that memory is this rank's own copy, too, so a commit
+executor its descriptor; that memory is also this rank's own copy, so a commit
 costs one copy of the tensors. The other ranks of the node keep private copies,
 as without a keeper.
 
-sync() compares digests: a tensor is broadcast only if a rank has other values
-than the root. So the result is that of broadcasting everything, whatever each
-rank has found, and however much that differs between nodes (running statistics
-of a BatchNorm do).
+sync() compares digests and broadcasts a tensor only if some rank's values
+differ from the root's. So the result is that of broadcasting everything,
+whatever each rank has found, even where nodes differ (in running statistics of
+a BatchNorm, for example).
 
-Tensors are copied flat; what else is in the state is pickled (`rest` too).
+Tensors are copied flat; everything else in the state is pickled, including `rest`.
 
 Thread contract: one thread.
 """
@@ -39,10 +39,10 @@ from maypole.torch.ops import allreduce
 
 _log = logging.getLogger("maypole.elastic")
 
-# For a description that grows from commit to commit (lists of losses, say).
+# For a description that grows from commit to commit, for example by lists of losses.
 _SLACK = 64 * 1024
 
-# No digest is longer when it is pickled.
+# No digest is longer than this one when pickled.
 _LONGEST = 2**64 - 1
 
 # (offset in the half, bytes, digest) of a tensor.
@@ -52,9 +52,10 @@ Span = tuple[int, int, int]
 class StateKeeper:
     """See the head of this file.
 
-    handlers: the TensorsHandlers of the state, by name; others' values are in
-    `rest`. restored_bytes, broadcast_bytes: what this process has read from
-    memory of dead processes, and what sync() has broadcast to or from it.
+    handlers: the TensorsHandlers of the state, by name; values of other
+    handlers are in `rest`. restored_bytes, broadcast_bytes: bytes that this
+    process has read from memory of dead processes, and that sync() has
+    broadcast to or from it.
     """
 
     def __init__(self, name: str, handlers: dict[str, Any]):
@@ -67,7 +68,7 @@ class StateKeeper:
         self._number = 0
         self._memory: Optional[CommitMemory] = None
         self._in_memory: Optional[Commit] = None  # the last save() there
-        # basics.joins() of the epoch whose executor holds it.
+        # basics.joins() of the epoch whose executor holds the memory.
         self._held_in: Optional[int] = None
         self._refused = False
         self._found: Optional[CommitMemory] = None
@@ -76,13 +77,13 @@ class StateKeeper:
     # --- Commits --------------------------------------------------------------
 
     def start(self, plan: Plan) -> None:
-        """The commits that follow are those of a new epoch."""
+        """Begins the commits of a new membership epoch."""
         self._generation, self._number = plan.generation, 0
         self._found = None
         self._loaded = {}
 
     def save(self, rest: Any) -> bool:
-        """Whether the commit is in the keeper's memory now. If not, the handlers must save their values themselves."""
+        """Saves a commit; returns whether it is in the keeper's memory. If not, the handlers must save their values."""
         self._number += 1
         commit = Commit(self._generation, self._number)
         kept = self._stores() and self._try_to_write(commit, rest)
@@ -98,7 +99,7 @@ class StateKeeper:
         self._read(self._memory, half)
 
     def drop(self) -> None:
-        """The training is finished: nobody is to continue it."""
+        """Frees the memory when the training is over, so that no process continues it."""
         if self._stores():
             self._held_in = None
             self._try_to_drop()
@@ -120,7 +121,7 @@ class StateKeeper:
             "maypole: the executor does not keep the state %r: %s; training "
             "continues, but this state does not survive its ranks", self.name,
             why)
-        # An old commit must not be taken for the last one.
+        # Otherwise an old commit could be taken for the last one.
         self._try_to_drop()
 
     def _try_to_write(self, commit: Commit, rest: Any) -> bool:
@@ -162,7 +163,7 @@ class StateKeeper:
 
     @property
     def started(self) -> bool:
-        """This process has the job's state: a sync() has ended."""
+        """Whether this process has the job's state: a sync() has completed."""
         return self._generation > 0
 
     @staticmethod
@@ -181,20 +182,20 @@ class StateKeeper:
         except _native.StatusError as error:
             if error.code not in (_native.UNAVAILABLE, _native.ABORTED):
                 raise
-            # It has died: the next epoch has another one.
+            # The executor has died: the next epoch has another one.
             _log.info("maypole: the executor does not take the state: %s",
                       error)
 
     # --- What dead processes have left ----------------------------------------
 
     def load_newest(self) -> Any:
-        """Overwrites the state's tensors by the newest commit that the executor holds.
+        """Overwrites the state's tensors with the newest commit that the executor holds.
 
         Sets `commit`, and returns the commit's `rest`; None if it holds none.
         """
         self.commit = None
         self._found = None
-        self._loaded = {}  # of a sync() that has failed
+        self._loaded = {}  # of a sync() that failed
         try:
             fd = _native.library().find_state(self.name)
             if fd is None:
@@ -211,7 +212,7 @@ class StateKeeper:
         return None
 
     def load(self, commit: Optional[Commit]) -> Any:
-        """As load_newest(), with this commit, if that call has found it."""
+        """As load_newest(), for the given commit, if load_newest() has found it."""
         found = self._found
         half = found.commits().get(commit) if found is not None and commit is not None else None
         if found is None or half is None:
@@ -259,7 +260,7 @@ class StateKeeper:
     # --- All ranks --------------------------------------------------------------
 
     def sync(self, plan: Plan) -> None:
-        """Gives all ranks the tensors of rank plan.root. All ranks call it."""
+        """Gives all ranks the tensors of rank plan.root. All ranks must call it."""
         is_root = basics.rank() == plan.root
         header = None
         if is_root:
@@ -299,11 +300,11 @@ class StateKeeper:
                  tensors: list[torch.Tensor]) -> list[Optional[int]]:
         if self.started:
             return [_digest(tensor) for tensor in tensors]
-        # Without a load the values are the initial ones, of no use.
+        # Without a load the values are the initial ones, which are of no use.
         return [*self._loaded.get(name, [])] or [None] * len(tensors)
 
     def _missing_anywhere(self, have: list[bool], compare: bool) -> list[int]:
-        """The numbers of the tensors that a rank does not have."""
+        """The numbers of the tensors that at least one rank does not have."""
         if basics.size() == 1 or not have:
             return []
         if not compare:
@@ -315,15 +316,15 @@ class StateKeeper:
 
 
 class _Damaged(RuntimeError):
-    """The memory does not hold the bytes that its commit had."""
+    """The memory does not hold the bytes that were committed."""
 
 
 def _targets(name: str, handler: Any,
              wanted: Any) -> tuple[list[torch.Tensor], bool, bool]:
     """Returns where to load the values of `wanted`.
 
-    Tensors to write them to, whether they are those of the handler's value, and
-    whether nothing else is to be loaded then.
+    Returns the tensors to write them to, whether these are those of the
+    handler's value, and whether nothing else has to be loaded then.
     """
     tensors: list[torch.Tensor] = []
     own = take_out(handler.contents(), tensors)
@@ -342,7 +343,7 @@ def _targets(name: str, handler: Any,
 def _equal(own: Any, wanted: Any) -> bool:
     try:
         return bool(own == wanted)
-    except (TypeError, ValueError, RuntimeError):  # an array in it, say
+    except (TypeError, ValueError, RuntimeError):  # for example, an array in it
         return False
 
 

@@ -1,4 +1,4 @@
-"""Copies of values that refer to the model or the optimizer of a state.
+"""Copies values that refer to the model or the optimizer of a state.
 
     references = References({"model": model, "optimizer": optimizer})
     copied = references.copy(trainer)           # copied.model is model
@@ -6,8 +6,8 @@
     received = references.loads(data)           # on another: its own model
 
 A model, its modules, parameters and buffers, and an optimizer and its groups
-are not copied, as they are restored in place. A copy would be a second model
-that nobody trains.
+are not copied, because they are restored in place. A copy would be a second
+model that nobody trains.
 
 Thread contract: pure functions of the objects.
 """
@@ -26,7 +26,7 @@ _PLAIN = (int, float, complex, str, bytes, bool, type(None))
 class References:
     """See the head of this file.
 
-    values: what is referred to, by a name that is the same on all ranks.
+    values: the objects that may be referred to, by names that are the same on all ranks.
     """
 
     def __init__(self, values: dict[str, Any]):
@@ -36,7 +36,7 @@ class References:
                 self._named[f"{name}{part}"] = found
 
     def copy(self, value: Any) -> Any:
-        """copy.deepcopy() that leaves references as they are."""
+        """copy.deepcopy(), but keeps references."""
         return copy.deepcopy(value, {id(v): v for v in self._named.values()})
 
     def dumps(self, value: Any) -> bytearray:

@@ -1,4 +1,4 @@
-"""ElasticSampler: which samples of an epoch this rank has still to process.
+"""ElasticSampler: the samples of an epoch that this rank still has to process.
 
     sampler = ElasticSampler(dataset)
     for i, batch in enumerate(DataLoader(dataset, 32, sampler=sampler)):
@@ -8,12 +8,12 @@
 
 Invariants: all ranks have the same order of the epoch's samples. The remaining
 ones are dealt out to the ranks in turn, so that when each of n ranks has
-processed b of its samples, the first n * b of the remaining ones are done. So
-one number, processed_num, says what all ranks have done, also those that have
-died since. It counts from the start of the order.
+processed b of its samples, the first n * b of the remaining ones are done. So a
+single number, processed_num, says what all ranks have done, including those
+that have died since. It counts from the start of the order.
 
-If ranks record samples in another way (record_indices), these are a set besides
-that number; sync() of the state merges the ranks' sets.
+Samples that ranks record in another way (record_indices) form a set in addition
+to that number; sync() of the state merges the ranks' sets.
 
 Thread contract: one thread.
 """
@@ -29,14 +29,14 @@ from maypole.common import basics
 
 
 class ElasticSampler(torch.utils.data.Sampler):
-    """Deals out the samples that are not processed to the ranks of the job.
+    """Deals out the samples that are not processed yet to the ranks of the job.
 
-    The ranks get equally many: the last samples are filled up with up to size() - 1 that another rank has, too.
+    All ranks get the same number of samples: up to size() - 1 samples that another rank also has fill up the end.
 
     Args:
         dataset: has a length and is indexed by numbers.
-        shuffle: another order in each epoch, which depends on seed and epoch only.
-        seed: of the order, the same on all ranks.
+        shuffle: a different order in each epoch, which depends only on seed and epoch.
+        seed: the seed of the order, the same on all ranks.
     """
 
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0):
@@ -60,15 +60,15 @@ class ElasticSampler(torch.utils.data.Sampler):
         self.reset()
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """This rank, and each other one, has processed another batch.
+        """Records that this rank, and each other rank, has processed another batch.
 
         Call it once for each batch, in the order in which the sampler deals
         them out; sizes may differ from batch to batch, but not from rank to
         rank. All ranks must record the same batches before they commit.
 
         Args:
-          batch_idx: not used: whether it counts from the beginning of the epoch
-            or from the last change of ranks is the program's choice.
+          batch_idx: not used, so the program may count from the beginning of
+              the epoch or from the last change of ranks.
           batch_size: samples of the batch on this rank.
         """
         self._recorded += batch_size * self.num_replicas
@@ -77,7 +77,7 @@ class ElasticSampler(torch.utils.data.Sampler):
             self.processed_num = self._places[done - 1] + 1
 
     def record_indices(self, indices: Iterable[int]) -> None:
-        """This rank has processed these samples."""
+        """Records that this rank has processed these samples."""
         self.processed_indices.update(int(i) for i in indices)
 
     def get_indices(self, batch_idx: int, batch_size: int) -> list[int]:
@@ -93,9 +93,9 @@ class ElasticSampler(torch.utils.data.Sampler):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads the state of a sampler, also of Horovod's.
+        """Loads the state of a sampler, also of one of Horovod's.
 
-        Some of those have only processed_num, others only processed_indices.
+        Some states of Horovod's have only processed_num, others only processed_indices.
         """
         self.epoch = state_dict["epoch"]
         self.processed_num = state_dict.get("processed_num", 0)
@@ -103,14 +103,14 @@ class ElasticSampler(torch.utils.data.Sampler):
         self.reset()
 
     def reset(self) -> None:
-        """Deals the remaining samples out anew, to the ranks of this epoch of the job."""
+        """Deals out the remaining samples again, to the ranks of this membership epoch."""
         self.num_replicas = basics.size()
         self.rank = basics.rank()
         self._recorded = 0  # samples of all ranks, since this call
         order = list(range(len(self.dataset)))
         if self.shuffle:
             random.Random(self.seed + self.epoch).shuffle(order)
-        # Where each remaining sample is in the order.
+        # The position of each remaining sample in the order.
         self._places: Sequence[int] = range(self.processed_num, len(order))
         if self.processed_indices:
             self._places = [

@@ -1,4 +1,4 @@
-"""TorchState, and the handlers of the kinds of values that it keeps.
+"""TorchState, and handlers for the kinds of values that it keeps.
 
     set_handler_registry(get_handler_registry() + [(EMA, EmaHandler)])
 
@@ -30,7 +30,7 @@ class StateHandler:
         self.value = value
 
     def set_value(self, value: Any) -> None:
-        """The state's attribute was assigned."""
+        """Called when the state's attribute was assigned."""
         self.value = value
         self.save()
 
@@ -45,8 +45,8 @@ class StateHandler:
     def sync(self) -> None:
         """Gives all ranks the value of rank 0.
 
-        The state saves it when all its values are synchronized, so that after a
-        death in the middle restore() returns to values that belong together.
+        The state saves only when all its values are synchronized, so that after
+        a death in between restore() returns to values that belong together.
         """
         raise NotImplementedError()
 
@@ -73,7 +73,7 @@ class TensorsHandler(StateHandler):
         self.load(self._saved)
 
     def forget(self) -> None:
-        """A StateKeeper has the last commit."""
+        """Drops the copy, because a StateKeeper has the last commit."""
         self._saved = None
 
     @property
@@ -82,18 +82,18 @@ class TensorsHandler(StateHandler):
         return self._saved is not None
 
     def contents(self) -> Any:
-        """What load() takes."""
+        """Returns what load() takes."""
         return self.value.state_dict()
 
     def load(self, contents: Any) -> None:
-        """Makes these contents the value's."""
+        """Loads these contents into the value."""
         self.value.load_state_dict(contents)
 
     def begin(self) -> None:
-        """The value is about to be overwritten."""
+        """Called before the value is overwritten."""
 
     def new_tensors(self, specs: list[TensorAt]) -> list[torch.Tensor]:
-        """If it is not fixed: tensors to load() another state from."""
+        """If not fixed: returns tensors from which another state can be loaded."""
         raise NotImplementedError()
 
 
@@ -113,46 +113,46 @@ class OptimizerStateHandler(TensorsHandler):
     def restore(self) -> None:
         """Loads the copy into the optimizer."""
         self.begin()
-        # PyTorch 2 keeps the tensors that it loads, and steps change them.
+        # PyTorch 2 keeps the loaded tensors themselves, and steps change them.
         self.load(copy.deepcopy(self._saved))
 
     def load(self, contents: Any) -> None:
-        """Makes this state the optimizer's."""
+        """Loads this state into the optimizer."""
         load_state_dict(self.value, contents)
 
     def sync(self) -> None:
-        """Gives all ranks the optimizer's state of rank 0."""
+        """Gives all ranks the state of rank 0's optimizer."""
         self.begin()
         broadcast_optimizer_state(self.value, root_rank=0)
 
     def begin(self) -> None:
-        """Drops the gradients of an interrupted step: they are not to be used."""
+        """Drops the gradients of an interrupted step, which must not be used."""
         if hasattr(self.value, "abandon"):
             self.value.abandon()
         self.value.zero_grad()
 
     def new_tensors(self, specs: list[TensorAt]) -> list[torch.Tensor]:
-        """Tensors for the optimizer's state, beside its parameters."""
+        """Returns tensors for the optimizer's state, on the devices of its parameters."""
         return tensors_for(specs, self.value)
 
 
 class SamplerStateHandler(StateHandler):
     """An ElasticSampler.
 
-    root_rank is 0 unless a StateKeeper knows better. Rank 0's epoch and
-    processed_num count, as they belong to its model. A rank whose last commit
-    is one ahead of rank 0's (rank 0 did not see its end) adds the indices that
-    it had recorded at the commit before.
+    root_rank is 0 unless a StateKeeper names another root. Rank 0's epoch and
+    processed_num count, because they belong to its model. A rank whose last
+    commit is one ahead of rank 0's (rank 0 did not see that commit's end) adds
+    the indices that it had recorded at the commit before.
     """
 
     def __init__(self, sampler: ElasticSampler):
         super().__init__(sampler)
-        self._saves = 0  # the same number on all ranks is the same commit
+        self._saves = 0  # equal numbers on two ranks mean the same commit
         self._synced_saves: Any = None  # rank 0's, between sync() and save()
         self._previous = self._saved = sampler.state_dict()
 
     def contents(self) -> Any:
-        """What load_state_dict() takes."""
+        """Returns what load_state_dict() takes."""
         return self.value.state_dict()
 
     def save(self) -> None:
@@ -190,7 +190,7 @@ class StateDictHandler(StateHandler):
 
     It stays the same object.
 
-    references: gives the objects that the state may refer to.
+    references: returns the objects to which the state may refer.
     """
 
     def __init__(self, value: Any, references: Callable[[], References]):
@@ -201,7 +201,8 @@ class StateDictHandler(StateHandler):
     def contents(self) -> Any:
         """What load_state_dict() takes, without weak references.
 
-        Those are to the value itself: CyclicLR's to a method of its own (torch 1.13). They cannot be copied, and stay.
+        Weak references point to the value itself, for example CyclicLR's to a method of its own (torch 1.13). They
+        cannot be copied, and remain.
         """
         state = self.value.state_dict()
         if not isinstance(state, dict):
@@ -218,13 +219,13 @@ class StateDictHandler(StateHandler):
         self.value.load_state_dict(self._references().copy(self._saved))
 
     def _end_step(self) -> None:
-        """A GradScaler, which notes what it has done in a step that was interrupted, forgets that."""
+        """Makes a GradScaler forget its notes about a step that was interrupted."""
         notes = getattr(self.value, "_per_optimizer_states", None)
         if isinstance(notes, dict):
             notes.clear()
 
     def sync(self, root_rank: int = 0) -> None:
-        """As of every handler. root_rank: as of SamplerStateHandler."""
+        """As for every handler. root_rank: as for SamplerStateHandler."""
         self._end_step()
         references = self._references()
         is_root = basics.rank() == root_rank
@@ -250,7 +251,7 @@ _registry: list[tuple[type, type[StateHandler]]] = [
 
 
 def get_handler_registry() -> list[tuple[type, type[StateHandler]]]:
-    """The (class of values, class of handlers) that TorchState looks through, in order."""
+    """Returns the pairs (class of values, class of handlers) that TorchState tries, in order."""
     return list(_registry)
 
 
@@ -266,7 +267,7 @@ def _has_state_dict(value: Any) -> bool:
         for name in ("state_dict", "load_state_dict"))
 
 
-# States that are kept, by name: each name has one memory at the executor.
+# Kept states, by name: the executor has one memory for each name.
 _kept: "weakref.WeakValueDictionary[str, TorchState]" = (
     weakref.WeakValueDictionary())
 
@@ -277,16 +278,15 @@ class TorchState(ObjectState):
         state = TorchState(model, optimizer, sampler=sampler, epoch=0, batch=0)
 
     All are attributes: state.model, state.epoch += 1. Models, optimizers, samplers and other objects with
-    state_dict() and load_state_dict() (a scheduler, a GradScaler) are restored in place. Of other values copies
-    are kept, which refer to the same models and optimizers.
+    state_dict() and load_state_dict() (a scheduler, a GradScaler) are restored in place. Of other values the
+    state keeps copies, which refer to the same models and optimizers.
 
     Args:
         model: a torch.nn.Module.
         optimizer: a torch optimizer, also a DistributedOptimizer.
-        keep: in an elastic job, commits are in memory that survives this process (docs/elastic.md). True, or a
-            name if a script has several such states; None: what MAYPOLE_KEEP_STATE says (1: True). Values of
-            handlers of your own are not in that memory.
-        **kwargs: the state's attributes, with their values.
+        keep: in an elastic job, keeps commits in memory that survives this process (docs/elastic.md). True, or
+        a name if a script has several such states; None: what MAYPOLE_KEEP_STATE says (1: True). Values of
+        your own handlers are not in that memory. **kwargs: the state's attributes, with their values.
     """
 
     def __init__(self,
@@ -298,7 +298,7 @@ class TorchState(ObjectState):
         self._handlers: dict[str, StateHandler] = {}
         self._keeper: Optional[StateKeeper] = None
         values = dict(kwargs, model=model, optimizer=optimizer)
-        # Those of the registry first: the others' states may refer to them.
+        # Values with a handler of the registry first: the states of other values may refer to them.
         for find in (self._registered_handler, self._state_dict_handler):
             for name in list(values):
                 handler = find(values[name])
@@ -335,7 +335,7 @@ class TorchState(ObjectState):
         return self._references().copy(values)
 
     def _broadcast(self, values: Any, root_rank: int = 0) -> Any:
-        """As broadcast_object(); references become those of the receiver."""
+        """As broadcast_object(), but references become the receiver's objects."""
         references = self._references()
         data = None
         if basics.rank() == root_rank:
@@ -343,7 +343,7 @@ class TorchState(ObjectState):
         return references.loads(broadcast_object(data, root_rank))
 
     def _ordered(self) -> list[tuple[str, StateHandler]]:
-        """The same order on all ranks; what may refer to others comes last."""
+        """Returns the handlers in the same order on all ranks; those whose values may refer to others come last."""
         return sorted(self._handlers.items(), key=lambda item: (isinstance(
             item[1], StateDictHandler), item[0]))
 
@@ -357,7 +357,7 @@ class TorchState(ObjectState):
 
     @property
     def restored_bytes(self) -> int:
-        """Bytes of tensors that this process has read from memory which dead processes have left with the executor."""
+        """Bytes of tensors that this process has read from memory that dead processes have left with the executor."""
         return self._keeper.restored_bytes if self._keeper else 0
 
     @property
@@ -378,7 +378,7 @@ class TorchState(ObjectState):
     def restore(self) -> None:
         """Sets the state to that of the last save()."""
         if any(not h.has_saved for _, h in self._of_kind(TensorsHandler)):
-            assert self._keeper is not None  # who else would have what they have not?
+            assert self._keeper is not None  # it has what the handlers have not saved
             self._keeper.restore()
         for _, handler in self._ordered():
             if not isinstance(handler, TensorsHandler) or handler.has_saved:
@@ -421,7 +421,7 @@ class TorchState(ObjectState):
         return {name: getattr(self, name) for name in self._saved_state}
 
     def _rest(self) -> Any:
-        """What a new process needs besides the tensors, as bytes."""
+        """Returns what a new process needs besides the tensors, as bytes."""
         states = {name: handler.contents() for kind in (SamplerStateHandler, StateDictHandler)
                   for name, handler in self._of_kind(kind)}
         return bytes(self._references().dumps((self._objects(), states)))
