@@ -73,7 +73,7 @@ class ReconnectorTest : public testing::Test {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  uint32_t refused_ = 0;  // so many attempts fail
+  uint32_t refused_ = 0;  // the first attempts
   std::vector<std::pair<ConnectionId, uint32_t>> calls_;
   std::vector<Fd> others_;  // the peers' ends
   std::vector<ConnectionId> moved_;
