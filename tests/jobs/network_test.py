@@ -148,7 +148,7 @@ class TwoNetworksTest(unittest.TestCase):
                 self.check_lost(order)
 
     def test_one_that_is_lost_of_encrypted_ones(self):
-        self.check_lost((1, 0), "--network_encryption=require")
+        self.check_lost((1, 0), "--network_encryption=on")
 
 
 if __name__ == "__main__":

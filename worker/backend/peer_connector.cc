@@ -59,7 +59,7 @@ PeerConnector::PeerConnector(PeerConnectorOptions options,
       .on_failed = options_.on_failed});
 }
 
-PeerConnector::~PeerConnector() {
+void PeerConnector::Stop() {
   Close();
   if (reconnector_ != nullptr) reconnector_->Stop();
 }

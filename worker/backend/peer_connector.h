@@ -14,7 +14,7 @@
 //
 // Thread contract: Open, AddressFor and Connect from one thread; the others
 // from any thread. Close makes a waiting Connect return soon. The callbacks
-// come from a thread of its own, not after the destructor.
+// come from a thread of its own, not after Stop.
 #ifndef MAYPOLE_WORKER_BACKEND_PEER_CONNECTOR_H_
 #define MAYPOLE_WORKER_BACKEND_PEER_CONNECTOR_H_
 
@@ -62,7 +62,7 @@ class PeerConnector {
 
   static absl::StatusOr<std::unique_ptr<PeerConnector>> Open(
       PeerConnectorOptions options);
-  ~PeerConnector();
+  ~PeerConnector() { Stop(); }
 
   std::string AddressFor(uint32_t node) const {
     return listener_->AddressFor(node);
@@ -82,6 +82,8 @@ class PeerConnector {
   std::string NodeName(uint32_t node) const;
 
   void Close();
+  // Closes, and waits for the end of the callbacks.
+  void Stop();
 
  private:
   using Sockets = std::vector<std::vector<PeerSocket>>;

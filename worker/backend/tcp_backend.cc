@@ -37,8 +37,8 @@ TcpBackend::~TcpBackend() {
                        [this] { return flights_.empty() && !reporting_; });
   }
   ucx_.reset();
-  connector_.reset();  // gives the connections nothing any more
-  loops_.clear();      // before the connections
+  if (connector_ != nullptr) connector_->Stop();
+  loops_.clear();  // before the connections
 }
 
 absl::StatusOr<std::vector<std::string>> TcpBackend::Prepare(
