@@ -178,6 +178,13 @@ std::unique_ptr<Backend> MakeBackend(const WorkerFlags& f,
         job, epoch, paths.ucx, paths.tcp,
         paths.why.empty() ? "none" : LogValue(paths.why));
   };
+  o.on_moved = [job = setup.job, epoch = prepare.epoch,
+                names = prepare.node_names,
+                stats](uint32_t node, const std::string& address) {
+    StatsPage::Add(stats->moved_connections, 1);
+    spdlog::warn("event=connection_moved job={} epoch={} peer={} address={}",
+                 job, epoch, LogValue(names[node]), address);
+  };
   o.max_levels = f.network_levels;
   o.on_measured = [job = setup.job,
                    epoch = prepare.epoch](const AgreedLinks& links) {

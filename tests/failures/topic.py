@@ -42,8 +42,8 @@ class Scenes:
             return
         key = (fault.scene, nodes) + flags
         if key not in self._shared:
-            if "wire" in fault.scene:
-                new = wire.WireScene(fault.scene == "data wire", *flags)
+            if fault.scene in wire.DATA_OVER:
+                new = wire.WireScene(wire.DATA_OVER[fault.scene], *flags)
             else:
                 new = scene.Scene(nodes, *flags, log="/dev/full" if fault.scene == "full logs" else None)
             self._shared[key] = self._stack.enter_context(new)

@@ -10,8 +10,8 @@ pulled somewhere on the way.
         s.wire.cut(1)      # packets from node 1 as well
         s.wire.heal()
 
-There are two wires: ADDRESSES (for the coordinator, and for data unless
-`own_data_wire`) and DATA. The coordinator is on node 0, and so are the two
+There are two wires: ADDRESSES (for the coordinator) and DATA. `data` says over
+which of them data travels; over "both", DATA is the first. The coordinator is on node 0, and so are the two
 ranks of the witness, which does not use the wire.
 """
 
@@ -23,6 +23,9 @@ import daemons
 import harness
 import namespaces
 import scene
+
+# By Fault.scene, over which wires data travels.
+DATA_OVER = {"wire": "first", "data wire": "second", "two wires": "both"}
 
 NOBODY = "02:00:00:00:00:01"  # no card has this address
 
@@ -62,24 +65,24 @@ class Wire(namespaces.Namespaces):
 class WireDaemons(daemons.Daemons):
     """The coordinator on node 0, an agent on each node."""
 
-    def __init__(self, wire, own_data_wire, worker_flags, coordinator_flags):
+    def __init__(self, wire, data, worker_flags, coordinator_flags):
         super().__init__(2, worker_flags, coordinator_flags)
         self.wire = wire
-        self.data = wire.DATA if own_data_wire else wire.ADDRESSES
+        self.data = {"first": [wire.ADDRESSES], "second": [wire.DATA], "both": [wire.DATA, wire.ADDRESSES]}[data]
 
     def start_coordinator(self, flags):
         return self.daemon("coordinator/maypole-coordinator",
                            ["--listen=%s:0" % self.wire.ADDRESSES[0]] + flags, self.wire.inside(0))
 
     def start_worker(self, node, flags):
-        self.daemon("worker/maypole-worker", flags + ["--network=" + self.data[node]], self.wire.inside(node))
+        self.daemon("worker/maypole-worker", flags + ["--network=" + ",".join(a[node] for a in self.data)], self.wire.inside(node))
 
 
 class WireScene(scene.Scene):
-    def __init__(self, own_data_wire=False, worker_flags=(), coordinator_flags=()):
+    def __init__(self, data="first", worker_flags=(), coordinator_flags=()):
         super().__init__(2, worker_flags, coordinator_flags)
         self.wire = Wire()
-        self.daemons = WireDaemons(self.wire, own_data_wire, worker_flags, coordinator_flags)
+        self.daemons = WireDaemons(self.wire, data, worker_flags, coordinator_flags)
 
     def __enter__(self):
         self.wire.__enter__()

@@ -50,7 +50,7 @@ TOLD = {
 
 
 def heal(scene, layout, fault):
-    """The wire is cut and restored: the job continues with right sums."""
+    """The wire is cut and, unless it is one of two, restored after `rest` seconds: the job continues with right sums."""
     ends, data, rest = fault.args
     with scene.job(layout, "doomed.py", ["submit", 0]) as job:
         job.await_ready()
@@ -59,26 +59,29 @@ def heal(scene, layout, fault):
         try:
             for node in ends:
                 scene.wire.cut(node, data)
-            time.sleep(rest)
+            if rest is not None:
+                time.sleep(rest)
+                scene.wire.heal()
+            begin = time.monotonic()
+            job.touch("go")  # the training ends in a later step
+            records = [job.await_record(r, 60) for r in range(job.np)]
         finally:
             scene.wire.heal()
-        healed = time.monotonic()
-        job.touch("go")  # the training ends in a later step
-        records = [job.await_record(r, 60) for r in range(job.np)]
         for r, record in enumerate(records):
             if (record["text"], record["later"]) != (None, None):
                 raise AssertionError("rank %d: %s" % (r, record))
         if job.statuses() != [0] * job.np:
             raise AssertionError("statuses %s" % job.statuses())
         pause = scene.check_witness(since)
-    outcome = Outcome({"all go on": max(r["seen"] for r in records) - healed}, {"all go on": None}, pause)
+    outcome = Outcome({"all go on": max(r["seen"] for r in records) - begin}, {"all go on": None}, pause)
     check_seconds(fault, outcome)
     return outcome
 
 
 def fault(name, what, sees, run, bound, args, long=False):
-    return Fault(worker_flags=("--network_timeout=3s",) if args[1] else (), name="wire-" + name, topic="wire", what=what, sees=sees, layouts=("2x2",), run=run, bound=bound,
-                 args=args, long=long, times=5, scene="data wire" if args[1] else "wire")
+    scene = "wire" if not args[1] else "data wire" if args[2] is not None else "two wires"
+    return Fault(worker_flags=("--network_timeout=3s",) if args[1] else (), name="wire-" + name, topic="wire", what=what, sees=sees,
+                 layouts=("2x2",), run=run, bound=bound, args=args, long=long, times=5, scene=scene)
 
 
 GOES_ON = "no error: all wait, then continue"
@@ -100,4 +103,8 @@ FAULTS = [
     fault("data-cut-sent", "the same; a node has sent all its data and waits for nothing, the other waits for that data",
           DATA_ENDS, cut, 15.0, ((0, 1), True, "send")),
     fault("data-healed", "only the data network is cut for 1 s (--network_timeout=3s)", GOES_ON, heal, 10.0, ((0, 1), True, 1.0)),
+    fault("one-cut", "the first of two data networks is cut, permanently (--network=A,B --network_timeout=3s)", GOES_ON, heal, 15.0,
+          ((0, 1), True, None)),
+    fault("one-cut-from-1", "packets from the other node are lost on the first of two data networks, permanently", GOES_ON, heal, 15.0,
+          ((1,), True, None), True),
 ]

@@ -112,6 +112,44 @@ class TwoNetworksTest(unittest.TestCase):
         print("16 MiB over one network %.0f ms, over two %.0f ms" % (1e3 * one, 1e3 * both))
         self.assertGreater(one / both, 1.5)  # it is 1.9 on an idle machine
 
+    def lose(self, order, *flags):
+        """A job over both networks in this order, of which the second wire is lost; what its ranks and agents say."""
+        with namespaces.Namespaces(wires=2) as net, cluster.Cluster() as c:
+            inside = [["ip", "netns", "exec", name] for name in net.names]
+            secret = "--secret_file=" + c.secret()
+            coordinator = c.coordinator("--listen=%s:0" % net.ADDRESSES[0], secret, prefix=inside[0])
+            names = [[net.ADDRESSES[node], net.DATA[node]] for node in (0, 1)]
+            agents = [c.agent(node, coordinator, secret, "--network=" + ",".join(names[node][w] for w in order),
+                              "--network_timeout=2s", *flags, prefix=inside[node]) for node in (0, 1)]
+            ranks = [c.rank(r, 2, agents[r], node=r, nodes=2, program="lost_network.py", prefix=inside[r])
+                     for r in (0, 1)]
+            harness.wait_until(lambda: os.path.exists(c.path("ready")), 60, "the first steps")
+            net.cut_data()
+            open(c.path("cut"), "w").close()
+            c.check_ok(ranks)
+            records = [c.record(r) for r in (0, 1)]
+            return records, [c.log("agent%d" % node) for node in (0, 1)]
+
+    def check_lost(self, order, *flags):
+        records, logs = self.lose(order, *flags)
+        print("networks %s%s: the slowest step took %.1f s, then one %.1f ms (before %.1f ms)" % (
+            order, " ".join(flags), records[0]["slowest"], 1e3 * records[0]["after"], 1e3 * records[0]["before"]))
+        for node, log in enumerate(logs):
+            moved = [line for line in log.splitlines() if "event=connection_moved" in line]
+            # One for data in each direction; and one for messages, if they used that network.
+            self.assertEqual(len(moved), 3 if order[0] == 1 else 2, log)
+            for line in moved:
+                self.assertIn("address=%s" % namespaces.Namespaces.ADDRESSES[node], line)
+                self.assertIn("node n%d " % (1 - node), line)
+
+    def test_one_that_is_lost_costs_speed_and_not_the_job(self):
+        for order in ((1, 0), (0, 1)):
+            with self.subTest(order=order):
+                self.check_lost(order)
+
+    def test_one_that_is_lost_of_encrypted_ones(self):
+        self.check_lost((1, 0), "--network_encryption=on")
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -75,8 +75,10 @@ std::pair<Fd, Fd> Connection() {
 
 // With nodes 0 to connections.size() - 1.
 std::unique_ptr<PeerChannels> Channels(std::vector<Fd> connections) {
-  std::vector<worker::PeerSocket> sockets;
-  for (Fd& fd : connections) sockets.emplace_back(std::move(fd));
+  std::vector<worker::PeerStream> sockets;
+  for (Fd& fd : connections) {
+    sockets.emplace_back(worker::PeerSocket(std::move(fd)));
+  }
   std::vector<std::string> names(sockets.size());
   return std::make_unique<PeerChannels>(std::move(sockets), std::move(names));
 }

@@ -92,6 +92,10 @@ class Namespaces:
         self.processes.append(process)
         return process
 
+    def cut_data(self):
+        """Takes node 1 off the second wire."""
+        _ip("-n", self.names[1], "link", "set", self.data_links[1], "down")
+
     def crossed(self, data=False):
         """Bytes that node 0 has sent and received over the wire, or over the second one."""
         out = []

@@ -122,6 +122,10 @@ void AddEpochs(const Families::Labels& job, const StatsPage& page,
   all->Counter("maypole_reconnects_total",
                "Streams to the coordinator that were resumed.", job,
                Number(page.reconnects));
+  all->Counter("maypole_moved_connections_total",
+               "Connections to other nodes that have lost their network and "
+               "went on over another one.",
+               job, Number(page.moved_connections));
   all->Counter("maypole_epochs_total", "Epochs started.", job,
                Number(page.epochs));
   all->Gauge("maypole_local_ranks", "Ranks of the running epoch on this node.",

@@ -44,10 +44,10 @@ std::string Misfit(EncryptionMode own, EncryptionMode peer) {
   return "";
 }
 
-// That of a connection.
+// That of a connection, over the n-th network from its own.
 const handshake::Endpoint& At(const std::vector<handshake::Endpoint>& endpoints,
-                              uint32_t connection) {
-  return endpoints[connection / 2 % endpoints.size()];
+                              uint32_t connection, uint32_t network = 0) {
+  return endpoints[(connection / 2 + network) % endpoints.size()];
 }
 
 }  // namespace
@@ -180,26 +180,44 @@ bool AuthenticatedListener::Pause(std::chrono::milliseconds time) {
 
 absl::StatusOr<Authenticated> AuthenticatedListener::Call(
     uint32_t node, uint32_t connection, Clock::time_point deadline) {
-  for (;;) {
-    absl::StatusOr<Authenticated> called = CallOnce(node, connection, deadline);
+  const auto networks = static_cast<uint32_t>(own_.size());
+  absl::Status first;
+  for (uint32_t network = 0;;) {
+    // A network that answers nothing must leave time for the others.
+    const auto now = Clock::now();
+    const auto until = now + (deadline - now) / (networks - network);
+    absl::StatusOr<Authenticated> called =
+        CallOnce(node, connection, network, until);
+    if (called.ok()) return called;
     // The peer closed the connection: its listener had too many pending ones.
-    if (called.ok() || !absl::IsResourceExhausted(called.status())) {
-      return called;
-    }
-    if (Clock::now() >= deadline) {
-      return absl::UnavailableError(called.status().message());
-    }
+    const bool again = absl::IsResourceExhausted(called.status());
+    if (!again && !absl::IsUnavailable(called.status())) return called;
+    const auto why = absl::UnavailableError(called.status().message());
+    if (!again) first.Update(why);
+    if (!again && ++network == networks) return first;
+    if (Clock::now() >= deadline) return first.ok() ? why : first;
     if (!Pause(kPause)) return absl::AbortedError("closed");
   }
 }
 
+void AuthenticatedListener::SetOnCall(OnCall on_call) {
+  decltype(authenticated_) before;
+  {
+    std::lock_guard lock(mutex_);
+    on_call_ = on_call;
+    before.swap(authenticated_);
+  }
+  for (auto& [id, met] : before) on_call(id.first, id.second, std::move(met));
+}
+
 absl::StatusOr<Authenticated> AuthenticatedListener::CallOnce(
-    uint32_t node, uint32_t connection, Clock::time_point deadline) {
+    uint32_t node, uint32_t connection, uint32_t network,
+    Clock::time_point deadline) {
   const Peer& peer = peers_[node];
-  const handshake::Endpoint& to = At(peer.endpoints, connection);
+  const handshake::Endpoint& to = At(peer.endpoints, connection, network);
   const std::string where = JoinHostPort(to.host, to.port);
   absl::StatusOr<Fd> fd = handshake::StartCall(
-      to, own_.size() == 1 ? "" : At(own_, connection).host);
+      to, own_.size() == 1 ? "" : At(own_, connection, network).host);
   if (!fd.ok()) return fd.status();
   {
     std::lock_guard lock(mutex_);
@@ -358,9 +376,14 @@ bool AuthenticatedListener::HearProof(PendingHandshake& v) {
   // The peer sends data only after this byte.
   if (send(v.socket.get(), &handshake::kWelcome, 1, MSG_NOSIGNAL) != 1)
     return false;
-  std::lock_guard lock(mutex_);
-  authenticated_[{v.hello.from, v.hello.connection}] = {std::move(v.socket),
-                                                        prove(Role::kTls)};
+  Authenticated met{std::move(v.socket), prove(Role::kTls)};
+  std::unique_lock lock(mutex_);
+  if (const OnCall on_call = on_call_) {
+    lock.unlock();
+    on_call(v.hello.from, v.hello.connection, std::move(met));
+    return true;
+  }
+  authenticated_[{v.hello.from, v.hello.connection}] = std::move(met);
   changed_.notify_all();
   return true;
 }

@@ -30,14 +30,16 @@
 // themselves, each for at most kHandshakeTimeout; beyond that the oldest is
 // closed. A node whose connection was closed tries again.
 //
-// Thread contract: Open, AddressFor, SetPeers and Connection from one thread;
-// Close from any thread, it ends waits.
+// Thread contract: Open, AddressFor, SetPeers, Connection and then CallOnce
+// from one thread at a time; SetOnCall and Close from any thread. Close ends
+// waits.
 #ifndef MAYPOLE_WORKER_BACKEND_AUTHENTICATED_LISTENER_H_
 #define MAYPOLE_WORKER_BACKEND_AUTHENTICATED_LISTENER_H_
 
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -103,9 +105,22 @@ class AuthenticatedListener {
   // Likewise: whether that node can be reached over UCX.
   bool HasUcx(uint32_t node) const { return peers_[node].ucx; }
 
-  // Waits for a connection. The error does not name the node.
+  // Waits for a connection. The error does not name the node. With several
+  // addresses, a call that fails over one is repeated over the next.
   absl::StatusOr<Authenticated> Connection(uint32_t node, uint32_t connection,
                                            Clock::time_point deadline);
+
+  // Incoming connections that nobody has taken, and all later ones, go to
+  // `on_call`, which the listener's thread calls.
+  using OnCall = std::function<void(uint32_t node, uint32_t connection,
+                                    Authenticated met)>;
+  void SetOnCall(OnCall on_call);
+  // Tries once to connect to a node with a lower index, over the n-th network
+  // from the connection's own. kResourceExhausted: the peer has closed the
+  // connection. Not while Connection() waits.
+  absl::StatusOr<Authenticated> CallOnce(uint32_t node, uint32_t connection,
+                                         uint32_t network,
+                                         Clock::time_point deadline);
 
   void Close();
 
@@ -140,8 +155,6 @@ class AuthenticatedListener {
   bool HearProof(PendingHandshake& pending);
   absl::StatusOr<Authenticated> Call(uint32_t node, uint32_t connection,
                                      Clock::time_point deadline);
-  absl::StatusOr<Authenticated> CallOnce(uint32_t node, uint32_t connection,
-                                         Clock::time_point deadline);
   absl::StatusOr<Authenticated> AwaitCall(uint32_t node, uint32_t connection,
                                           Clock::time_point deadline);
   // Returns false if the listener has been closed.
@@ -159,6 +172,7 @@ class AuthenticatedListener {
   bool closed_ = false;
   int calling_ = -1;  // the socket that is connecting, or -1
   std::map<std::pair<uint32_t, uint32_t>, Authenticated> authenticated_;
+  OnCall on_call_;                     // null: to authenticated_
   std::set<uint32_t> changed_offers_;  // nodes that have got other offers
   std::thread thread_;
 };

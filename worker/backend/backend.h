@@ -39,7 +39,7 @@
 #include "absl/status/statusor.h"
 #include "common/reduce/reduce.h"
 #include "common/types.h"
-#include "worker/backend/peer_socket.h"
+#include "worker/backend/peer_stream.h"
 
 namespace maypole::worker {
 
@@ -90,10 +90,10 @@ class Backend {
   // addresses[i] is where this node reaches node i.
   virtual absl::Status Connect(const std::vector<std::string>& addresses) = 0;
 
-  // After Connect(): a connected socket to each other node for short messages
-  // between the executors, by node; none to this one. The backend does not use
-  // or watch them. Call it once.
-  virtual std::vector<PeerSocket> TakeMessageConnections() = 0;
+  // After Connect(): a connection to each other node for short messages between
+  // the executors, by node; none to this one. The backend does not use or watch
+  // them. Call it once.
+  virtual std::vector<PeerStream> TakeMessageConnections() = 0;
 
   // Sets the callback for ended chunks; call it before the first Start.
   virtual void OnEnded(std::function<void(const absl::Status&)> on_ended) = 0;

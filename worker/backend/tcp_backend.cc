@@ -1,9 +1,6 @@
 #include "worker/backend/tcp_backend.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <exception>
@@ -12,12 +9,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "worker/backend/authenticated_listener.h"
 #include "worker/backend/handshake_io.h"
+#include "worker/backend/peer_connector.h"
 #include "worker/backend/tcp_connection.h"
 #include "worker/backend/tcp_flight.h"
 #include "worker/backend/tcp_loop.h"
-#include "worker/backend/tcp_options.h"
 #include "worker/backend/ucx/ucx_fabric.h"
 
 namespace maypole::worker {
@@ -41,12 +37,8 @@ TcpBackend::~TcpBackend() {
                        [this] { return flights_.empty() && !reporting_; });
   }
   ucx_.reset();
+  if (connector_ != nullptr) connector_->Stop();
   loops_.clear();  // before the connections
-}
-
-std::string TcpBackend::NodeName(uint32_t node) const {
-  return node < options_.node_names.size() ? options_.node_names[node]
-                                           : absl::StrCat("node ", node);
 }
 
 absl::StatusOr<std::vector<std::string>> TcpBackend::Prepare(
@@ -72,16 +64,30 @@ absl::StatusOr<std::vector<std::string>> TcpBackend::Prepare(
   loads_.assign(nodes, std::vector<uint64_t>(options_.connections));
   absl::StatusOr<std::unique_ptr<UcxFabric>> ucx = OpenUcxFabric();
   if (!ucx.ok()) return ucx.status();
-  absl::StatusOr<std::unique_ptr<AuthenticatedListener>> listener =
-      AuthenticatedListener::Open({.hosts = options_.hosts,
-                                   .self = self_,
-                                   .nodes = nodes_,
-                                   .connections = 2 * options_.connections + 1,
-                                   .epoch = options_.nonce,
-                                   .encryption = options_.encryption,
-                                   .ucx = *ucx != nullptr});
-  if (!listener.ok())
-    return cannot_listen(std::string(listener.status().message()));
+  absl::StatusOr<std::unique_ptr<PeerConnector>> connector =
+      PeerConnector::Open(
+          {.hosts = options_.hosts,
+           .self = self_,
+           .nodes = nodes_,
+           .connections = 2 * options_.connections + 1,
+           .nonce = options_.nonce,
+           .encryption = options_.encryption,
+           .ucx = *ucx != nullptr,
+           .node_names = options_.node_names,
+           .connect_timeout = options_.connect_timeout,
+           .answer_timeout = options_.answer_timeout,
+           .congestion = options_.congestion,
+           .on_moved =
+               [this](const ConnectionId& id, const std::string& address) {
+                 if (options_.on_moved) options_.on_moved(id.node, address);
+               },
+           .on_failed =
+               [this](const ConnectionId& id, const std::string& why) {
+                 OnFailed(id.node, why);
+               }});
+  if (!connector.ok()) {
+    return cannot_listen(std::string(connector.status().message()));
+  }
   try {
     std::vector<std::unique_ptr<TcpLoop>> loops;
     decltype(connections_) connections(2 * options_.connections);
@@ -98,13 +104,13 @@ absl::StatusOr<std::vector<std::string>> TcpBackend::Prepare(
     }
     std::vector<std::string> addresses(nodes_);
     for (uint32_t i = 0; i < nodes_; ++i) {
-      if (i != self_) addresses[i] = (*listener)->AddressFor(i);
+      if (i != self_) addresses[i] = (*connector)->AddressFor(i);
     }
     std::lock_guard lock(mutex_);
     if (aborted_) return absl::AbortedError("the network backend was stopped");
     loops_ = std::move(loops);
     connections_ = std::move(connections);
-    listener_ = *std::move(listener);
+    connector_ = *std::move(connector);
     ucx_ = *std::move(ucx);
     return addresses;
   } catch (const std::exception& e) {
@@ -143,7 +149,6 @@ absl::Status TcpBackend::Connect(const std::vector<std::string>& addresses) {
         "expected addresses of ", nodes_, " nodes, got ", addresses.size()));
   }
   const absl::Status connected = ConnectNodes(addresses);
-  listener_->Close();  // no further connections are expected
   if (!connected.ok()) {
     Break(std::string(connected.message()));
     const absl::Status why = status();
@@ -164,7 +169,7 @@ absl::Status TcpBackend::MeasureCosts() {
                      options_.connect_timeout};
   probe.on_late = [this](std::optional<uint32_t> node) {
     Break(absl::StrCat(
-        node ? NodeName(*node) : "another node",
+        node ? connector_->NodeName(*node) : "another node",
         " has not taken part in measuring the links between the nodes within ",
         options_.connect_timeout.count(), " ms; is its executor stopped?"));
   };
@@ -178,130 +183,40 @@ absl::Status TcpBackend::MeasureCosts() {
   return absl::OkStatus();
 }
 
-absl::Status TcpBackend::CannotConnect(uint32_t node, const absl::Status& why,
-                                       const char* advice) const {
-  return absl::Status(why.code(),
-                      absl::StrCat("cannot connect to ", NodeName(node), ": ",
-                                   std::string(why.message()), advice));
-}
-
 absl::Status TcpBackend::ConnectNodes(
     const std::vector<std::string>& addresses) {
-  if (const auto bad = listener_->SetPeers(addresses)) {
-    return CannotConnect(bad->node, absl::InvalidArgumentError(bad->why), "");
-  }
-  Sockets sockets(connections_.size() + 1);
-  for (auto& to_nodes : sockets) to_nodes.resize(nodes_);
-  if (absl::Status s = Meet(&sockets); !s.ok()) return s;
-  if (absl::Status s = Encrypt(&sockets); !s.ok()) return s;
-  EncryptedNodes nodes;
+  absl::StatusOr<PeerConnector::Streams> streams =
+      connector_->Connect(addresses);
+  if (!streams.ok()) return streams.status();
+  EncryptedNodes nodes{.suite = connector_->suite()};
   for (uint32_t i = 0; i < nodes_; ++i) {
     if (i == self_) continue;
-    const PeerSocket& first = sockets[0][i];
-    ++(first.encrypted() ? nodes.encrypted : nodes.clear);
-    if (first.encrypted()) nodes.suite = first.Suite();
+    ++(connector_->Encrypts(i) ? nodes.encrypted : nodes.clear);
   }
   if (options_.on_encrypted) options_.on_encrypted(nodes);
-  if (absl::Status s = ConnectUcx(sockets.back()); !s.ok()) return s;
-  message_connections_ = std::move(sockets.back());
+  if (absl::Status s = ConnectUcx(streams->back()); !s.ok()) return s;
+  message_connections_ = std::move(streams->back());
   for (size_t c = 0; c < connections_.size(); ++c) {
     for (uint32_t i = 0; i < nodes_; ++i) {
-      if (i != self_) connections_[c][i]->Adopt(std::move(sockets[c][i]));
+      if (i != self_) connections_[c][i]->Adopt(std::move((*streams)[c][i]));
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status TcpBackend::Meet(Sockets* sockets) {
-  const auto deadline =
-      AuthenticatedListener::Clock::now() + options_.connect_timeout;
-  for (uint32_t i = 0; i < nodes_; ++i) {
-    for (uint32_t c = 0; i != self_ && c < sockets->size(); ++c) {
-      absl::StatusOr<Authenticated> met = listener_->Connection(i, c, deadline);
-      if (!met.ok()) {
-        return CannotConnect(
-            i, met.status(),
-            "; check that --network is an address other nodes can reach");
-      }
-      const int fd = met->socket.get();
-      absl::Status set = SetTcpTimeouts(fd, options_.answer_timeout);
-      set.Update(SetTcpCongestion(fd, options_.congestion));
-      if (!set.ok()) return set;
-      const int on = 1;
-      setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-      PeerSocket& socket = (*sockets)[c][i];
-      if (!listener_->Encrypts(i)) {
-        socket = PeerSocket(std::move(met->socket));
-        continue;
-      }
-      absl::StatusOr<PeerSocket> encrypted = PeerSocket::Encrypted(
-          std::move(met->socket), met->tls_key, {.calls = i < self_});
-      if (!encrypted.ok()) return CannotConnect(i, encrypted.status(), "");
-      socket = *std::move(encrypted);
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status TcpBackend::Encrypt(Sockets* sockets) {
-  struct Open {
-    uint32_t node = 0;
-    PeerSocket* socket = nullptr;
-  };
-  std::vector<Open> open;
-  std::vector<pollfd> waits;  // of the same
-  for (auto& to_nodes : *sockets) {
-    for (uint32_t i = 0; i < nodes_; ++i) {
-      if (!to_nodes[i].encrypted()) continue;
-      open.push_back({i, &to_nodes[i]});
-      waits.push_back({to_nodes[i].fd(), POLLIN, POLLIN});
-    }
-  }
-  const auto deadline =
-      AuthenticatedListener::Clock::now() + options_.connect_timeout;
-  while (!open.empty()) {
-    size_t left = 0;
-    for (size_t k = 0; k < open.size(); ++k) {
-      if (waits[k].revents != 0) {
-        const absl::StatusOr<short> events = open[k].socket->Handshake();
-        if (!events.ok()) {
-          return CannotConnect(open[k].node, events.status(), "");
-        }
-        waits[k].events = *events;
-        if (*events == 0) continue;
-      }
-      open[left] = open[k];
-      waits[left++] = waits[k];
-    }
-    open.resize(left);
-    waits.resize(left);
-    if (broken_) return absl::AbortedError("stopped");
-    if (open.empty()) break;
-    if (AuthenticatedListener::Clock::now() > deadline) {
-      return CannotConnect(open[0].node,
-                           absl::UnavailableError(absl::StrCat(
-                               "it has not finished the TLS handshake within ",
-                               options_.connect_timeout.count(),
-                               " ms; is its executor stopped?")),
-                           "");
-    }
-    poll(waits.data(), waits.size(), kPollMs);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status TcpBackend::ConnectUcx(const std::vector<PeerSocket>& sockets) {
+absl::Status TcpBackend::ConnectUcx(
+    const std::vector<PeerStream>& connections) {
   const auto uses_ucx = [this](uint32_t i) {
-    return i != self_ && ucx_ != nullptr && listener_->HasUcx(i) &&
-           !listener_->Encrypts(i);
+    return i != self_ && ucx_ != nullptr && connector_->HasUcx(i) &&
+           !connector_->Encrypts(i);
   };
   DataPaths paths{.why = no_ucx_};
   for (uint32_t i = 0; i < nodes_; ++i) {
     if (i == self_) continue;
     ++(uses_ucx(i) ? paths.ucx : paths.tcp);
     if (uses_ucx(i) || ucx_ == nullptr) continue;
-    paths.why = absl::StrCat(NodeName(i),
-                             listener_->Encrypts(i)
+    paths.why = absl::StrCat(connector_->NodeName(i),
+                             connector_->Encrypts(i)
                                  ? " and this node encrypt, which UCX cannot"
                                  : " does not use UCX");
     if (options_.data_path != DataPath::kUcx) continue;
@@ -311,45 +226,46 @@ absl::Status TcpBackend::ConnectUcx(const std::vector<PeerSocket>& sockets) {
         "agents with the same --network_backend: ucx, auto or tcp"));
   }
   const auto deadline =
-      AuthenticatedListener::Clock::now() + options_.connect_timeout;
+      std::chrono::steady_clock::now() + options_.connect_timeout;
   // It fits into the socket's buffer, so nobody waits for a reader.
   for (uint32_t i = 0; i < nodes_; ++i) {
     if (!uses_ucx(i)) continue;
     const auto bytes = static_cast<uint32_t>(ucx_->address().size());
-    absl::Status s =
-        handshake::WriteAll(sockets[i].fd(), &bytes, sizeof(bytes), deadline);
+    absl::Status s = handshake::WriteAll(connections[i].fd(), &bytes,
+                                         sizeof(bytes), deadline);
     if (s.ok()) {
-      s = handshake::WriteAll(sockets[i].fd(), ucx_->address().data(), bytes,
-                              deadline);
+      s = handshake::WriteAll(connections[i].fd(), ucx_->address().data(),
+                              bytes, deadline);
     }
-    if (!s.ok()) return CannotConnect(i, s, "");
+    if (!s.ok()) return connector_->CannotConnect(i, s);
   }
   for (uint32_t i = 0; i < nodes_; ++i) {
     if (!uses_ucx(i)) continue;
-    pollfd wait{sockets[i].fd(), POLLIN, 0};
+    pollfd wait{connections[i].fd(), POLLIN, 0};
     while (!broken_ && poll(&wait, 1, kPollMs) == 0 &&
-           AuthenticatedListener::Clock::now() < deadline) {
+           std::chrono::steady_clock::now() < deadline) {
     }
     if (broken_) return absl::AbortedError("stopped");
     uint32_t bytes = 0;
-    absl::Status s =
-        handshake::ReadAll(sockets[i].fd(), &bytes, sizeof(bytes), deadline);
+    absl::Status s = handshake::ReadAll(connections[i].fd(), &bytes,
+                                        sizeof(bytes), deadline);
     if (s.ok() && bytes > kMaxUcxAddressBytes) {
       s = absl::InvalidArgumentError("its UCX address is invalid");
     }
     std::string address(s.ok() ? bytes : 0, '\0');
     if (s.ok()) {
-      s = handshake::ReadAll(sockets[i].fd(), address.data(), bytes, deadline);
+      s = handshake::ReadAll(connections[i].fd(), address.data(), bytes,
+                             deadline);
     }
-    if (!s.ok()) return CannotConnect(i, s, "");
+    if (!s.ok()) return connector_->CannotConnect(i, s);
     ucx_->AddPeer(i, std::move(address));
   }
   if (paths.ucx > 0) {
     const auto failed = ucx_->Start(options_.connect_timeout,
                                     [this] { return broken_.load(); });
     if (failed) {
-      return CannotConnect(failed->node, absl::UnavailableError(failed->why),
-                           "");
+      return connector_->CannotConnect(failed->node,
+                                       absl::UnavailableError(failed->why));
     }
   }
   if (options_.on_data_paths) options_.on_data_paths(paths);
@@ -367,7 +283,8 @@ absl::Status TcpBackend::status() const {
 }
 
 void TcpBackend::OnFailed(uint32_t node, const std::string& why) {
-  Break(absl::StrCat("the connection to ", NodeName(node), " failed: ", why));
+  Break(absl::StrCat("the connection to ", connector_->NodeName(node),
+                     " failed: ", why));
 }
 
 // Other connections stay open: closing them would look like a failure of this
@@ -391,7 +308,7 @@ void TcpBackend::Abort() {
   {
     std::lock_guard lock(mutex_);
     if (std::exchange(aborted_, true)) return;
-    if (listener_ != nullptr) listener_->Close();  // ends Connect
+    if (connector_ != nullptr) connector_->Close();  // ends Connect
   }
   Break("stopped");
   // Prepare() no longer sets them.

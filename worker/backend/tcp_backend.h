@@ -53,7 +53,7 @@
 
 namespace maypole::worker {
 
-class AuthenticatedListener;
+class PeerConnector;
 class PeerLink;
 class TcpConnection;
 class TcpLoop;
@@ -117,6 +117,9 @@ struct TcpBackendOptions {
   DataPath data_path = DataPath::kTcp;
   // Called by Connect likewise.
   std::function<void(const DataPaths&)> on_data_paths = {};
+  // A connection to the node has lost its network, and goes on from this
+  // address of this node. Called by a thread of the backend.
+  std::function<void(uint32_t node, const std::string& address)> on_moved = {};
   // How many levels a reduction has at most (exchange_model.h); of the nodes'
   // numbers the least. 0: the others know no levels, and there is one.
   uint32_t max_levels = 0;
@@ -136,7 +139,7 @@ class TcpBackend : public Backend {
   absl::StatusOr<std::vector<std::string>> Prepare(uint32_t node_index,
                                                    uint32_t nodes) override;
   absl::Status Connect(const std::vector<std::string>& addresses) override;
-  std::vector<PeerSocket> TakeMessageConnections() override {
+  std::vector<PeerStream> TakeMessageConnections() override {
     return std::move(message_connections_);
   }
   void OnEnded(std::function<void(const absl::Status&)> on_ended) override;
@@ -150,20 +153,11 @@ class TcpBackend : public Backend {
   class Flight;  // tcp_flight.h
 
   absl::Status ConnectNodes(const std::vector<std::string>& addresses);
-  // By connection and node; invalid for this node.
-  using Sockets = std::vector<std::vector<PeerSocket>>;
-  absl::Status Meet(Sockets* sockets);
-  // Makes the TLS handshakes of all nodes at once: in turns, the last ones of
-  // many nodes would be late.
-  absl::Status Encrypt(Sockets* sockets);
   // Null, and no_ucx_, if UCX is not to be used.
   absl::StatusOr<std::unique_ptr<UcxFabric>> OpenUcxFabric();
-  // Exchanges addresses over these sockets, to each node one.
-  absl::Status ConnectUcx(const std::vector<PeerSocket>& sockets);
-  absl::Status CannotConnect(uint32_t node, const absl::Status& why,
-                             const char* advice) const;
+  // Exchanges addresses over these connections, to each node one.
+  absl::Status ConnectUcx(const std::vector<PeerStream>& connections);
   absl::Status MeasureCosts();
-  std::string NodeName(uint32_t node) const;
 
   // How a chunk travels to another node and back.
   struct Lane {
@@ -189,7 +183,7 @@ class TcpBackend : public Backend {
   uint32_t self_ = 0;
   uint32_t nodes_ = 1;
   std::function<void(const absl::Status&)> on_ended_;
-  std::vector<PeerSocket> message_connections_;  // by node; set by Connect
+  std::vector<PeerStream> message_connections_;  // by node; set by Connect
   std::string no_ucx_;                           // why; set by Prepare
   std::vector<uint64_t> started_;  // chunks by peer; for the starting thread
   // Bytes of what was started, by node and connection; likewise.
@@ -205,9 +199,9 @@ class TcpBackend : public Backend {
   // Set once, by Prepare: 2 * options_.connections to each other node, by
   // connection and node. The even ones carry data to higher nodes.
   std::vector<std::vector<std::unique_ptr<TcpConnection>>> connections_;
-  std::vector<std::unique_ptr<TcpLoop>> loops_;      // likewise
-  std::unique_ptr<AuthenticatedListener> listener_;  // likewise
-  std::unique_ptr<UcxFabric> ucx_;                   // likewise; or null
+  std::vector<std::unique_ptr<TcpLoop>> loops_;  // likewise
+  std::unique_ptr<PeerConnector> connector_;     // likewise
+  std::unique_ptr<UcxFabric> ucx_;               // likewise; or null
 
   // A chunk in flight, in the order of the starts.
   struct InFlight {

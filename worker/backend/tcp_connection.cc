@@ -45,15 +45,15 @@ TcpConnection::TcpConnection(TcpLoop* loop, uint64_t early_bytes,
 
 TcpConnection::~TcpConnection() { Close(); }
 
-void TcpConnection::Adopt(PeerSocket socket) {
+void TcpConnection::Adopt(PeerStream stream) {
   Notices notices;
   Lock lock(mutex_);
   if (!failure_.empty()) return;
-  const int fd = socket.fd();
-  const int on = 1;
-  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  socket_ = std::move(socket);
-  if (!loop_->Add(fd, this)) Fail(lock, notices, std::strerror(errno));
+  stream_ = std::move(stream);
+  stream_.OnSocket([this] { OnSocket(); });
+  if (!loop_->Add(stream_.fd(), this)) {
+    Fail(lock, notices, std::strerror(errno));
+  }
 }
 
 void TcpConnection::Send(uint64_t slot, const std::byte* data, uint64_t bytes,
@@ -62,7 +62,7 @@ void TcpConnection::Send(uint64_t slot, const std::byte* data, uint64_t bytes,
   Lock lock(mutex_);
   if (!failure_.empty()) return notices.Add(tag, failure_);
   outgoing_.push_back({{slot, bytes}, data, tag});
-  if (!writing_ && !wants_write_) Write(lock, notices);
+  if (!writing_ && !wants_write_ && !suspended_) Write(lock, notices);
 }
 
 void TcpConnection::Receive(uint64_t slot, std::byte* data, uint64_t bytes,
@@ -130,7 +130,7 @@ void TcpConnection::Close() {
   Notices notices;
   Lock lock(mutex_);
   Fail(lock, notices, "closed");
-  socket_.Reset();
+  stream_.Reset();
 }
 
 void TcpConnection::AwaitPause(Lock& lock) {
@@ -143,8 +143,8 @@ void TcpConnection::Fail(Lock& lock, Notices& notices, const std::string& why,
   if (!failure_.empty()) return;
   failure_ = why;
   notices.AddFailure(&on_failed_, why);
-  if (socket_.valid()) loop_->Remove(socket_.fd());
-  if (!keep_open) socket_.Reset();
+  if (stream_.valid()) loop_->Remove(stream_.fd());
+  if (!keep_open) stream_.Reset();
   for (const Outgoing& o : std::exchange(outgoing_, {})) {
     notices.Add(o.tag, why);
   }
@@ -159,25 +159,52 @@ void TcpConnection::Fail(Lock& lock, Notices& notices, const std::string& why,
   early_bytes_ = 0;
 }
 
+void TcpConnection::Lose(Lock& lock, Notices& notices, int error,
+                         const std::string& why) {
+  AwaitPause(lock);
+  if (!failure_.empty()) return;
+  if (!stream_.Suspend(error)) return Fail(lock, notices, why);
+  loop_->Remove(stream_.fd());
+  suspended_ = true;
+}
+
+void TcpConnection::OnSocket() {
+  Notices notices;
+  Lock lock(mutex_);
+  AwaitPause(lock);
+  if (!failure_.empty() || !stream_.CanResume()) return;
+  loop_->Remove(stream_.fd());
+  stream_.Resume();
+  suspended_ = true;  // until the peer says what it has
+  wants_read_ = true;
+  wants_write_ = false;
+  if (!loop_->Add(stream_.fd(), this)) {
+    return Fail(lock, notices, std::strerror(errno));
+  }
+  ReadAgain();
+}
+
 // --- Writing -----------------------------------------------------------------
 
 void TcpConnection::Want(bool read, bool write) {
   if (wants_read_ == read && wants_write_ == write) return;
   wants_read_ = read;
   wants_write_ = write;
-  loop_->Change(socket_.fd(), this, read, write);
+  loop_->Change(stream_.fd(), this, read, write);
 }
 
 void TcpConnection::ReadAgain() {
-  if (socket_.encrypted()) loop_->Again(this);
+  if (stream_.buffers()) loop_->Again(this);
 }
 
 void TcpConnection::Write(Lock& lock, Notices& notices) {
   int error = 0;
   writing_ = true;
-  while (error == 0 && !outgoing_.empty()) {
+  while (error == 0 && (!outgoing_.empty() || stream_.has_unsent())) {
+    // A resumed stream may have to repeat what had been sent.
+    Outgoing nothing{.written = sizeof(Header)};
     // It stays where it is: others only append meanwhile.
-    Outgoing& next = outgoing_.front();
+    Outgoing& next = outgoing_.empty() ? nothing : outgoing_.front();
     lock.unlock();
     iovec parts[2];
     int count = 0;
@@ -191,36 +218,42 @@ void TcpConnection::Write(Lock& lock, Notices& notices) {
       parts[count++] = {const_cast<std::byte*>(next.data) + done,
                         next.header.bytes - done};
     }
-    const ssize_t n = socket_.Write(parts, count);
+    const ssize_t n = stream_.Write(parts, count);
     if (n < 0) error = errno;
-    const bool unsent = socket_.has_unsent();
+    const bool unsent = stream_.has_unsent();
     lock.lock();
     if (n < 0) continue;
     next.written += static_cast<size_t>(n);
     if (unsent || next.written < sizeof(Header) + next.header.bytes) continue;
+    if (&next == &nothing) continue;
     notices.Add(next.tag, "");
     outgoing_.pop_front();
   }
   writing_ = false;
   paused_.notify_all();
   if (error == 0 || error == EAGAIN) return Want(wants_read_, error == EAGAIN);
-  Fail(lock, notices, ConnectionErrorText(error));
+  Lose(lock, notices, error, ConnectionErrorText(error));
 }
 
 void TcpConnection::OnWritable() {
   Notices notices;
   Lock lock(mutex_);
-  if (failure_.empty() && !writing_) Write(lock, notices);
+  if (failure_.empty() && !writing_ && !suspended_) Write(lock, notices);
 }
 
 // --- Reading -----------------------------------------------------------------
 
 void TcpConnection::OnReadable() {
-  for (int i = 0; i < kReadsPerTurn; ++i) {
-    if (!Read()) return;
-  }
+  bool more = true;
+  for (int i = 0; i < kReadsPerTurn && more; ++i) more = Read();
+  Notices notices;
   Lock lock(mutex_);
-  ReadAgain();
+  if (more) ReadAgain();
+  // The peer has said what it has of the stream.
+  if (suspended_ && failure_.empty() && stream_.can_write()) {
+    suspended_ = false;
+    if (!writing_) Write(lock, notices);
+  }
 }
 
 void TcpConnection::OnAgain() {
@@ -239,7 +272,10 @@ bool TcpConnection::Read() {
   const bool enough = early_bytes_ >= most_early_bytes_;
   if (!in.active && enough) {
     // If nothing more was wanted before, this reports a broken connection.
-    if (!wants_read_) Fail(lock, notices, "it was reset");
+    if (!wants_read_) {
+      Lose(lock, notices, stream_.TakeError(), "it was reset");
+      return false;
+    }
     Want(false, wants_write_);
     return false;
   }
@@ -261,15 +297,15 @@ bool TcpConnection::Read() {
   }
   reading_ = true;
   lock.unlock();
-  const ssize_t n = socket_.Read(parts, count);
+  const ssize_t n = stream_.Read(parts, count);
   const int error = n < 0 ? errno : 0;
   lock.lock();
   reading_ = false;
   paused_.notify_all();
   if (n == 0) {
-    Fail(lock, notices, "the peer has closed it");
+    Lose(lock, notices, 0, "the peer has closed it");
   } else if (n < 0 && error != EAGAIN) {
-    Fail(lock, notices, ConnectionErrorText(error));
+    Lose(lock, notices, error, ConnectionErrorText(error));
   }
   if (n <= 0) return false;
   const auto got = static_cast<uint64_t>(n);

@@ -6,7 +6,7 @@
 // No thread waits for a transfer: its listener is told when it has ended.
 //
 //   TcpConnection to_peer(&loop, early_bytes, on_failed);
-//   to_peer.Adopt(PeerSocket(std::move(fd)));
+//   to_peer.Adopt(PeerSocket(std::move(fd)));   // or a stream that outlives it
 //   to_peer.Receive(slot, data, bytes, {.listener = this, .tag = 1});
 //   // -> this->OnEnded(1, "")
 //
@@ -18,6 +18,9 @@
 // is read until some of their receives are posted; so `early_bytes` must be at
 // least what may lie before a needed message. A single message of more bytes
 // that no receive is posted for is an error.
+//
+// A stream that has lost its socket (peer_stream.h) is suspended: what is
+// posted waits until the stream has another one.
 //
 // Failures: if the connection ends, breaks or delivers unexpected data, all
 // that is posted on it fails, and what is posted later fails at once. This is
@@ -43,7 +46,7 @@
 #include <vector>
 
 #include "worker/backend/peer_link.h"
-#include "worker/backend/peer_socket.h"
+#include "worker/backend/peer_stream.h"
 
 namespace maypole::worker {
 
@@ -61,7 +64,7 @@ class TcpConnection : public PeerLink {
 
   // Call it once, before anything is posted. Closes the socket if this
   // connection has been closed.
-  void Adopt(PeerSocket socket);
+  void Adopt(PeerStream stream);
   void Send(uint64_t slot, const std::byte* data, uint64_t bytes,
             TransferTag tag) override;
   void Receive(uint64_t slot, std::byte* data, uint64_t bytes,
@@ -136,6 +139,10 @@ class TcpConnection : public PeerLink {
   void Fail(Lock& lock, Notices& notices, const std::string& why,
             bool keep_open = false);
   void AwaitPause(Lock& lock);
+  // If the stream may get another socket, waits for it; else fails.
+  void Lose(Lock& lock, Notices& notices, int error, const std::string& why);
+  // The stream has another socket.
+  void OnSocket();
   // Writes queued data, as far as the socket accepts it.
   void Write(Lock& lock, Notices& notices);
   void Want(bool read, bool write);
@@ -154,9 +161,10 @@ class TcpConnection : public PeerLink {
   const OnFailed on_failed_;
   std::mutex mutex_;
   std::condition_variable paused_;
-  PeerSocket socket_;
+  PeerStream stream_;
   bool reading_ = false;
   bool writing_ = false;
+  bool suspended_ = false;  // nothing can be written
   bool wants_read_ = true;  // false: enough has arrived early
   bool wants_write_ = false;
   std::string failure_;  // empty while it works or has no socket yet

@@ -1,6 +1,8 @@
 #include "worker/network/peer_channels.h"
 
+#include <sys/eventfd.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <cerrno>
 
@@ -33,26 +35,63 @@ std::string Framed(const proto::PeerMessage& message) {
 // of them has sent something.
 constexpr uint32_t kFewPeers = 2;
 
-bool WouldBlock() { return errno == EAGAIN || errno == EWOULDBLOCK; }
+bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
 
 }  // namespace
 
-PeerChannels::PeerChannels(std::vector<PeerSocket> connections,
+PeerChannels::PeerChannels(std::vector<PeerStream> connections,
                            std::vector<std::string> names)
     : names_(std::move(names)), peers_(connections.size()) {
   for (uint32_t node = 0; node < peers_.size(); ++node) {
     if (!connections[node].valid()) continue;
-    peers_[node].socket = std::move(connections[node]);
-    peers_[node].watch = poller_.Watch(peers_[node].socket.fd(), node);
+    peers_[node].stream = std::move(connections[node]);
+    peers_[node].watch = poller_.Watch(peers_[node].stream.fd(), node);
     others_.push_back(node);
+    if (peers_[node].stream.lasting()) AwaitSockets(&peers_[node].stream);
   }
 }
 
+void PeerChannels::AwaitSockets(PeerStream* stream) {
+  if (resumable_ == nullptr) {
+    resumable_ = std::make_shared<Resumable>();
+    resumable_->event = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!resumable_->event.valid()) {
+      status_ = absl::UnavailableError(
+          "no file descriptor is free; raise the limit (ulimit -n)");
+      return;
+    }
+    resumable_watch_ = poller_.Watch(resumable_->event.get(), peers_.size());
+  }
+  stream->OnSocket([resumable = resumable_] {
+    resumable->any = true;
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t n =
+        write(resumable->event.get(), &one, sizeof(one));
+  });
+}
+
 absl::StatusOr<std::vector<uint64_t>> PeerChannels::Ready() {
+  if (resumable_ != nullptr && resumable_->any) Resume();
   if (others_.size() <= kFewPeers) return others_;
   const auto ready = poller_.Wait(0);
   if (!ready.ok()) return ready.status();
-  return std::vector<uint64_t>(ready->begin(), ready->end());
+  std::vector<uint64_t> nodes(ready->begin(), ready->end());
+  std::erase(nodes, peers_.size());  // resumable_watch_
+  return nodes;
+}
+
+void PeerChannels::Resume() {
+  uint64_t count = 0;
+  [[maybe_unused]] const ssize_t n =
+      read(resumable_->event.get(), &count, sizeof(count));
+  resumable_->any = false;
+  for (const uint64_t node : others_) {
+    Peer& peer = peers_[node];
+    if (!peer.stream.CanResume()) continue;
+    peer.watch.Reset();
+    peer.stream.Resume();
+    peer.watch = poller_.Watch(peer.stream.fd(), node);
+  }
 }
 
 void PeerChannels::Send(const std::vector<uint32_t>& nodes,
@@ -60,8 +99,8 @@ void PeerChannels::Send(const std::vector<uint32_t>& nodes,
   const std::string frame = Framed(message);
   for (const uint32_t node : nodes) {
     Peer& peer = peers_[node];
-    if (!peer.socket.valid()) continue;
-    const bool idle = peer.out.empty() && !peer.socket.has_unsent();
+    if (!peer.stream.valid()) continue;
+    const bool idle = peer.out.empty() && !peer.stream.has_unsent();
     peer.out += frame;
     if (idle) Flush(node);
     if (peer.out.size() > kMaxPeerBacklogBytes) {
@@ -73,15 +112,19 @@ void PeerChannels::Send(const std::vector<uint32_t>& nodes,
 void PeerChannels::Flush(uint32_t node) {
   Peer& peer = peers_[node];
   size_t sent = 0;
-  while (sent < peer.out.size() || peer.socket.has_unsent()) {
+  int error = 0;
+  while (error == 0 && (sent < peer.out.size() || peer.stream.has_unsent())) {
     const iovec rest{peer.out.data() + sent, peer.out.size() - sent};
-    const ssize_t n = peer.socket.Write(&rest, 1);
-    if (n < 0 && WouldBlock()) break;
-    if (n < 0) return Break(node, ConnectionErrorText(errno));
-    sent += static_cast<size_t>(n);
+    const ssize_t n = peer.stream.Write(&rest, 1);
+    if (n < 0) error = errno;
+    if (n > 0) sent += static_cast<size_t>(n);
   }
   peer.out.erase(0, sent);
-  peer.watch.WantWrite(!peer.out.empty() || peer.socket.has_unsent());
+  if (error != 0 && !WouldBlock(error)) {
+    return Lose(node, error, ConnectionErrorText(error));
+  }
+  peer.watch.WantWrite(peer.stream.can_write() &&
+                       (!peer.out.empty() || peer.stream.has_unsent()));
 }
 
 std::vector<std::pair<uint32_t, proto::PeerMessage>> PeerChannels::Receive() {
@@ -94,7 +137,7 @@ std::vector<std::pair<uint32_t, proto::PeerMessage>> PeerChannels::Receive() {
   for (const uint64_t node : *ready) {
     Read(static_cast<uint32_t>(node), &messages);
     const Peer& peer = peers_[node];
-    if (peer.out.empty() && !peer.socket.has_unsent()) continue;
+    if (peer.out.empty() && !peer.stream.has_unsent()) continue;
     Flush(static_cast<uint32_t>(node));
   }
   return messages;
@@ -102,12 +145,12 @@ std::vector<std::pair<uint32_t, proto::PeerMessage>> PeerChannels::Receive() {
 
 void PeerChannels::Read(uint32_t node, Messages* messages) {
   char bytes[16384];
-  for (Peer& peer = peers_[node]; peer.socket.valid();) {
+  for (Peer& peer = peers_[node]; peer.stream.valid();) {
     const iovec room{bytes, sizeof(bytes)};
-    const ssize_t n = peer.socket.Read(&room, 1);
-    if (n < 0 && WouldBlock()) return;
-    if (n < 0) return Break(node, ConnectionErrorText(errno));
-    if (n == 0) return Break(node, "closed by the other side");
+    const ssize_t n = peer.stream.Read(&room, 1);
+    if (n < 0 && WouldBlock(errno)) return;
+    if (n < 0) return Lose(node, errno, ConnectionErrorText(errno));
+    if (n == 0) return Lose(node, 0, "closed by the other side");
     peer.in.append(bytes, static_cast<size_t>(n));
     if (!Parse(node, messages)) return Break(node, "a message is malformed");
     if (static_cast<size_t>(n) < sizeof(bytes)) return;
@@ -133,10 +176,16 @@ bool PeerChannels::Parse(uint32_t node, Messages* messages) {
   return true;
 }
 
+void PeerChannels::Lose(uint32_t node, int error, std::string_view why) {
+  Peer& peer = peers_[node];
+  if (!peer.stream.Suspend(error)) return Break(node, why);
+  peer.watch.Reset();
+}
+
 void PeerChannels::Break(uint32_t node, std::string_view why) {
   Peer& peer = peers_[node];
   peer.watch.Reset();
-  peer.socket.Reset();
+  peer.stream.Reset();
   peer.out.clear();
   status_.Update(absl::UnavailableError(absl::StrCat(
       "the connection to ", names_[node], " failed: ", std::string(why))));

@@ -30,8 +30,8 @@ class PeerChannelsTest : public testing::TestWithParam<bool> {
   void SetUp() override {
     auto [one, other] = ConnectedSockets(GetParam());
     raw_ = other.fd();
-    std::vector<PeerSocket> of_a(2);
-    std::vector<PeerSocket> of_b(2);
+    std::vector<PeerStream> of_a(2);
+    std::vector<PeerStream> of_b(2);
     of_a[1] = std::move(one);
     of_b[0] = std::move(other);
     a_ = std::make_unique<PeerChannels>(std::move(of_a), names_);

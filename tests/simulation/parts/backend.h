@@ -54,7 +54,7 @@ class SimulatedBackend : public worker::Backend {
   void StartConnecting(const std::vector<std::string>& addresses,
                        std::function<void(const absl::Status&)> on_connected);
   // Not used: messages go through SendMessage().
-  std::vector<worker::PeerSocket> TakeMessageConnections() override {
+  std::vector<worker::PeerStream> TakeMessageConnections() override {
     return {};
   }
   void SendMessage(uint32_t node, const proto::PeerMessage& message);

@@ -27,7 +27,7 @@ class FakeBackend : public Backend {
   absl::Status Connect(const std::vector<std::string>&) override {
     return result;
   }
-  std::vector<PeerSocket> TakeMessageConnections() override { return {}; }
+  std::vector<PeerStream> TakeMessageConnections() override { return {}; }
   void OnEnded(std::function<void(const absl::Status&)> f) override {
     on_ended_ = std::move(f);
   }

@@ -109,6 +109,7 @@ struct StatsPage {
   Counter steps;             // worker/core/liveness/step_counter.h
   Counter errors[kErrorKinds];
   Counter reconnects;
+  Counter moved_connections;  // to other nodes, whose network was lost
   Counter epochs;
   Counter local_ranks;  // gauge
   Counter board_bytes;  // gauge
