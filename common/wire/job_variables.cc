@@ -62,7 +62,8 @@ Status HelloMessage(const Hello& hello, const char* const* environment,
   }
   if (out->size() > kMaxHelloBytes) {
     return Status(Code::kInvalidArgument,
-                  "the environment's variables NCCL_* and CUDA_* take " +
+                  "the variables NCCL_*, CUDA_*, MAYPOLE_NCCL_LIBRARY and "
+                  "MAYPOLE_NETWORK_ENCRYPTION take " +
                       std::to_string(out->size() - sizeof(hello)) +
                       " bytes, but may take " +
                       std::to_string(kMaxVariablesBytes));

@@ -87,7 +87,8 @@ TEST(JobVariablesTest, ThereIsALimit) {
   const char* environment[] = {most.c_str(), "NCCL_B=1", nullptr};
   std::string message;
   EXPECT_EQ(HelloMessage(Make<Hello>(), environment, "", &message).message(),
-            "the environment's variables NCCL_* and CUDA_* take 65545 bytes, "
+            "the variables NCCL_*, CUDA_*, MAYPOLE_NCCL_LIBRARY and "
+            "MAYPOLE_NETWORK_ENCRYPTION take 65545 bytes, "
             "but may take 65536");
   EXPECT_NE(Refusal(most + "\0\0"s).find("a message of "), std::string::npos);
 }
