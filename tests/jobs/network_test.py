@@ -112,8 +112,10 @@ class TwoNetworksTest(unittest.TestCase):
         print("16 MiB over one network %.0f ms, over two %.0f ms" % (1e3 * one, 1e3 * both))
         self.assertGreater(one / both, 1.5)  # it is 1.9 on an idle machine
 
-    def lose(self, order, *flags):
-        """A job over both networks in this order, of which the second wire is lost; what its ranks and agents say."""
+    def lose(self, order, *flags, before=False):
+        """A job over both networks in this order, of which the second wire is lost, or has been before the start; what its
+        ranks and agents say.
+        """
         with namespaces.Namespaces(wires=2) as net, cluster.Cluster() as c:
             inside = [["ip", "netns", "exec", name] for name in net.names]
             secret = "--secret_file=" + c.secret()
@@ -121,17 +123,20 @@ class TwoNetworksTest(unittest.TestCase):
             names = [[net.ADDRESSES[node], net.DATA[node]] for node in (0, 1)]
             agents = [c.agent(node, coordinator, secret, "--network=" + ",".join(names[node][w] for w in order),
                               "--network_timeout=2s", *flags, prefix=inside[node]) for node in (0, 1)]
+            if before:
+                net.cut_data()
             ranks = [c.rank(r, 2, agents[r], node=r, nodes=2, program="lost_network.py", prefix=inside[r])
                      for r in (0, 1)]
             harness.wait_until(lambda: os.path.exists(c.path("ready")), 60, "the first steps")
-            net.cut_data()
+            if not before:
+                net.cut_data()
             open(c.path("cut"), "w").close()
             c.check_ok(ranks)
             records = [c.record(r) for r in (0, 1)]
             return records, [c.log("agent%d" % node) for node in (0, 1)]
 
-    def check_lost(self, order, *flags):
-        records, logs = self.lose(order, *flags)
+    def check_lost(self, order, *flags, **kwargs):
+        records, logs = self.lose(order, *flags, **kwargs)
         print("networks %s%s: the slowest step took %.1f s, then one %.1f ms (before %.1f ms)" % (
             order, " ".join(flags), records[0]["slowest"], 1e3 * records[0]["after"], 1e3 * records[0]["before"]))
         for node, log in enumerate(logs):
@@ -146,6 +151,9 @@ class TwoNetworksTest(unittest.TestCase):
         for order in ((1, 0), (0, 1)):
             with self.subTest(order=order):
                 self.check_lost(order)
+
+    def test_a_job_starts_without_one_that_is_lost(self):
+        self.check_lost((1, 0), before=True)
 
     def test_one_that_is_lost_of_encrypted_ones(self):
         self.check_lost((1, 0), "--network_encryption=on")

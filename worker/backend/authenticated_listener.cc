@@ -139,6 +139,10 @@ void AuthenticatedListener::Close() {
   changed_.notify_all();
 }
 
+const std::string& AuthenticatedListener::HostOf(uint32_t connection) const {
+  return At(own_, connection).host;
+}
+
 bool AuthenticatedListener::Encrypts(uint32_t node) const {
   return options_.encryption != EncryptionMode::kOff &&
          peers_[node].encryption != EncryptionMode::kOff;

@@ -99,6 +99,9 @@ class AuthenticatedListener {
   // encryption that does not fit to this node's, or null.
   std::unique_ptr<BadOffer> SetPeers(const std::vector<std::string>& offers);
 
+  // The own address of a connection, unless its network is lost.
+  const std::string& HostOf(uint32_t connection) const;
+
   // After SetPeers(): whether connections with that node are to be encrypted.
   bool Encrypts(uint32_t node) const;
 

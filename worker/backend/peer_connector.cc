@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "worker/backend/handshake_io.h"
 #include "worker/backend/tcp_options.h"
 #include "worker/backend/tls_handshakes.h"
 
@@ -124,6 +125,10 @@ absl::Status PeerConnector::Meet(Sockets* sockets) {
       }
       absl::StatusOr<PeerSocket> socket = SocketOf(i, *std::move(met));
       if (!socket.ok()) return socket.status();
+      const std::string address = handshake::LocalEndpoint(socket->fd()).host;
+      if (options_.on_moved && address != listener_->HostOf(c)) {
+        options_.on_moved({i, c}, address);
+      }
       (*sockets)[c][i] = *std::move(socket);
     }
   }

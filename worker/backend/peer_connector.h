@@ -47,7 +47,8 @@ struct PeerConnectorOptions {
   std::chrono::milliseconds connect_timeout{20000};
   std::chrono::milliseconds answer_timeout{10000};
   std::string congestion = "auto";
-  // A connection has another socket, from this address of this node.
+  // A connection has lost its network, now or before it was made, and uses this
+  // address of this node. Also called by Connect.
   std::function<void(const ConnectionId& id, const std::string& address)>
       on_moved = {};
   // A connection has lost its socket and got no other one.

@@ -146,6 +146,10 @@ ssize_t PeerStream::ReadDrained(const iovec* parts, int count) {
     l.drained_read += n;
     total += n;
   }
+  if (l.drained_read == l.drained.size()) {
+    l.drained = {};
+    l.drained_read = 0;
+  }
   return static_cast<ssize_t>(total);
 }
 

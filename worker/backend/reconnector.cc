@@ -94,19 +94,19 @@ Reconnector::Clock::time_point Reconnector::Serve(const ConnectionId& id,
   if (!calls || shakes) return deadline;
   absl::StatusOr<Authenticated> met = options_.call(
       id, lost.attempts, std::min(Clock::now() + kCallTime, deadline));
-  if (met.ok()) {
-    Open(id, *std::move(met));
-    return deadline;
-  }
+  if (met.ok() && Open(id, *std::move(met))) return deadline;
   std::lock_guard lock(mutex_);
   if (const auto it = lost_.find(id); it != lost_.end()) ++it->second.attempts;
   return Clock::now() + kBetweenCalls;
 }
 
-void Reconnector::Open(const ConnectionId& id, Authenticated met) {
+bool Reconnector::Open(const ConnectionId& id, Authenticated met) {
   absl::StatusOr<PeerSocket> socket = options_.open(id, std::move(met));
-  if (!socket.ok()) return;  // as if the call had failed
-  if (!socket->encrypted()) return Give(id, *std::move(socket));
+  if (!socket.ok()) return false;
+  if (!socket->encrypted()) {
+    Give(id, *std::move(socket));
+    return true;
+  }
   // The latest call counts.
   std::erase_if(open_, [&](const auto& entry) {
     if (entry.second.id != id) return false;
@@ -116,6 +116,7 @@ void Reconnector::Open(const ConnectionId& id, Authenticated met) {
   Handshake& handshake = open_[++opened_];
   handshake = {id, *std::move(socket), Clock::now()};
   handshakes_.Add(opened_, &handshake.socket);
+  return true;
 }
 
 void Reconnector::StepHandshakes() {

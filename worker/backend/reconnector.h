@@ -90,7 +90,8 @@ class Reconnector {
 
   void Main();
   // These are called by the thread, without the mutex.
-  void Open(const ConnectionId& id, Authenticated met);
+  // Returns false if the connection is of no use.
+  bool Open(const ConnectionId& id, Authenticated met);
   void StepHandshakes();
   void Give(const ConnectionId& id, PeerSocket socket);
   // Calls, gives up, or waits. Returns when to look again.

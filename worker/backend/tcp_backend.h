@@ -117,8 +117,8 @@ struct TcpBackendOptions {
   DataPath data_path = DataPath::kTcp;
   // Called by Connect likewise.
   std::function<void(const DataPaths&)> on_data_paths = {};
-  // A connection to the node has lost its network, and goes on from this
-  // address of this node. Called by a thread of the backend.
+  // A connection to the node has lost its network, and uses this address of
+  // this node. Called by Connect or by a thread of the backend.
   std::function<void(uint32_t node, const std::string& address)> on_moved = {};
   // How many levels a reduction has at most (exchange_model.h); of the nodes'
   // numbers the least. 0: the others know no levels, and there is one.
