@@ -80,9 +80,12 @@ void SessionStream::BeginToClose(absl::Status status) {
   closing_ = true;
   status_ = std::move(status);
   if (!writing_ && queue_.empty()) return;
-  // A peer that does not read must not keep the stream.
+  // A peer that does not read must not keep the stream. Nor must the alarm: its
+  // callback may come long after it was cancelled.
   alarm_.Set(std::chrono::system_clock::now() + kCloseGrace,
-             [stream = self_](bool) {
+             [weak = std::weak_ptr<SessionStream>(self_)](bool) {
+               const std::shared_ptr<SessionStream> stream = weak.lock();
+               if (stream == nullptr) return;
                std::lock_guard lock(stream->mutex_);
                if (!stream->done_ && !stream->finished_) {
                  stream->context_->TryCancel();

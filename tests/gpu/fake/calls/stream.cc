@@ -1,4 +1,5 @@
 // The driver's functions for streams, copies and stream memory operations.
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <memory>
@@ -30,10 +31,12 @@ CUresult Copy(Call& call, Stream& stream, CUdeviceptr to, CUdeviceptr from,
   if (source.kind == Place::kPageable && stream.capture == nullptr) {
     copy.work = [data = target.data, staged = std::vector<std::byte>(
                                          source.data, source.data + bytes)] {
-      std::memmove(data, staged.data(), staged.size());
+      std::copy(staged.begin(), staged.end(), data);
     };
-  } else {
+  } else if (bytes > 0) {
     copy.work = [=] { std::memmove(target.data, source.data, bytes); };
+  } else {
+    copy.work = [] {};
   }
   AddUse(target, {to, bytes}, copy);
   AddUse(source, {from, bytes}, copy);
