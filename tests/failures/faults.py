@@ -35,7 +35,7 @@ class Fault:
     so they are not shared. witness: False if no other job can continue. long:
     not in the plain run of tests; long_layouts: not in the plain run with these
     layouts. times: how often it is measured. scene: its kind ("wire",
-    "data wire", "two wires", "full logs"; see topic.py).
+    "data wire", "two wires", "ucx", "full logs"; see topic.py).
     """
 
     name: str

@@ -23,11 +23,12 @@ import namespaces  # noqa: E402
 import page  # noqa: E402
 import registry  # noqa: E402
 import topic  # noqa: E402
+import ucx_faults  # noqa: E402
 
 DOCS = os.path.join(os.environ.get("BUILD_WORKSPACE_DIRECTORY", os.environ.get("MAYPOLE_TEST_OUT", ".")), "docs")
 RAW, PAGE = os.path.join(DOCS, "failures.jsonl"), os.path.join(DOCS, "failures.md")
 # Functions that return None, or why the topic cannot be run here.
-NEEDS = {"wire": namespaces.available, "memory": limits.available}
+NEEDS = {"wire": namespaces.available, "memory": limits.available, "ucx": ucx_faults.available}
 
 
 def machine():

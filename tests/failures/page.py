@@ -28,6 +28,7 @@ What a user does about an error: [troubleshooting.md](troubleshooting.md).
 
 TITLES = {
     "ranks": "A rank ends or stops", "daemons": "A daemon is killed", "wire": "The network",
+    "ucx": "With UCX between nodes",
     "late": "Late and frozen ranks", "deadlock": "Ranks wait for each other",
     "memory": "Memory", "disk": "A full disk", "leaving": "Leaving, forking, Ctrl-C", "mismatches": "Ranks disagree",
 }

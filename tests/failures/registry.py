@@ -8,6 +8,7 @@ import leaving_faults
 import memory_faults
 import mismatch_faults
 import rank_faults
+import ucx_faults
 import wire_faults
 
 TOPICS = {
@@ -16,6 +17,7 @@ TOPICS = {
     "deadlock": deadlock_faults.FAULTS,
     "daemons": daemon_faults.FAULTS,
     "wire": wire_faults.FAULTS,
+    "ucx": ucx_faults.FAULTS,
     "memory": memory_faults.FAULTS,
     "disk": disk_faults.FAULTS,
     "leaving": leaving_faults.FAULTS,

@@ -184,10 +184,10 @@ class Witness(Ranks):
 class Scene:
     """Daemons for `nodes` nodes and a witness on them."""
 
-    def __init__(self, nodes, worker_flags=(), coordinator_flags=(), witness=True, log=None):
-        """log: the file to which the daemons write; None: a file of their own."""
+    def __init__(self, nodes, worker_flags=(), coordinator_flags=(), witness=True, log=None, env=None):
+        """log: the file to which the daemons write; None: a file of their own. env: what they get besides."""
         self.nodes = nodes
-        self.daemons = daemons.Daemons(nodes, worker_flags, coordinator_flags, log)
+        self.daemons = daemons.Daemons(nodes, worker_flags, coordinator_flags, log, env)
         self._wants_witness = witness
         self.witness = None
         self.orphans = []  # executors whose agent a test has killed

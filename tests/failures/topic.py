@@ -11,6 +11,7 @@ import os
 import sys
 import unittest
 
+import pypi_torch
 import scene
 import wire
 
@@ -45,7 +46,8 @@ class Scenes:
             if fault.scene in wire.DATA_OVER:
                 new = wire.WireScene(wire.DATA_OVER[fault.scene], *flags)
             else:
-                new = scene.Scene(nodes, *flags, log="/dev/full" if fault.scene == "full logs" else None)
+                env = pypi_torch.ucx_environment() if fault.scene == "ucx" else None
+                new = scene.Scene(nodes, *flags, log="/dev/full" if fault.scene == "full logs" else None, env=env)
             self._shared[key] = self._stack.enter_context(new)
         yield self._shared[key]
 

@@ -95,6 +95,11 @@ def ucx():
         "install", "--no-deps", "--target", to, "libucx-cu12==1.18.1") is not None)
 
 
+def ucx_environment():
+    """What an agent's environment needs for that UCX."""
+    return {"MAYPOLE_UCX_LIBRARY": os.path.join(ucx(), "libucx/lib/libucp.so.0")}
+
+
 def _kept(name, install):
     """The directory of this name in the cache; made by install(directory) if it is not there."""
     to = os.path.join(_cache(), name)

@@ -22,10 +22,9 @@ USE = "--agent-flag=--network_backend="
 class Jobs(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        directory = pypi_torch.ucx()
-        if directory is None:
+        if pypi_torch.ucx() is None:
             raise unittest.SkipTest("UCX is not in the cache, and PyPI cannot be reached")
-        cls.env = {"MAYPOLE_UCX_LIBRARY": os.path.join(directory, "libucx/lib/libucp.so.0")}
+        cls.env = pypi_torch.ucx_environment()
 
     def job(self, np, nodes, program, backend="ucx", args=(), env=None):
         return harness.Job(np=np, nodes=nodes, program=program, args=args, env=self.env if env is None else env,
@@ -81,12 +80,11 @@ if LONG:
         """Each membership epoch has a UCX of its own."""
 
         def test_the_dead_are_replaced(self):
-            library = pypi_torch.ucx()
-            if library is None:
+            if pypi_torch.ucx() is None:
                 raise unittest.SkipTest("UCX is not in the cache, and PyPI cannot be reached")
             job = self.start("-np", "2", "--min-np", "1", "-H", "localhost:1,root@127.0.0.1:1", "--verbose",
                              "--blacklist-cooldown-range", "1", "1", USE + "ucx",
-                             MAYPOLE_UCX_LIBRARY=os.path.join(library, "libucx/lib/libucp.so.0"))
+                             **pypi_torch.ucx_environment())
             ranks = self.await_ranks(job, 2)
             for _ in range(4):
                 victim = self.random.choice(sorted(ranks))
