@@ -27,9 +27,28 @@ int AtMostUntil(Clock::time_point deadline, Clock::time_point now, int ms) {
   return static_cast<int>(std::min<int64_t>(ms, left));
 }
 
+// Counts a thread as a user of a communicator until the thread ends, or uses
+// another communicator.
+class UserMark {
+ public:
+  using Count = std::shared_ptr<std::atomic<uint32_t>>;
+
+  ~UserMark() { Move(nullptr); }
+  bool IsIn(const Count& count) const { return count_ == count; }
+  void Move(Count count) {
+    if (count != nullptr) count->fetch_add(1);
+    if (count_ != nullptr) count_->fetch_sub(1);
+    count_ = std::move(count);
+  }
+
+ private:
+  Count count_;
+};
+
 // Internal to this file, because libmaypole would export the name of a
 // thread_local with external linkage.
 thread_local bool this_thread_waits = false;
+thread_local UserMark this_thread_uses;
 
 // While the executor's loop turns, the coordinator reports stragglers from the
 // executor's reports. So this rank reports only what neither of them can know.
@@ -206,26 +225,23 @@ Pause WaitLoop::NextPause(const Operation& operation,
 }
 
 void WaitLoop::NoteUser() {
-  static thread_local char self;
-  const void* user = user_.load(std::memory_order_relaxed);
-  if (user == &self) return;
+  if (this_thread_uses.IsIn(users_)) return;
   // IsCertainlyBlocked() accounts for what callbacks start.
   if (callbacks_ != nullptr &&
       callbacks_->thread.load() == std::this_thread::get_id()) {
     return;
   }
-  if (user != nullptr || !user_.compare_exchange_strong(user, &self)) {
-    // A waiter may have published that it is certainly blocked, which is no
-    // longer certain: wake it.
-    if (!several_users_.exchange(true)) driver_->WakeThreads();
-  }
+  this_thread_uses.Move(users_);
+  // A waiter may have published that it is certainly blocked, which is no
+  // longer certain: wake it.
+  if (users_->load() > 1) driver_->WakeThreads();
 }
 
 // True if nothing can move on this rank until another rank does something,
-// because no other thread of this rank is known to use Maypole, and no callback
-// runs that may do so.
+// because no other living thread of this rank is known to use Maypole, and no
+// callback runs that may do so.
 bool WaitLoop::IsCertainlyBlocked(const Operation& op) {
-  return options_.deadlock_check && !several_users_.load() &&
+  return options_.deadlock_check && users_->load() <= 1 &&
          (callbacks_ == nullptr || callbacks_->unfinished.load() == 0) &&
          core_->SetBlocked(op);
 }

@@ -94,10 +94,10 @@ class WaitLoop {
   CoreHints core_hints_;
 
   std::atomic<uint32_t> waiters_{0};
-  // The thread that uses the communicator, and whether several threads use it,
-  // not counting that of callbacks_.
-  std::atomic<const void*> user_{nullptr};
-  std::atomic<bool> several_users_{false};
+  // How many threads have used the communicator and have not ended, not
+  // counting that of callbacks_. A thread may outlive this object.
+  const std::shared_ptr<std::atomic<uint32_t>> users_ =
+      std::make_shared<std::atomic<uint32_t>>(0);
   // Null: there are none.
   std::shared_ptr<const Callbacks> callbacks_;
 };

@@ -36,4 +36,7 @@ FAULTS = [
                                       r".*; 'x' is the same name in different collectives")),
     of("deadlock-names", "ranks wait for 'a' and 'b' in different orders", "all: an error that names both; "
        "the job ends", crossed, 3.0, ("names", WAITS % ("allreduce 'a'", "allreduce 'b'") + r".* in different orders")),
+    of("deadlock-thread", "the same, when a second thread of each rank has used Maypole and has ended", "all: an error that names "
+       "both; the job ends", crossed, 3.0, ("thread", WAITS % ("allreduce 'a'", "allreduce 'b'") + r".* in different orders"),
+       long_layouts=("1x4",)),
 ]

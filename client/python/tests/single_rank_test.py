@@ -315,10 +315,14 @@ class SingleRankTest(unittest.TestCase):
         self.assertEqual(basics.joins(), joins + 2)
         self.assertEqual(_native.library().change_wanted(), 0)
 
-    def test_a_forked_child_is_outside(self):
+    def test_a_forked_child_knows_its_place(self):
+        # So that a worker of a DataLoader can seed, or choose its data, by the rank.
         child = os.fork()
         if child == 0:
-            os._exit(3 if hvd.is_initialized() else 0)
+            places = hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size()
+            knows = places == (0, 1, 0, 1, 0, 1) and hvd.is_homogeneous() and hvd.is_initialized()
+            hvd.shutdown()
+            os._exit(0 if knows and not hvd.is_initialized() else 3)
         self.assertEqual(os.waitpid(child, 0)[1], 0)
         self.assertTrue(hvd.is_initialized())
         self.assertEqual(hvd.allreduce(torch.ones(1)).item(), 1.0)
@@ -327,7 +331,7 @@ class SingleRankTest(unittest.TestCase):
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
-            for call in (hvd.init, hvd.rank, lambda: hvd.allreduce(torch.ones(1))):
+            for call in (hvd.init, hvd.barrier, lambda: hvd.allreduce(torch.ones(1))):
                 try:
                     call()
                 except ValueError as error:

@@ -1,11 +1,13 @@
 """Ranks wait for each other forever; each records its error.
 
-usage: crossed.py kinds|names
-  kinds  the last rank gathers 'x', the others reduce it
-  names  the last rank reduces 'b' and then 'a', the others 'a' and then 'b'
+usage: crossed.py kinds|names|thread
+  kinds   the last rank gathers 'x', the others reduce it
+  names   the last rank reduces 'b' and then 'a', the others 'a' and then 'b'
+  thread  as names, after another thread of each rank has reduced something and ended
 """
 
 import sys
+import threading
 import time
 
 import plain
@@ -15,6 +17,10 @@ import rank
 def main():
     plain.init()
     plain.allreduce("warm")
+    if sys.argv[1] == "thread":
+        other = threading.Thread(target=plain.allreduce, args=("other",))
+        other.start()
+        other.join()
     last = rank.RANK == plain.size() - 1
     rank.touch("ready.%d" % rank.RANK)
     if last:

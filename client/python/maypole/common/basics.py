@@ -1,7 +1,8 @@
 """Joins and leaves the job; returns this process's place in it.
 
 The functions that return a place (rank(), size(), ...), is_homogeneous() and
-mpi_threads_supported() raise ValueError before init(). Thread contract: any
+mpi_threads_supported() raise ValueError before init(). In a forked child of a
+rank they return the rank's answers. Thread contract: any
 thread may call any function; init() and shutdown() are normally called once, by
 the main thread.
 """
@@ -22,6 +23,9 @@ _log = logging.getLogger("maypole")
 _atexit_registered = False
 _joins = 0
 _finished = False
+# What rank() and the like answer. A forked child, such as a worker of a DataLoader, has only this copy.
+_place: dict[str, int] = {}
+_PLACES = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size", "is_homogeneous")
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
@@ -46,7 +50,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         HorovodInternalError: the job could not be joined in time.
         SystemExit(0): the training of this elastic job is over, and this process has come too late for it.
     """
-    global _atexit_registered, _joins
+    global _atexit_registered, _joins, _place
     wanted_ranks = part_of_job.ranks_of(comm)
     wanted_sets = sets.check_new(process_sets)
     if forked():
@@ -69,6 +73,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     note_joined()
     if joining:
         _joins += 1
+        _place = {name: getattr(library, name)() for name in _PLACES}
         sets.forget_all()
         _set_horovods_places()
     # Ends the native threads while the tensors they may write to still live.
@@ -120,6 +125,7 @@ def shutdown() -> None:
     Process sets end as well. Does nothing when not initialized.
     """
     _native.library().shutdown()
+    _place.clear()
     sets.forget_all()
 
 
@@ -129,6 +135,7 @@ def leave_epoch() -> None:
     In an elastic job the next epoch waits for this process.
     """
     _native.library().leave_epoch()
+    _place.clear()
     sets.forget_all()
 
 
@@ -138,6 +145,7 @@ def abandon_epoch() -> None:
     The process rejoins with the seniority it had before this epoch, so processes that hold newer state come first.
     """
     _native.library().abandon_epoch()
+    _place.clear()
     sets.forget_all()
 
 
@@ -169,12 +177,20 @@ def joins() -> int:
 
 
 def is_initialized() -> bool:
-    """Whether init() has been called (and shutdown() has not)."""
+    """Whether init() has been called (and shutdown() has not), here or in the rank from which this process was forked."""
+    return in_job() or bool(_place and forked())
+
+
+def in_job() -> bool:
+    """Whether this process is a rank: False in a forked child, which can ask for its parent's place but do nothing."""
     return _native.library().is_initialized()
 
 
-def _initialized(value: int) -> int:
+def _placed(name: str) -> int:
+    value = getattr(_native.library(), name)()
     # The library answers -1 outside a job.
+    if value < 0 and forked():
+        value = _place.get(name, -1)
     if value < 0:
         raise ValueError(not_initialized())
     return value
@@ -182,38 +198,38 @@ def _initialized(value: int) -> int:
 
 def rank() -> int:
     """This process's number in the job, 0 to size() - 1."""
-    return _initialized(_native.library().rank())
+    return _placed("rank")
 
 
 def size() -> int:
     """Number of processes in the job."""
-    return _initialized(_native.library().size())
+    return _placed("size")
 
 
 def local_rank() -> int:
     """This process's number on its node, 0 to local_size() - 1."""
-    return _initialized(_native.library().local_rank())
+    return _placed("local_rank")
 
 
 def local_size() -> int:
     """Number of the job's processes on this node."""
-    return _initialized(_native.library().local_size())
+    return _placed("local_size")
 
 
 def cross_rank() -> int:
     """This node's number among the job's nodes, 0 to cross_size() - 1."""
-    return _initialized(_native.library().cross_rank())
+    return _placed("cross_rank")
 
 
 def cross_size() -> int:
     """Number of the job's nodes."""
-    return _initialized(_native.library().cross_size())
+    return _placed("cross_size")
 
 
 def is_homogeneous() -> bool:
     """Whether every node has the same number of ranks."""
     size()
-    return _native.library().is_homogeneous()
+    return bool(_place["is_homogeneous"] if forked() else _native.library().is_homogeneous())
 
 
 def mpi_threads_supported() -> bool:

@@ -221,7 +221,7 @@ def _planned(kind: int, tree: Any, name: Optional[str], process_set: Any,
 
 
 def _check_place(kind: int) -> None:
-    if not basics.is_initialized():
+    if not basics.in_job():
         raise ValueError(not_initialized())
     axes = _internals.device_axes()
     if axes:

@@ -31,6 +31,6 @@ def log(info_dict: Any, chief_only: bool = True) -> None:
 
 def _rank() -> int:
     """The rank, which in an elastic job changes with the epoch; before init() that of the environment."""
-    if _native.loaded() and basics.is_initialized():
+    if _native.loaded() and basics.in_job():
         return basics.rank()
     return int(os.environ.get("MAYPOLE_RANK", "-1"))

@@ -115,7 +115,7 @@ def failed_after_its_training(error: BaseException) -> bool:
 
 def _in_a_job() -> bool:
     # A function that does not use Maypole does not need its library.
-    return _native.loaded() and basics.is_initialized()
+    return _native.loaded() and basics.in_job()
 
 
 def _has_finished() -> bool:

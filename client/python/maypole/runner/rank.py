@@ -20,7 +20,7 @@ def _place() -> tuple[Optional[int], Optional[int]]:
     if not basics.is_elastic():
         return int(os.environ["MAYPOLE_RANK"]), int(os.environ["MAYPOLE_SIZE"])
     # The number in the last epoch; other ranks may have left.
-    return (basics.rank() if basics.is_initialized() else None), None
+    return (basics.rank() if basics.in_job() else None), None
 
 
 def _find_modules(paths: list[str]) -> None:

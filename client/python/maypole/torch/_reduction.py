@@ -308,6 +308,16 @@ class GradientReduction:
         self._synchronize(_BY_PROGRAM)
         self._keep_results()
 
+    def settle(self) -> bool:
+        """Waits for gradients that are pending, as the first access to one does.
+
+        Returns whether step() will use the gradients as they are.
+        """
+        if self.first_pending() is not None:
+            self._synchronize(_BY_ACCESS)
+            self._keep_results()
+        return self._synchronized == _BY_ACCESS
+
     @not_compiled
     def _synchronize(self, how: int) -> None:
         self._guards.release()

@@ -44,7 +44,7 @@ class Wrapped(torch.optim.Optimizer):
 
     def _attached(self) -> Any:
         """Returns `_maypole`; None outside a job, where this is an ordinary optimizer."""
-        if self._maypole is None and basics.is_initialized():
+        if self._maypole is None and basics.in_job():
             self._attach()
         return self._maypole
 
@@ -69,7 +69,7 @@ class Wrapped(torch.optim.Optimizer):
         if isinstance(state, tuple):
             state, self._maypole_options = state
         super().__setstate__(state)
-        if basics.is_initialized():
+        if basics.in_job():
             self._attach_copy()
 
 

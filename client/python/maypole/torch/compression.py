@@ -65,7 +65,8 @@ class PowerSGD:
 
     Invariants: P and Q are equal on all ranks of the set: first they are
     derived from the tensor's name, later they come from an allreduce. After an
-    error, and in a new membership epoch, each tensor starts again.
+    error, in a new membership epoch, and after a gradient that was not finite,
+    each tensor starts again.
     """
 
     def __init__(self, rank: int = 4):
@@ -145,8 +146,12 @@ class _LowRank:
             return tensor
         basis, shape, dtype = ctx
         full = tensor @ basis.t() if self._has_q else basis @ tensor.t()
-        # A copy, because the caller may reuse the tensor's memory.
-        self._factor = tensor.clone()
+        # After an infinity, which all ranks see here, what is kept would be NaN forever. No branch: a GPU's answer
+        # would have to be waited for.
+        finite = torch.isfinite(tensor).all()
+        anew = torch.eye(*tensor.shape, dtype=tensor.dtype, device=tensor.device)
+        self._left_out = torch.where(finite, self._left_out, torch.zeros_like(self._left_out))
+        self._factor = torch.where(finite, tensor, anew)  # no view: the caller may reuse the tensor's memory
         self._has_q = not self._has_q
         return full.reshape(shape).to(dtype)
 

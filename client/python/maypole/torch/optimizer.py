@@ -167,10 +167,15 @@ class _DistributedOptimizer(Wrapped):
         reduction = self._attached()
         if reduction is not None:
             reduction.wake_anew()
-            if reduction.first_pending() is not None:
-                reduction.synchronize()
-            reduction.end_step()
+            if not reduction.settle():
+                reduction.end_step()
         super().load_state_dict(*args, **kwargs)
+
+    def _settle(self) -> None:
+        """Ends pending reductions, so that all ranks do so before some of them load a state."""
+        reduction = self._attached()
+        if reduction is not None:
+            reduction.settle()
 
 
 def DistributedOptimizer(  # pylint: disable=invalid-name

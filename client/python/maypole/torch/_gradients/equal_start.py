@@ -9,7 +9,8 @@ broadcast_optimizer_state(), or because only some ranks have loaded a checkpoint
 gradients to different weights, and nothing else would detect it. So the ranks compare digests, in one
 small allreduce: in their first step, in the first step of each membership epoch or after an error, and
 in the first step after a join(), whose ranks have missed steps. A digest of a tensor is the sum of its
-bits as integers, which is exact in any order and is computed on the tensor's device. Buffers are not
+bits as integers, each times a weight of its place, so that equal values in another order differ. It is
+exact, and computed on the tensor's device. Buffers are not
 compared: those of batch norm may differ. With Adasum each rank has its own optimizer state.
 
 MAYPOLE_CHECK_START=0 turns this off on a rank that differs on purpose, for
@@ -23,6 +24,7 @@ Thread contract: one thread at a time. Invariant: all ranks of the set get the
 same answer, an error or none.
 """
 
+import numbers
 import os
 import zlib
 from typing import Any, Callable, Optional
@@ -37,10 +39,11 @@ from maypole.torch._gradients.guards import grad_of, set_grad
 from maypole.torch._structures import TensorAt, take_out
 from maypole.torch.async_ops import allreduce_async_, synchronize
 
-# By an element's size: the dtype as which its bits are read, and the dtype of the sum.
-# (A sum in another dtype takes 60 times as long on CPUs.)
-_INTEGERS = {1: (torch.uint8, torch.int64), 2: (torch.int16, torch.int64),
-             4: (torch.int32, torch.int32), 8: (torch.int64, torch.int64)}
+# By an element's size: the dtype as which its bits are read. Sums are of 32 bits: torch's integers of 64
+# bits take 20 times as long on CPUs.
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
+_CHUNK = 1 << 20  # elements that are summed at a time, for which memory is needed
+_NEXT_CHUNK = 0x2545F491  # an odd number
 _LEFT_OUT = -(1 << 62)  # less than any digest, and than one times -1
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype)
 
@@ -152,13 +155,22 @@ class _Facts:
         fact = self._of(parameter)[kind]
         if kind == 0:
             fact = {"checksum": fact}
-        return {str(key): _text(value) if isinstance(value, _PLAIN) else
-                f"{_digests([value])[0]:08x}"
-                for key, value in fact.items() if value is not None}
+        values = {str(key): _scalar(value) for key, value in fact.items() if value is not None}
+        return {key: _text(value) if isinstance(value, _PLAIN) else f"{_digests([value])[0]:08x}"
+                for key, value in values.items()}
 
 
 def _is_off() -> bool:
     return os.environ.get("MAYPOLE_CHECK_START") == "0"
+
+
+def _scalar(value: Any) -> Any:
+    """Returns Python's number for one of NumPy, also for one in an array; other numbers as text."""
+    if isinstance(value, _PLAIN):
+        return value
+    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
+        return value.item()
+    return repr(value) if isinstance(value, numbers.Number) else value
 
 
 def _text(value: Any) -> str:
@@ -187,16 +199,23 @@ def _plain(value: Any) -> Any:
                       if item is not None and item is not False)
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
+    value = _scalar(value)
     if isinstance(value, _PLAIN):
         return _text(value)
+    if type(value).__module__ == "numpy" and hasattr(value, "tobytes"):
+        return str(value.dtype), value.shape, zlib.crc32(value.tobytes())
     if isinstance(value, TensorAt):
         return value.dtype, value.shape
     return type(value).__name__  # of objects that programs put there
 
 
+# By device. At most _CHUNK numbers each, kept as long as the process lives: 4 MiB.
+_known_weights: dict[torch.device, torch.Tensor] = {}
+
+
 @torch.no_grad()
 def _sums(tensors: list[torch.Tensor]) -> list[int]:
-    """Returns the sum of the bits of each tensor, with one transfer from each device."""
+    """Returns the weighted sum of the bits of each tensor, with one transfer from each device."""
     by_device: dict[torch.device, list[int]] = {}
     for i, tensor in enumerate(tensors):
         if (tensor.layout is torch.strided and not tensor.is_quantized
@@ -214,5 +233,26 @@ def _sum(tensor: torch.Tensor) -> torch.Tensor:
     tensor = tensor.detach()
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
-    bits, total = _INTEGERS[tensor.element_size()]
-    return tensor.resolve_neg().view(bits).sum(dtype=total)
+    bits = tensor.resolve_neg().reshape(-1).view(_INTEGERS[tensor.element_size()])
+    weights = _weights(min(bits.numel(), _CHUNK), tensor.device)
+    total = torch.zeros((), dtype=torch.int32, device=tensor.device)
+    for part in bits.split(_CHUNK):
+        part = part.to(torch.int32)
+        # A sign is the highest bit, of which a product would keep only whether their number is odd.
+        part = (part ^ (part >> 16)) * weights[:part.numel()]
+        total = total * _NEXT_CHUNK + part.sum(dtype=torch.int32)
+    return total
+
+
+def _weights(count: int, device: torch.device) -> torch.Tensor:
+    """Returns odd pseudo-random numbers of 32 bits, of each place the same on all ranks."""
+    known = _known_weights.get(device)
+    if known is None or known.numel() < count:
+        mask = (1 << 32) - 1
+        hashed = torch.arange(1, count + 1, dtype=torch.int64, device="cpu") * 0x9E3779B1 & mask
+        hashed = (hashed ^ hashed >> 15) * 0x2C1B3C6D & mask
+        hashed = (hashed ^ hashed >> 12) * 0x297A2D39 & mask
+        hashed = (hashed ^ hashed >> 15) | 1
+        hashed = torch.where(hashed > mask >> 1, hashed - (1 << 32), hashed)
+        known = _known_weights[device] = hashed.to(torch.int32).to(device)
+    return known

@@ -132,12 +132,22 @@ def _guarded_class(base: type, callback: "weakref.WeakMethod") -> type:
         finally:
             self.__class__ = now
 
+    def reduce(self: torch.Tensor, protocol: Any) -> Any:
+        # What is pickled is a tensor of torch's own class; .grad is no part of it.
+        now = type(self)
+        self.__class__ = base
+        try:
+            return self.__reduce_ex__(protocol)
+        finally:
+            self.__class__ = now
+
     members = {
         "__slots__": (),
         "__module__": base.__module__,
         "__qualname__": base.__qualname__,
         "__doc__": base.__doc__,
         "__deepcopy__": duplicate,
+        "__reduce_ex__": reduce,
         "grad": property(get, put, lambda self: put(self, None)),
     }
     if base is torch.Tensor:  # operations on a subclass would be slower

@@ -49,7 +49,7 @@ def is_over() -> bool:
 def leave() -> None:
     """Ends the epoch: pending operations fail, here and on the other ranks."""
     global _over_in
-    if basics.is_initialized():
+    if basics.in_job():
         _over_in = basics.joins()
         basics.leave_epoch()
 

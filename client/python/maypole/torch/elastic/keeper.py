@@ -113,7 +113,7 @@ class StateKeeper:
 
     def _stores(self) -> bool:
         return (self.started and not self._refused
-                and basics.is_initialized() and basics.local_rank() == 0)
+                and basics.in_job() and basics.local_rank() == 0)
 
     def _refuse(self, why: str) -> None:
         self._refused = True
