@@ -1,5 +1,6 @@
 """run(), reset() and commits of maypole.common.elastic, over a fake library."""
 
+import collections
 import os
 import signal
 import sys
@@ -46,6 +47,11 @@ class ElasticTest(unittest.TestCase):
         self.use(2)
         self.make_elastic(True)
         self.state = Recorded()
+        # Most tests have one of two ranks.
+        self.share_numbers = elastic._share_numbers
+        patch = mock.patch.object(elastic, "_share_numbers")
+        patch.start()
+        self.addCleanup(patch.stop)
         self.addCleanup(setattr, elastic._departure, "requested", False)
 
     def use(self, size):
@@ -83,6 +89,18 @@ class ElasticTest(unittest.TestCase):
         self.assertEqual(
             self.state.events,
             ["sync", "train", "restore"] + again + again)
+
+    def test_optimizers_of_a_new_process_have_the_numbers_of_the_others(self):
+        counts = [collections.Counter({("parameter", 0, "weight"): 3, "join": 1}),
+                  collections.Counter({("parameter", 0, "weight"): 1, ("parameter", 0, "bias"): 2})]
+
+        def rank(r):
+            with mock.patch.object(elastic, "_counts", lambda: counts[r]):
+                self.share_numbers()
+
+        fake_library.run_ranks(self.fake, rank)
+        shared = {("parameter", 0, "weight"): 3, ("parameter", 0, "bias"): 2}
+        self.assertEqual(counts, [{**shared, "join": 1}, shared])
 
     def test_a_death_in_a_reset_callback_or_sync_starts_over(self):
         raised = []

@@ -81,6 +81,28 @@ class EqualStartTest(fake_library.TwoRanks):
         with mock.patch.dict(os.environ, MAYPOLE_CHECK_START="0"):
             self.assertIsNone(self.errors(change, adam))
 
+    def test_settings_that_are_numbers_of_numpy(self):
+
+        def change(r, _, optimizer):
+            optimizer.param_groups[0]["lr"] = numbers[r]
+
+        for numbers in (numpy.float32([0.5, 0.25]), [numpy.array(0.5), numpy.array(0.25)], [0.5, numpy.float32(0.25)]):
+            self.assertRegex(self.errors(change), r"different settings .*lr is .+ on rank 0 and .+ on rank 1")
+        for numbers in ([0.5, numpy.float32(0.5)], [numpy.array(0.5, dtype=numpy.float32), 0.5]):
+            self.assertIsNone(self.errors(change))
+
+    def test_equal_values_in_another_order(self):
+
+        def change(r, model, _):
+            with torch.no_grad():
+                weight = model[0].weight
+                weight.copy_(torch.arange(6.0).reshape(2, 3))
+                if r == 1:
+                    weight.copy_(moved(weight))
+
+        for moved in (lambda w: w.flip(0), lambda w: w.roll(1), torch.neg):
+            self.assertRegex(self.errors(change), r"different weights of parameter '.*0.weight'")
+
     def test_state(self):
 
         def change(r, model, optimizer):
@@ -243,6 +265,14 @@ class EqualStartTest(fake_library.TwoRanks):
             a, b, c = _equal_start._digests([x, {"x": same}["x"], other])
             self.assertEqual(a, b, dtype)
             self.assertNotEqual(a, c, dtype)
+        # Of each size of elements: in another order, with other signs, in parts.
+        with mock.patch.object(_equal_start, "_CHUNK", 64):
+            for dtype in (torch.float64, torch.float32, torch.float16, torch.int8, torch.complex64):
+                x = (torch.arange(300) % 100 + 1).to(dtype)
+                others = [x.flip(0), x.roll(64), torch.cat([x[128:256], x[:128], x[256:]]), -x, torch.cat([-x[:2], x[2:]])]
+                digests = _equal_start._digests([x, x.clone(), x.reshape(3, 100).t().contiguous().t(), *others])
+                self.assertEqual(digests[0], digests[1], dtype)
+                self.assertEqual(len(set(digests[1:2] + digests[3:])), 1 + len(others), dtype)
         a, b, c, d = _equal_start._digests([{"a": None, "b": [1, 2.0]}, {"b": [1, 2.0]}, {"b": [1, 2.5]}, {"b": [object(), 2.0]}])
         self.assertEqual(a, b)
         self.assertEqual(len({b, c, d}), 3)

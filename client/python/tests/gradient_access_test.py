@@ -112,6 +112,18 @@ class AccessTest(fake_library.TwoRanks):
         for a, b in zip(one, want):
             torch.testing.assert_close(torch.tensor(a), torch.tensor(b))
 
+    def test_a_plain_tensor_can_be_pickled_before_step(self):
+
+        def rank(r):
+            w = torch.arange(3.0, requires_grad=True)
+            optimizer = hvd.DistributedOptimizer(torch.optim.SGD([w], lr=0.1))
+            (w * (r + 1)).sum().backward()
+            copied = pickle.loads(pickle.dumps(w))
+            optimizer.step()
+            return type(copied) is torch.Tensor, copied.tolist(), w.tolist()
+
+        self.assertEqual(self.both(rank), [(True, [0.0, 1.0, 2.0], (torch.arange(3.0) - 0.15).tolist())] * 2)
+
     def test_changes_are_made_to_the_result(self):
         for between in (clip_norm, clip_value, clip_data, replace, skip_large,
                         by_a_list):

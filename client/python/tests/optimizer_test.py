@@ -307,6 +307,78 @@ class OptimizerTest(unittest.TestCase):
         a, b = self.both(rank)
         self.assertEqual(a[0], b[0])
 
+    def test_skip_synchronize_needs_complete_passes(self):
+
+        def rank(r):
+            model = make_model()
+            optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(),
+                                                 backward_passes_per_step=2)
+            errors = []
+            for passes in (2, 1):  # complete passes are reduced at the first access
+                optimizer.zero_grad()
+                for i in range(passes):
+                    loss_of(model, *batch(i, r, 2)).backward()
+                try:
+                    with optimizer.skip_synchronize():
+                        optimizer.step()
+                except ValueError as error:
+                    errors.append(str(error))
+            return errors, [w.tolist() for w in weights(model)]
+
+        one, two = self.both(rank)
+        self.assertEqual(one, two)
+        self.assertEqual(len(one[0]), 1)
+        self.assertRegex(one[0][0], "skip_synchronize.*fewer backward passes than backward_passes_per_step=2; call synchronize")
+
+    def test_a_state_that_is_broadcast_or_loaded_before_step(self):
+
+        def rank(r, op, load):
+            model = make_model()
+            optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+                                                 model.named_parameters(), op=op)
+            for step in range(4):
+                optimizer.zero_grad()
+                loss_of(model, *batch(step, r, 2)).backward()
+                if step == 2 and load:
+                    optimizer.load_state_dict(optimizer.state_dict())
+                elif step == 2:
+                    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+                optimizer.step()
+            return [w.tolist() for w in weights(model)]
+
+        for op in (hvd.Average, hvd.Sum):
+            for load in (False, True):
+                with self.subTest(op=op, load=load):
+                    one, two = self.both(lambda r: rank(r, op, load))
+                    self.assertEqual(one, two)
+                    self.assertEqual(one, self.both(lambda r: [w.tolist() for w in self.train(r, 2, steps=4, op=op)])[0])
+
+    def test_powersgd_after_an_infinity(self):
+
+        def rank(r):
+            model = torch.nn.Linear(16, 16)
+            compression = hvd.Compression.powersgd(2)
+            optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters(),
+                                                 compression=compression)
+            hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+            finite = []
+            for step in range(8):
+                optimizer.zero_grad()
+                x = torch.ones(2, 16) + r
+                if step in (2, 5) and r == 1:
+                    x[0, 0] = float("inf")
+                model(x).pow(2).mean().backward()
+                optimizer.synchronize()
+                finite.append(all(bool(p.grad.isfinite().all()) for p in model.parameters()))
+                if finite[-1]:
+                    with optimizer.skip_synchronize():
+                        optimizer.step()
+            return finite, [w.tolist() for w in weights(model)]
+
+        one, two = self.both(rank)
+        self.assertEqual(one, two)
+        self.assertEqual(one[0], [step not in (2, 5) for step in range(8)])
+
     def test_closure(self):
         def rank(r):
             model = make_model()

@@ -46,11 +46,12 @@ import signal
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any, Callable, Optional
 
 from maypole import _native
-from maypole.common import basics, operations
+from maypole.common import basics, objects, operations
 from maypole.common.constants import Max
 from maypole.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt, forked
 
@@ -63,6 +64,7 @@ _MAX_FAILED_STARTS = 3
 _PAUSE_SECONDS = 1.0
 
 _CHECK = "maypole.elastic.check"
+_NUMBERS = "maypole.elastic.numbers"
 
 # The exit status of a process that leaves because SIGTERM asked it to.
 ASKED_TO_LEAVE = 128 + signal.SIGTERM
@@ -378,6 +380,8 @@ def _run(func: Callable[..., Any], start_epoch: Callable[[], None],
                 state.on_reset()
             state.sync()
             state._synced_in = basics.joins()
+            if basics.is_elastic():
+                _share_numbers()
             result = func(state, *args, **kwargs)
             state.on_finished()
             basics.set_finished(True)
@@ -401,6 +405,26 @@ def _run(func: Callable[..., Any], start_epoch: Callable[[], None],
             basics.abandon_epoch()
         start_epoch()
         changed = True
+
+
+def _counts() -> dict[Any, int]:
+    return _native.library().counts
+
+
+def _share_numbers() -> None:
+    """Gives the ranks' next optimizers equal numbers.
+
+    Optimizers with parameters of equal names are told apart by how many were made before them. A new process has made
+    fewer than those that went on; if `func` makes an optimizer, they would never meet.
+    """
+    counts = _counts()
+    own = {key: number for key, number in counts.items() if isinstance(key, tuple)}
+    digest = zlib.crc32(repr(sorted(own.items())).encode())
+    if len(set(objects.allgather_object(digest, _NUMBERS))) == 1:
+        return
+    for theirs in objects.allgather_object(own, _NUMBERS):
+        for key, number in theirs.items():
+            counts[key] = max(counts.get(key, 0), number)
 
 
 def _can_continue(error: HorovodInternalError) -> bool:

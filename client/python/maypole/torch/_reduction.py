@@ -414,6 +414,12 @@ class GradientReduction:
             self._reduce_for_step()
         if not self.distributed:
             return
+        # After the last backward pass of a step, the optimizer's own access to the gradients waits for the result.
+        if skips and not self._complete and self.first_pending() is not None:
+            self._end_badly(ValueError(
+                f"step() within skip_synchronize(), but the gradient of {self.first_pending()!r} has not been reduced: it "
+                f"has had fewer backward passes than backward_passes_per_step={self.backward_passes_per_step}; call "
+                "synchronize() before, or step() outside of skip_synchronize()"))
         try:
             self._ask_for_step()
             if self._same_step.finish(self._names):
@@ -426,6 +432,13 @@ class GradientReduction:
         self._same_step.start(self._names, self._operation("step"),
                               self._synchronized == _BY_ACCESS, self._failure,
                               again)
+
+    def _end_badly(self, failure: Exception) -> None:
+        """Raises `failure`, on all ranks."""
+        self._failure = failure
+        self._tell_failure()
+        self.abandon()
+        raise failure
 
     def _tell_failure(self) -> Exception:
         """Waits until all ranks know of this rank's failure, and returns it."""
@@ -462,13 +475,10 @@ class GradientReduction:
                 "are reduced a second time; call step() within the context "
                 "optimizer.skip_synchronize()", stacklevel=4)
             if self.distributed and self.options.op == Sum:
-                self._failure = ValueError(
+                self._end_badly(ValueError(
                     "step() after synchronize() would sum the gradients, which "
                     "are sums already; call step() within the context "
-                    "optimizer.skip_synchronize()")
-                failure = self._tell_failure()
-                self.abandon()
-                raise failure
+                    "optimizer.skip_synchronize()"))
         if self._synchronized != _BY_ACCESS:
             self._synchronize(_BY_STEP)
 
