@@ -462,7 +462,7 @@ class BucketsTest(unittest.TestCase):
             for count, name in enumerate(names):
                 hvd.allreduce_(torch.ones(16 if "bucket" in name else 2), None,
                                name)
-                hvd.allreduce_(torch.tensor([count + 1, -count - 1, 0, 0, 1, 0, 0, 1]),
+                hvd.allreduce_(torch.tensor([count + 1, -count - 1, 0, 0, 1, 0, 0, 1, 0]),
                                op=hvd.Max, name="DistributedOptimizer:step")
 
         single, bucket = "DistributedOptimizer.p", "DistributedOptimizer.p.bucket"

@@ -91,6 +91,30 @@ class EqualStartTest(fake_library.TwoRanks):
         for numbers in ([0.5, numpy.float32(0.5)], [numpy.array(0.5, dtype=numpy.float32), 0.5]):
             self.assertIsNone(self.errors(change))
 
+    def test_weights_that_forward_changes(self):
+
+        def rank(r, equally):
+            model = torch.nn.Sequential(torch.nn.Embedding(8, 4, max_norm=1.0), torch.nn.Linear(4, 1))
+            with torch.no_grad():
+                for p in model.parameters():
+                    p.fill_(0.25)
+            optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters())
+            rows = torch.arange(8) if equally else torch.arange(4) + 4 * r
+            for i in range(9):
+                optimizer.zero_grad()
+                (-model(rows)).sum().backward()
+                try:
+                    optimizer.step()
+                except ValueError as error:
+                    return i, str(error)
+            return None
+
+        one, two = self.both(lambda r: rank(r, equally=False))
+        self.assertEqual(one, two)
+        self.assertLess(one[0], 9)
+        self.assertRegex(one[1], "ranks have different weights of parameter '.*0.weight'.*max_norm")
+        self.assertEqual(self.both(lambda r: rank(r, equally=True)), [None, None])
+
     def test_equal_values_in_another_order(self):
 
         def change(r, model, _):

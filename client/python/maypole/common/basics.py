@@ -177,7 +177,7 @@ def joins() -> int:
 
 
 def is_initialized() -> bool:
-    """Whether init() has been called (and shutdown() has not), here or in the rank from which this process was forked."""
+    """Whether init() has been called (and shutdown() has not), here or in the rank that has forked this process."""
     return in_job() or bool(_place and forked())
 
 

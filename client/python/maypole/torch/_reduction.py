@@ -49,7 +49,7 @@ from maypole.torch._gradients.guards import READ, Guards, grad_of
 from maypole.torch._gradients.learned import Learned
 from maypole.torch._gradients.parameters import Parameters
 from maypole.torch._gradients.reducer import Reducer
-from maypole.torch._gradients.same_step import SameStep
+from maypole.torch._gradients.same_step import SameStep, WeightChanges
 from maypole.torch._gradients.sums import Sums
 from maypole.torch.compression import Compression
 
@@ -114,6 +114,7 @@ class GradientReduction:
         self._sums = Sums(self._fail)
         self._start_check = EqualStart(process_set, zeros=self._reducer.layouts.zeros)
         self._same_step = SameStep(process_set)
+        self._weight_changes = WeightChanges()
         self._learned = Learned(options.names, options.bucket_bytes, self._reducer, self._start_check, self._same_step)
         # A rank that reduces nothing watches nothing.
         watched = options if self.distributed else dataclasses.replace(
@@ -308,7 +309,7 @@ class GradientReduction:
         self._synchronize(_BY_PROGRAM)
         self._keep_results()
 
-    def settle(self) -> bool:
+    def finish_pending(self) -> bool:
         """Waits for gradients that are pending, as the first access to one does.
 
         Returns whether step() will use the gradients as they are.
@@ -422,8 +423,11 @@ class GradientReduction:
                 "synchronize() before, or step() outside of skip_synchronize()"))
         try:
             self._ask_for_step()
-            if self._same_step.finish(self._names):
+            reads, changed_weights = self._same_step.finish(self._names)
+            if reads:
                 self._reducer.layouts.reads = True  # as all ranks know
+            if changed_weights and self._weight_changes.due():
+                self._start_check.forget(changed=True)
         except AssertionError:
             self.abandon()
             raise
@@ -431,7 +435,7 @@ class GradientReduction:
     def _ask_for_step(self, again: Optional[torch.Tensor] = None) -> None:
         self._same_step.start(self._names, self._operation("step"),
                               self._synchronized == _BY_ACCESS, self._failure,
-                              again)
+                              again, self._weight_changes.found())
 
     def _end_badly(self, failure: Exception) -> None:
         """Raises `failure`, on all ranks."""
@@ -487,6 +491,11 @@ class GradientReduction:
         if self._pending:
             self.synchronize()
         self.end_step()
+
+    def stepped(self) -> None:
+        """Called when step() has changed the weights."""
+        if self.distributed:
+            self._weight_changes.stepped(self._names)
 
     def end_step(self) -> None:
         """Called when step() has used the gradients, or zero_grad() has cleared them."""

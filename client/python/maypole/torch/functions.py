@@ -77,9 +77,9 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer,
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast the state of torch.optim.LBFGS")
     is_root = basics.rank() == root_rank
-    settle = getattr(optimizer, "_settle", None)  # of a DistributedOptimizer
-    if settle is not None:
-        settle()
+    finish_pending = getattr(optimizer, "_finish_pending", None)  # of a DistributedOptimizer
+    if finish_pending is not None:
+        finish_pending()
     tensors: list[torch.Tensor] = []
     own = take_out(optimizer.state_dict(), tensors)
     skeleton = broadcast_object(own if is_root else None, root_rank,

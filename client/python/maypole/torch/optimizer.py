@@ -109,7 +109,9 @@ class _DistributedOptimizer(Wrapped):
         else:
             reduction.before_step(self._skips_synchronize)
         try:
-            return super().step(*args, **kwargs)
+            result = super().step(*args, **kwargs)
+            reduction.stepped()
+            return result
         finally:
             reduction.end_step()
 
@@ -167,15 +169,15 @@ class _DistributedOptimizer(Wrapped):
         reduction = self._attached()
         if reduction is not None:
             reduction.wake_anew()
-            if not reduction.settle():
+            if not reduction.finish_pending():
                 reduction.end_step()
         super().load_state_dict(*args, **kwargs)
 
-    def _settle(self) -> None:
+    def _finish_pending(self) -> None:
         """Ends pending reductions, so that all ranks do so before some of them load a state."""
         reduction = self._attached()
         if reduction is not None:
-            reduction.settle()
+            reduction.finish_pending()
 
 
 def DistributedOptimizer(  # pylint: disable=invalid-name

@@ -70,10 +70,15 @@ class EqualStart:
         self._has_own_state = has_own_state
         self._zeros = zeros
         self._checked: Any = None
+        self._changed = False
 
-    def forget(self) -> None:
-        """Makes the next check() due; all ranks must call it."""
+    def forget(self, changed: bool = False) -> None:
+        """Makes the next check() due; all ranks must call it.
+
+        changed: because something other than the optimizer has changed weights.
+        """
         self._checked = None
+        self._changed = changed
 
     def check(self, optimizer: torch.optim.Optimizer,
               names: dict[torch.Tensor, str],
@@ -102,6 +107,7 @@ class EqualStart:
             if row[6] and not parameter.requires_grad and grad_of(parameter) is None:
                 set_grad(parameter, self._zeros(parameter))
         self._checked = now
+        self._changed = False
         return None
 
     def _error(self, kind: int, name: str, operation: str,
@@ -119,9 +125,14 @@ class EqualStart:
                         if first.get(key, "False") != theirs.get(key, "False")), ("", 0))
         values = " and ".join(f"{theirs.get(key, 'missing')} on rank {rank}"
                               for rank, theirs in (compared[0], compared[at]))
+        what = f"different {_KINDS[kind]} of parameter {name!r}: {key} is {values}"
+        if self._changed:
+            return ValueError(
+                f"{self._who}: the ranks have {what}. Something other than the optimizer has changed weights since an "
+                "earlier step, not alike on all ranks: an assignment, or Embedding(max_norm=...), which changes the "
+                "rows that a rank looks up; leave it out, or change weights alike on all ranks")
         return ValueError(
-            f"{self._who}: the ranks begin with different {_KINDS[kind]} "
-            f"of parameter {name!r}: {key} is {values}. They would train different "
+            f"{self._who}: the ranks begin with {what}. They would train different "
             f"models; before the first step, and after join(), {_REMEDIES[kind]}")
 
 

@@ -19,7 +19,9 @@ so each step has one small allreduce of
 whether this rank has read none: these must not both occur;
 * whether this rank alone has failed: then the ranks exchange the errors' texts;
 * whether it begins another round of reductions in this step, or is about to step:
-  the same on all ranks.
+  the same on all ranks;
+* whether something other than the optimizer has changed weights since the last step: then
+  the ranks compare them again (WeightChanges).
 
 Results are observed only where the second case is possible: if some rank could
 not know that others read, or others do not know that this one does.
@@ -76,7 +78,7 @@ class SameStep:
 
     def start(self, names: dict[torch.Tensor, str], operation: str,
               reads: bool, failure: Optional[Exception] = None,
-              again: Optional[torch.Tensor] = None) -> None:
+              again: Optional[torch.Tensor] = None, changed_weights: bool = False) -> None:
         """Starts the exchange, unless it was started in this step.
 
         reads: whether this rank has waited because its program read gradients.
@@ -94,13 +96,14 @@ class SameStep:
         self._operation, self._failure = operation, failure
         row = torch.tensor(
             [self._rounds, -self._rounds, _number(names, changed), reads,
-             not reads, failure is not None, _number(names, again), again is None],
+             not reads, failure is not None, _number(names, again), again is None,
+             changed_weights],
             device="cpu")
         self._handle = allreduce_async_(row, None, operation, Max,
                                         process_set=self._process_set)
 
-    def finish(self, names: dict[torch.Tensor, str]) -> bool:
-        """Returns whether some rank has read gradients of this step.
+    def finish(self, names: dict[torch.Tensor, str]) -> tuple[bool, bool]:
+        """Returns whether some rank has read gradients of this step, and whether one has `changed_weights`.
 
         Raises AssertionError on all ranks if their steps differ, or if a rank
         has failed; on the failed rank it raises that rank's own error.
@@ -108,7 +111,7 @@ class SameStep:
         handle, self._handle = self._handle, None
         assert handle is not None  # start() was called
         (most, least, changed, some_read, some_do_not, some_failed, again,
-         some_step) = synchronize(handle).tolist()
+         some_step, changed_weights) = synchronize(handle).tolist()
         if some_failed:
             raise self._error_of_all()
         if most != -least:
@@ -132,7 +135,7 @@ class SameStep:
                 "for when its program read .grad; call synchronize() on all "
                 "ranks before you change gradients, and step() within "
                 "skip_synchronize()")
-        return bool(some_read)
+        return bool(some_read), bool(changed_weights)
 
     def _error_of_all(self) -> Exception:
         failure, self._failure = self._failure, None
@@ -142,6 +145,32 @@ class SameStep:
         rank, text = next(filter(None, everyones))
         return failure or AssertionError(
             f"the step of rank {rank} has failed, so no rank steps: {text}")
+
+
+class WeightChanges:
+    """Whether something other than the optimizer changes weights, such as Embedding(max_norm=...) in its forward().
+
+    A rank that does so for what it alone has seen diverges from the others. But programs may also change weights in
+    each step, equally on all ranks. So the ranks compare their weights after the first step with a change, and after
+    the 2nd, 4th, 8th, ...
+    """
+
+    def __init__(self) -> None:
+        self._versions: dict[torch.Tensor, int] = {}
+        self._steps = 0
+
+    def stepped(self, parameters: Iterable[torch.Tensor]) -> None:
+        """The optimizer has made a step."""
+        self._versions = {p: p._version for p in parameters}
+
+    def found(self) -> bool:
+        """Whether there was a change since then."""
+        return any(p._version != version for p, version in self._versions.items())
+
+    def due(self) -> bool:
+        """Counts a step in which some rank has found a change; returns whether the ranks compare their weights now."""
+        self._steps += 1
+        return self._steps & (self._steps - 1) == 0
 
 
 def _number(names: dict[torch.Tensor, str],
