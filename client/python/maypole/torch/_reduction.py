@@ -418,8 +418,8 @@ class GradientReduction:
         # After the last backward pass of a step, the optimizer's own access to the gradients waits for the result.
         if skips and not self._complete and self.first_pending() is not None:
             self._end_badly(ValueError(
-                f"step() within skip_synchronize(), but the gradient of {self.first_pending()!r} has not been reduced: it "
-                f"has had fewer backward passes than backward_passes_per_step={self.backward_passes_per_step}; call "
+                f"step() within skip_synchronize(), but the gradient of {self.first_pending()!r} has not been reduced: "
+                f"it has had fewer backward passes than backward_passes_per_step={self.backward_passes_per_step}; call "
                 "synchronize() before, or step() outside of skip_synchronize()"))
         try:
             self._ask_for_step()
