@@ -19,7 +19,7 @@ constexpr uint64_t kSealedBytes = size_t{256} << 10;
 
 bool IsLostNetwork(int error) {
   return error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH ||
-         error == ENETDOWN;
+         error == ENETDOWN || error == ECONNRESET;
 }
 
 }  // namespace

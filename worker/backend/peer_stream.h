@@ -16,8 +16,11 @@
 //   }
 //
 // Which errors: those of a network that is gone (ETIMEDOUT, EHOSTUNREACH,
-// ENETUNREACH, ENETDOWN). A peer that has closed or reset the connection has
-// ended, as without a supply.
+// ENETUNREACH, ENETDOWN), and ECONNRESET: a kernel whose keepalive probes were
+// not answered resets the connection, and if only its incoming packets are
+// lost, this end learns of it so. (If the peer has died instead, nobody
+// answers the next call.) A peer that has closed the connection has ended, as
+// without a supply.
 //
 // On the wire, a resumed stream begins with the number of bytes that its sender
 // has received of the stream (8 bytes, host byte order). Of two ends, the one
