@@ -2,6 +2,7 @@
 
 import gc
 import os
+import threading
 import unittest
 import warnings
 from unittest import mock
@@ -352,6 +353,29 @@ class OptimizerTest(unittest.TestCase):
                     one, two = self.both(lambda r: rank(r, op, load))
                     self.assertEqual(one, two)
                     self.assertEqual(one, self.both(lambda r: [w.tolist() for w in self.train(r, 2, steps=4, op=op)])[0])
+
+    def test_gradients_that_were_pending_at_shutdown_are_dropped(self):
+
+        def rank(r, meeting, zero):
+            model = make_model()
+            optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+            loss_of(model, *batch(0, r, 2)).backward()
+            meeting.wait()
+            if r == 0:  # the ranks are threads of one process
+                hvd.shutdown()
+                hvd.init()
+            meeting.wait()
+            for step in range(2):
+                (optimizer if zero else model).zero_grad()
+                loss_of(model, *batch(step, r, 2)).backward()
+                optimizer.step()
+            return [w.tolist() for w in weights(model)]
+
+        for zero in (True, False):
+            with self.subTest(zero=zero):
+                meeting = threading.Barrier(2, timeout=20)
+                one, two = self.both(lambda r: rank(r, meeting, zero))
+                self.assertEqual(one, two)
 
     def test_powersgd_after_an_infinity(self):
 

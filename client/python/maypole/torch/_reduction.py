@@ -160,6 +160,7 @@ class GradientReduction:
             self._note_grad(parameter)
 
     def _note_grad(self, parameter: torch.Tensor) -> None:
+        self._drop_those_of_an_earlier_epoch()
         if not self._pending and parameter in self._parameters.hooked:
             self._begin(parameter)
         if parameter not in self._parameters.hooked:
@@ -186,6 +187,11 @@ class GradientReduction:
                 self._start_bucket(bucket)
         if self._failure is not None:
             self._fail(self._failure)
+
+    def _drop_those_of_an_earlier_epoch(self) -> None:
+        """Gradients that were pending when the program called shutdown(), and then init(), are lost."""
+        if self._pending and not self._parameters.asleep and self._learned.epoch_is_over():
+            self.abandon()
 
     def _begin(self, parameter: torch.Tensor) -> None:
         """The first gradient since synchronize()."""
@@ -507,6 +513,7 @@ class GradientReduction:
     def before_zero_grad(self) -> None:
         """Raises AssertionError while gradients are being reduced."""
         self.wake_anew()
+        self._drop_those_of_an_earlier_epoch()
         if self._pending:
             raise AssertionError(
                 "zero_grad() was called after backward() and before step() or "

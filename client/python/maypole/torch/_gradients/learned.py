@@ -73,12 +73,16 @@ class Learned:
             self.buckets.drop()
             self._seen.clear()
 
+    def epoch_is_over(self) -> bool:
+        """Whether this process has joined another membership epoch since the last follow_job()."""
+        return self._epoch != basics.joins()
+
     def follow_job(self, operation: str) -> None:
         """Forgets what other ranks may not know. operation: the name of the comparison after a join()."""
         if self.outdated:
             self.forget()
         joins = _native.library().counts["join"]
-        if self._epoch != basics.joins():
+        if self.epoch_is_over():
             # Buckets of an earlier epoch are not in this epoch's shared memory, and the ranks have changed.
             self._epoch, self._joins = basics.joins(), joins
             self.forget()
