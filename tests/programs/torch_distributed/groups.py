@@ -5,6 +5,7 @@ supports. Rank 0 prints 'right: NAMES'.
 """
 
 import datetime
+import functools
 import json
 import socket
 import sys
@@ -290,6 +291,62 @@ def split(rank, size):
     dist.destroy_process_group(group)
 
 
+def sizes(rank, size):
+    """What is sent does not fit where it goes: an error on each rank that sees it, which names the sizes."""
+    def of(*numbers):
+        return [torch.full((n,), float(rank)) for n in numbers]
+
+    def check(text, function):
+        refused(dist.DistBackendError, text, function)
+
+    last, rest = size - 1, size - 2
+    sent = [3, 1] + [2] * rest if rank == 0 else [1, 3] + [2] * rest if rank == 1 else [2] * size
+    if rank < 2:
+        text = f"ranks have sent {sent} elements to its rank {rank}, whose output expects {[2] * size}"
+        check("all_to_all_single, call ", lambda: dist.all_to_all_single(*of(2 * size, 2 * size), [2] * size, sent))
+        check(text, lambda: dist.all_to_all(of(*[2] * size), of(*sent)))
+    else:
+        dist.all_to_all_single(*of(2 * size, 2 * size), [2] * size, sent)
+        dist.all_to_all(of(*[2] * size), of(*sent))
+    check(f"ranks have sent {[2] * size} elements to its rank {rank}, whose output expects {[2] * last + [1]}",
+          lambda: dist.all_to_all_single(*of(2 * size - 1, 2 * size), [2] * last + [1], [2] * size))
+    mine = 5 if rank == 0 else 3 if rank == 1 else 4
+    check("rank 0 submitted [*, 5], rank 1 submitted [*, 3]", lambda: dist.all_gather(of(*[4] * size), *of(mine)))
+    check(f"expects {[3, 4] + [4] * rest}", lambda: dist.all_gather(of(3, *[4] * (size - 1)), *of(mine)))
+    check(f"the outputs have {[4] * size} elements, the result {3 * size}",
+          lambda: dist.all_gather(of(*[4] * size), *of(3)))
+    check(f"the output has {4 * size} elements, the result {3 * size}",
+          lambda: dist.all_gather_into_tensor(*of(4 * size, 3)))
+    check("the output has 3 elements, the result 2", lambda: dist.reduce_scatter_tensor(*of(3, 2 * size)))
+    for op in (OPS.SUM, OPS.MAX):
+        check("the output has 3 elements, the result 2", lambda: dist.reduce_scatter(*of(3), of(*[2] * size), op))
+    check(f"the output has 9 elements, the result {rank + 1}",
+          lambda: dist.reduce_scatter(*of(9), of(*range(1, size + 1))))
+    refused(ValueError, f"a list has 1 entries, expected one for each of the group's {size} ranks",
+            lambda: dist.group.WORLD.alltoall(of(1), of(1)).wait())
+    gather = functools.partial(dist.gather, *of(6 if rank == 1 else 4), of(*[4] * size) if rank == 0 else None)
+    scatter = functools.partial(dist.scatter, *of(1 if rank == 1 else 2), of(*[2] * size) if rank == 0 else None)
+    for function, sees, text in ((gather, 0, f"sent {[4, 6] + [4] * rest} elements to its rank 0"),
+                                 (scatter, 1, f"sent {[2] + [0] * last} elements to its rank 1")):
+        if rank == sees:
+            check(text, function)
+        else:
+            function()
+
+
+def default_device(rank, size):
+    """Calls in a block that makes tensors on another device, as programs that build models have it."""
+    with torch.device("meta"):
+        indices = torch.tensor([[rank]], device="cpu")
+        tensor = torch.sparse_coo_tensor(indices, torch.ones(1, device="cpu"), (size,), device="cpu")
+        dist.all_reduce(tensor)
+        outputs = [torch.zeros(r, device="cpu") for r in range(size)]
+        dist.all_gather(outputs, torch.full((rank,), float(rank), device="cpu"))
+        dist.barrier()
+    same("sparse", [tensor.to_dense()], [torch.ones(size)])
+    same("all_gather", outputs, [torch.full((r,), float(r)) for r in range(size)])
+
+
 def both_interfaces(rank, size):
     """maypole.torch and the process group in one script, by turns and at once."""
     hvd.init()
@@ -385,6 +442,8 @@ PARTS = {
     "dtypes": (dtypes, (2, 1)),
     "many groups": (many, (2, 1)),
     "under way": (under_way, (2, 1)),
+    "sizes": (sizes, (2, 15)),
+    "default device": (default_device, (2, 1)),
     "order": (order, (2, 15)),
     "split": (split, (2, 15)),
     "several backends": (mixed, (2, 1)),

@@ -147,7 +147,7 @@ def _row_bytes(tensor: torch.Tensor) -> int:
 
 
 def _scale_as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    scale = torch.tensor([tensor.q_scale()], dtype=torch.float64)
-    zero = torch.tensor([tensor.q_zero_point()], dtype=torch.int64)
+    scale = torch.tensor([tensor.q_scale()], dtype=torch.float64, device="cpu")
+    zero = torch.tensor([tensor.q_zero_point()], dtype=torch.int64, device="cpu")
     return torch.cat((scale.view(torch.uint8), zero.view(torch.uint8))).to(
         tensor.device)

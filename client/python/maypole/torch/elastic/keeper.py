@@ -310,7 +310,7 @@ class StateKeeper:
         if not compare:
             return list(range(len(have)))
         missing = torch.tensor([0 if h else 1 for h in have],
-                               dtype=torch.uint8)
+                               dtype=torch.uint8, device="cpu")
         missing = allreduce(missing, op=Max, name=self._operation("missing"))
         return missing.nonzero().flatten().tolist()
 
