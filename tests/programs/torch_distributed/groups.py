@@ -9,13 +9,16 @@ import functools
 import json
 import socket
 import sys
+import time
 
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
 
 import maypole.torch as hvd
 import maypole.torch.distributed  # noqa: F401 - torch before 2.15 does not find the backend itself
-from maypole.common import basics
+from maypole.common import basics, operations
 from maypole.torch.distributed import _world
 
 OPS = dist.ReduceOp
@@ -347,6 +350,159 @@ def default_device(rank, size):
     same("all_gather", outputs, [torch.full((r,), float(r)) for r in range(size)])
 
 
+def ranks(rank, size):
+    """Roots and peers that are no ranks."""
+    x, group = torch.ones(2), dist.group.WORLD
+    for what, role, function in (("broadcast", "root", lambda: dist.broadcast(x, size)),
+                                 ("reduce", "root", lambda: dist.reduce(x, size)),
+                                 ("gather", "root", lambda: group.gather([], x, size)),
+                                 ("scatter", "root", lambda: group.scatter(x, [], size)),
+                                 ("send", "destination", lambda: dist.send(x, size)),
+                                 ("recv", "source", lambda: dist.recv(x, size))):
+        refused(ValueError, f"{what} of group 'world': the {role} is {size}, expected a rank of 0 to {size - 1}", function)
+    refused(ValueError, f"recv of group 'world': the source is {rank}, which is this rank", lambda: dist.recv(x, rank))
+
+
+def short_forms(rank, size):
+    """A group's methods with tensors in place of lists, and single arguments in place of options."""
+    group = dist.group.WORLD
+    total = sum(range(size))
+
+    def check(what, expected, call):
+        x = torch.full((3,), float(rank))
+        call(x).wait()
+        same(what, [x], [torch.full((3,), float(expected))])
+
+    def rows():
+        return [torch.full((3,), float(r)) for r in range(size)]
+
+    for what, expected, call in (("allreduce([x], op)", size - 1, lambda x: group.allreduce([x], OPS.MAX)),
+                                 ("allreduce(x, op)", size - 1, lambda x: group.allreduce(x, OPS.MAX)),
+                                 ("allreduce(x, op=)", size - 1, lambda x: group.allreduce(x, op=OPS.MAX)),
+                                 ("allreduce(x)", total, lambda x: group.allreduce(x)),
+                                 ("broadcast(x, root)", 1, lambda x: group.broadcast(x, 1)),
+                                 ("broadcast(x, root=)", 1, lambda x: group.broadcast(x, root=1)),
+                                 ("reduce(x, root, op)", rank if rank else size - 1,
+                                  lambda x: group.reduce(x, 0, OPS.MAX)),
+                                 ("scatter", rank, lambda x: group.scatter(x, rows() if rank == 0 else [], 0)),
+                                 ("reduce_scatter", size * rank, lambda x: group.reduce_scatter(x, rows(), OPS.SUM))):
+        check(what, expected, call)
+    outputs = [torch.zeros(3) for _ in range(size)]
+    group.allgather(outputs, torch.full((3,), float(rank))).wait()
+    same("allgather", outputs, rows())
+    outputs = [torch.zeros(3) for _ in range(size)] if rank == 0 else []
+    group.gather(outputs, torch.full((3,), float(rank)), 0).wait()
+    same("gather", outputs, rows())
+    group.barrier(datetime.timedelta(seconds=30)).wait()
+
+
+def inference(rank, size):
+    """Results for tensors of inference mode, which the completion thread, or code after the block, stores."""
+    with torch.inference_mode():
+        outputs = [[torch.zeros(2) for _ in range(size)] for _ in range(2)]
+        works = [dist.all_gather(each, torch.full((2,), float(rank)), async_op=True) for each in outputs]
+        future = works[0].get_future()
+    future.wait()
+    works[1].wait()
+    for each in outputs:
+        same("all_gather", each, [torch.full((2,), float(r)) for r in range(size)])
+
+
+def futures(rank, size):
+    """Callbacks run in the order of the calls; what they call is matched apart; errors reach the last one."""
+    ran, tensors, last = [], [torch.full((1 + n % 7 * 1000,), float(rank)) for n in range(60)], []
+    total = float(sum(range(size)))
+
+    def second(number, future):
+        (tensor,) = future.value()
+        if number % 3 == 0:
+            (tensor,) = dist.all_reduce(tensor, async_op=True).get_future().wait()
+        else:
+            dist.all_reduce(tensor, async_op=True).wait()
+        ran.append(number)
+        return tensor
+
+    def third(number, future):
+        tensor = future.value().clone()
+        dist.all_reduce(tensor)
+        ran.append(number)
+        return tensor
+
+    for number, tensor in enumerate(tensors):
+        future = dist.all_reduce(tensor, async_op=True).get_future()
+        last.append(future.then(functools.partial(second, number)).then(functools.partial(third, number)))
+        if number % 10 == rank:
+            (value,) = future.wait()  # has its turn later
+            assert future.done() and future.value()[0] is value
+        dist.all_reduce(torch.ones(2))
+    for tensor, future in zip(tensors, last):
+        same("the last value", [future.wait()], [torch.full_like(tensor, total * size * size)])
+    assert ran == [number for number in range(60) for _ in range(2)], ran
+    # An operation that nobody waits for ends, and nothing keeps it.
+    before = len(operations._submitted)
+    for _ in range(50):
+        dist.all_reduce(torch.ones(1 << 15), async_op=True)
+    dist.barrier()
+    deadline = time.monotonic() + 30
+    while len(operations._submitted) > before:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    failing = dist.all_reduce(torch.ones(1), async_op=True).get_future().then(lambda f: 1 // 0).then(lambda f: f.value())
+    refused(ZeroDivisionError, "by zero", failing.wait)
+
+
+def two_stages(rank, size):
+    """DDP's hooks that reduce in callbacks, with many buckets: the gradients are right."""
+    def net():
+        torch.manual_seed(0)
+        return torch.nn.Sequential(*[torch.nn.Linear(16, 16, bias=False) for _ in range(8)]).double()
+
+    def hook_on(group):
+        def hook(state, bucket):
+            def second(future):
+                (tensor,) = future.value()
+                dist.all_reduce(tensor, group=group, async_op=True).wait()
+                return tensor / size ** 2
+
+            return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(second)
+
+        return None, hook
+
+    # The gradients have at most the rank of the approximation, which is exact then.
+    power = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=8, start_powerSGD_iter=2,
+                                        min_compression_rate=0.1, use_error_feedback=False, orthogonalization_epsilon=0)
+    for hook in (hook_on(None), hook_on(dist.new_group()), (power, powerSGD_hook.powerSGD_hook)):
+        wrapped, alone = DistributedDataParallel(net(), bucket_cap_mb=0.001), net()
+        wrapped.register_comm_hook(*hook)
+        for step in range(5):
+            x = torch.randn(size, 16, generator=torch.Generator().manual_seed(step), dtype=torch.double)
+            for module, rows in ((wrapped, x[rank:rank + 1]), (alone, x)):
+                module.zero_grad()
+                module(rows).pow(2).mean().backward()
+            for ours, right in zip(wrapped.parameters(), alone.parameters()):
+                torch.testing.assert_close(ours.grad, right.grad, rtol=1e-6, atol=1e-10)
+
+
+def join(rank, size):
+    """DDP's join with divisors and unused parameters: C++ waits for a Work that Python has dropped."""
+    for options, of_join in (({}, {"divide_by_initial_world_size": False}), ({"find_unused_parameters": True}, {})):
+        torch.manual_seed(0)
+        wrapped = DistributedDataParallel(torch.nn.Linear(8, 3), **options)
+        optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
+        with wrapped.join(**of_join):
+            for step in range(1 + rank):
+                optimizer.zero_grad()
+                wrapped(torch.full((1, 8), float(step))).sum().backward()
+                optimizer.step()
+        right = torch.nn.Linear(8, 3)
+        torch.manual_seed(0)
+        right.reset_parameters()
+        # The gradient of a row of weights is the step's input.
+        left = [size - step for step in range(size)]
+        gradient = sum(step * (1.0 if of_join else left[step] / size) for step in range(size))
+        torch.testing.assert_close(wrapped.module.weight, right.weight - 0.1 * gradient)
+
+
 def both_interfaces(rank, size):
     """maypole.torch and the process group in one script, by turns and at once."""
     hvd.init()
@@ -365,7 +521,7 @@ def both_interfaces(rank, size):
             hvd.allreduce(torch.ones(1), process_set=evens, name="of evens")
     model = torch.nn.Linear(3, 2)
     hvd.broadcast_parameters(model.state_dict(), 0)
-    wrapped = torch.nn.parallel.DistributedDataParallel(model)
+    wrapped = DistributedDataParallel(model)
     wrapped(torch.full((1, 3), float(rank))).sum().backward()
     same("DDP's gradient", [model.weight.grad], [torch.full((2, 3), (size - 1) / 2)])
 
@@ -444,6 +600,12 @@ PARTS = {
     "under way": (under_way, (2, 1)),
     "sizes": (sizes, (2, 15)),
     "default device": (default_device, (2, 1)),
+    "ranks": (ranks, (2, 15)),
+    "short forms": (short_forms, (2, 15)),
+    "inference": (inference, (2, 1)),
+    "futures": (futures, (2, 1)),
+    "two stages": (two_stages, (2, 15)),
+    "join": (join, (2, 15)),
     "order": (order, (2, 15)),
     "split": (split, (2, 15)),
     "several backends": (mixed, (2, 1)),

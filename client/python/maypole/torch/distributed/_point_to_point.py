@@ -218,8 +218,6 @@ class PointToPoint:
         return f"{self._group}.{source}>{target}.{tag}"
 
     def _start(self, tensor: torch.Tensor, peer: int, source: int, target: int, tag: int) -> Deferred:
-        if peer == self._rank:
-            raise ValueError(f"rank {peer} of group '{self._group}' cannot send to itself")
         with self._lock:
             if peer not in self._pairs:
                 self._pairs[peer] = Pair([self._ranks[peer], self._ranks[self._rank]])

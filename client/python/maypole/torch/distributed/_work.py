@@ -3,9 +3,15 @@
 A Work has one or several of Maypole's operations, and a function that stores their results. The first thread that needs
 the end runs it: a thread in wait(), or, if the future was requested, Maypole's completion thread. Results of CUDA
 tensors are written in the order of that thread's current streams; wait() makes the streams of its caller wait for them.
+
+C++ that gets a Work from Python (DDP's join, and before torch 2.15 whatever calls a method of a group) holds only the
+C++ part. Without the Python part there is no wait() of ours, and C++'s own never returns. So a Work that Python drops
+before anything has waited for its end is kept, among the last _KEPT of these. C++ asks for no large results of them.
 """
 
+import collections
 import datetime
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -16,6 +22,7 @@ import torch.distributed as dist
 
 from maypole.common.exceptions import HorovodInternalError
 from maypole.torch._compiling import not_compiled
+from maypole.torch.distributed._futures import Future, Order
 from maypole.torch.distributed._point_to_point import Matched
 
 # Copies the results (in the order of the operations) to the caller's tensors.
@@ -24,43 +31,11 @@ Finish = Callable[[list[Any]], None]
 Failed = Callable[[Optional[HorovodInternalError]], str]
 
 
-class _Future(torch.futures.Future):
-    """The future of a Work; a thread that waits for it completes it, unless that was done before.
-
-    The completion thread calls the callbacks of futures. So while a callback waits for the future of another
-    operation, as in DDP's PowerSGD hook, the completion thread cannot complete that future.
-    """
-
-    def __init__(self, work: "Work", tensors: list[torch.Tensor], devices: list[torch.device]):
-        super().__init__(devices=devices)
-        self._work: Optional[Work] = work  # None when completed: no cycle keeps the tensors alive
-        self._tensors = tensors
-
-    @not_compiled
-    def wait(self) -> Any:
-        """As torch.futures.Future's; raises DistBackendError after the operation's timeout."""
-        work = self._work
-        if work is not None:
-            work.wait()
-            self.complete()
-        return super().wait()
-
-    def complete(self) -> None:
-        """Sets the result, once, when all operations have ended."""
-        work = self._work
-        if work is None:
-            return
-        work._end()
-        with work._lock:
-            if self._work is None:
-                return  # another thread has
-            self._work = None
-        tensors, self._tensors = self._tensors, []
-        if work._error is not None:
-            self.set_exception(work._error)
-        else:
-            self.set_result(tensors)
-        work._forget_tensors()
+_KEPT = 1000
+_MOST_KEPT_BYTES = 65536
+_dropped: "collections.deque[Work]" = collections.deque(maxlen=_KEPT)
+# Whether C++ that calls a method of a group may ask a Work for its future after Python has dropped it.
+_ASKED_LATER = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 15)
 
 
 class Work(dist._Work):
@@ -73,20 +48,26 @@ class Work(dist._Work):
         finish: see Finish; None: the operations write to `tensors` themselves.
         timeout: how long wait() waits by default.
         failed: see Failed.
+        order: of its future; None: that is completed at the end.
+
+    Attributes:
+        awaited: whether a wait has seen the end, or the future has been completed.
 
     Thread contract: any thread.
     """
 
     _keeps_tensors = True
+    awaited = False
     _ended = False
     _error: Optional[Exception] = None
-    _future: Optional[_Future] = None
+    _future: Optional[Future] = None
     _received: Optional[Matched] = None
     # For each CUDA device: the stream on which results were written, and the event after them.
     _written: Sequence[tuple[torch.cuda.Stream, torch.cuda.Event]] = ()
 
     def __init__(self, what: object, pendings: list[Any], tensors: list[torch.Tensor],
-                 finish: Optional[Finish], timeout: datetime.timedelta, failed: Failed = lambda error: ""):
+                 finish: Optional[Finish], timeout: datetime.timedelta, failed: Failed = lambda error: "",
+                 order: Optional[Order] = None):
         super().__init__()
         self._what = what
         self._failed = failed
@@ -94,6 +75,7 @@ class Work(dist._Work):
         self._tensors = tensors
         self._finish = finish
         self._timeout = timeout
+        self._order = order
         self._lock = threading.RLock()
 
     @classmethod
@@ -110,9 +92,15 @@ class Work(dist._Work):
         pendings = [pending for work in works for pending in work._pendings]
         return cls(what, pendings, [t for work in works for t in work._tensors], finish, timeout)
 
-    def outlive_python(self) -> None:
-        """For a Work that only C++ uses and the group keeps: drops the tensors once a wait has seen the end."""
-        self._keeps_tensors = False
+    def __del__(self) -> None:
+        """Keeps a Work that C++ may hold; large tensors only until a wait or a future has seen the end."""
+        if self.awaited or sys.is_finalizing():
+            return
+        self._keeps_tensors = sum(t.numel() * t.element_size() for t in self._tensors) <= _MOST_KEPT_BYTES
+        _dropped.append(self)
+        self._order = None  # C++ has no callbacks of the program
+        if not _ASKED_LATER:
+            self.get_future()
 
     @not_compiled
     def wait(self, timeout: Optional[datetime.timedelta] = None) -> bool:
@@ -124,8 +112,9 @@ class Work(dist._Work):
             if late is not None:
                 raise dist.DistBackendError(f"{self._what} has not ended in {limit.total_seconds():g} s: {late}"
                                             f"{self._failed(None)}")
+        self.awaited = True
         self._end()
-        self._forget_tensors()
+        self.forget_tensors()
         if self._error is not None:
             raise self._error
         self._bring_results()
@@ -165,15 +154,19 @@ class Work(dist._Work):
 
     @not_compiled
     def get_future(self) -> torch.futures.Future:
-        """A future of the tensors, which Maypole's completion thread completes."""
+        """A future of the tensors (_futures.py); if a wait has seen the end, it is completed."""
         with self._lock:
-            if self._future is not None:
-                return self._future
-            self._future = future = _Future(self, self._tensors, self._devices())
+            future = self._future
+            if future is not None:
+                if self.awaited and self._order is None:
+                    future.complete()
+                return future
+            order = None if self.awaited else self._order
+            self._future = future = Future(self._devices(), order, self, self._tensors)
         pendings = self._pendings
         missing = len(pendings)
         if missing == 0:
-            future.complete()
+            future.end()
         for pending in pendings:
 
             def done() -> None:
@@ -182,10 +175,16 @@ class Work(dist._Work):
                     missing -= 1
                     last = missing == 0
                 if last:
-                    future.complete()
+                    future.end()
 
             pending.call_when_done(done)
         return future
+
+    def outcome(self) -> Optional[Exception]:
+        """For the future, when the operations have ended: stores the results; returns the error, if there is one."""
+        self.awaited = True
+        self._end()
+        return self._error
 
     def _end(self) -> None:
         """Stores the results of the operations, which must have ended."""
@@ -193,11 +192,13 @@ class Work(dist._Work):
             if self._ended:
                 return
             results = []
+            # Only there may results be stored in tensors that were made in inference mode.
+            inference = any(t.is_inference() for t in self._tensors)
             try:
-                for pending in self._pendings:
-                    results.append(pending.wait())
-                if self._finish is not None:
-                    with torch.no_grad():
+                with torch.inference_mode() if inference else torch.no_grad():
+                    for pending in self._pendings:
+                        results.append(pending.wait())
+                    if self._finish is not None:
                         self._finish(results)
                 self._note_streams()
             except HorovodInternalError as error:
@@ -238,6 +239,7 @@ class Work(dist._Work):
         """The CUDA devices of the tensors."""
         return sorted({t.device for t in self._tensors if t.is_cuda}, key=str)
 
-    def _forget_tensors(self) -> None:
+    def forget_tensors(self) -> None:
+        """For a Work that is kept: drops large tensors."""
         if not self._keeps_tensors:
             self._tensors, self._future = [], None
