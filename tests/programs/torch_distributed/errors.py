@@ -50,7 +50,8 @@ def death(rank):
 
 def backward_death(rank):
     """DDP's reducer, which is in C++, gets the error from a future."""
-    output = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))(torch.ones(2, 4))
+    wrapped = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+    output = wrapped(torch.ones(2, 4))
     if rank == dist.get_world_size() - 1:
         os.kill(os.getpid(), signal.SIGKILL)
     output.sum().backward()

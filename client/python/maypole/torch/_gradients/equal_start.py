@@ -90,7 +90,7 @@ class EqualStart:
         parameters = sorted(names, key=names.__getitem__)
         facts = _Facts(optimizer, not self._has_own_state)
         rows = facts.rows(parameters)
-        known = torch.tensor(rows, dtype=torch.int64, device="cpu").reshape(-1, 7)
+        known = torch.tensor(rows, dtype=torch.int64).reshape(-1, 7)
         known = synchronize(
             allreduce_async_(known, None, operation, Max,
                              process_set=self._process_set))

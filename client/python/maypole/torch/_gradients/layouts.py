@@ -193,7 +193,7 @@ class Layouts:
         indices = torch.zeros(sparse_dims, 0, dtype=torch.int64,
                               device=parameter.device)
         values = parameter.new_zeros((0,) + tuple(parameter.shape[sparse_dims:]))
-        return torch.sparse_coo_tensor(indices, values, parameter.shape, device=parameter.device)
+        return torch.sparse_coo_tensor(indices, values, parameter.shape)
 
     def forget(self) -> None:
         """Forgets everything, after an error: the ranks may know different things."""
