@@ -50,7 +50,7 @@ class TorchDistributedTest(unittest.TestCase):
     def test_groups_dtypes_and_receives(self):
         """On three ranks: receives from any rank have several to choose from."""
         out = self.run_program(3, 1, "groups.py")
-        self.assertIn("right: maypole.torch; any source; strangers; sparse; dtypes; many groups; under way; sizes; default device; ranks; short forms; inference; futures; two stages; join; order; split; several backends; again",
+        self.assertIn("right: maypole.torch; any source; strangers; sparse; dtypes; many groups; under way; sizes; default device; ranks; short forms; inference; futures; two stages; join; order; split; several backends; under Gloo; again",
                       out)
 
     @unittest.skipUnless(LONG, "with --all")
@@ -231,6 +231,12 @@ class TorchDistributedTest(unittest.TestCase):
             self.assertEqual(record["type"], "RuntimeError")
             self.assertRegex(record["text"], r"DistBackendError: all_reduce, call \d+ of group 'world': .*rank 2\b.*(died|lost)")
             self.assertLess(record["seconds"], 15)
+
+    @unittest.skipUnless(LONG, "with --all")
+    def test_a_first_message_after_a_death(self):
+        for record in self.errors("new_pair_death"):
+            self.assertEqual(record["type"], "DistBackendError")
+            self.assertRegex(record["text"], r"^send to rank 2 of group 'world': .*rank 2\b.*(died|lost)")
 
     @unittest.skipUnless(LONG, "with --all")
     def test_all_leave_while_a_rank_waits_for_any_other(self):

@@ -9,6 +9,7 @@ import functools
 import json
 import socket
 import sys
+import tempfile
 import time
 
 import torch
@@ -243,6 +244,30 @@ def under_way(rank, size):
         for work in reversed(works):
             work.wait()
         same("all_reduce", tensors, [torch.full((3,), float(sum(n + r for r in range(size)))) for n in range(number)])
+    # None of these calls waits for the other ranks'.
+    tensors = [torch.ones(3) for _ in range(100)]
+    for _ in range(3):
+        if rank > 0:
+            dist.recv(torch.zeros(1), 0)
+        works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+        if rank == 0:
+            for other in range(1, size):
+                dist.send(torch.zeros(1), other)
+        for work in works:
+            work.wait()
+    same("all_reduce", tensors, [torch.full((3,), float(size ** 3))] * 100)
+    # More messages than a tag has names.
+    tensors = [torch.full((1,), float(n if rank == 0 else -1)) for n in range(2100)]
+    if rank == 0:
+        works = [dist.isend(tensor, 1, tag=7) for tensor in tensors]
+    elif rank == 1:
+        time.sleep(0.2)
+        works = [dist.irecv(tensor, 0, tag=7) for tensor in tensors]
+        works[-1].get_future().wait()
+    if rank < 2:
+        for work in works:
+            work.wait()
+        same("isend", tensors, [torch.full((1,), float(n)) for n in range(2100)])
 
 
 def order(rank, size):
@@ -316,15 +341,22 @@ def sizes(rank, size):
     mine = 5 if rank == 0 else 3 if rank == 1 else 4
     check("rank 0 submitted [*, 5], rank 1 submitted [*, 3]", lambda: dist.all_gather(of(*[4] * size), *of(mine)))
     check(f"expects {[3, 4] + [4] * rest}", lambda: dist.all_gather(of(3, *[4] * (size - 1)), *of(mine)))
-    check(f"the outputs have {[4] * size} elements, the result {3 * size}",
+    check(f"the result has {3 * size} elements of torch.float32, the outputs {[4] * size} of torch.float32",
           lambda: dist.all_gather(of(*[4] * size), *of(3)))
-    check(f"the output has {4 * size} elements, the result {3 * size}",
+    check(f"the result has {3 * size} elements of torch.float32, the outputs [{4 * size}] of torch.float32",
           lambda: dist.all_gather_into_tensor(*of(4 * size, 3)))
-    check("the output has 3 elements, the result 2", lambda: dist.reduce_scatter_tensor(*of(3, 2 * size)))
+    check("the result has 2 elements of torch.float32, the outputs [3] of",
+          lambda: dist.reduce_scatter_tensor(*of(3, 2 * size)))
     for op in (OPS.SUM, OPS.MAX):
-        check("the output has 3 elements, the result 2", lambda: dist.reduce_scatter(*of(3), of(*[2] * size), op))
-    check(f"the output has 9 elements, the result {rank + 1}",
+        check("the result has 2 elements of torch.float32, the outputs [3] of",
+              lambda: dist.reduce_scatter(*of(3), of(*[2] * size), op))
+    check(f"the result has {rank + 1} elements of torch.float32, the outputs [9] of",
           lambda: dist.reduce_scatter(*of(9), of(*range(1, size + 1))))
+    whole = torch.zeros(2 * size, dtype=torch.int32)
+    check("elements of torch.float32, the outputs [2] of torch.int32",
+          lambda: dist.reduce_scatter_tensor(whole[:2], *of(2 * size)))
+    check(f"elements of torch.float32, the outputs [{2 * size}] of torch.int32",
+          lambda: dist.all_gather_into_tensor(whole, *of(2)))
     refused(ValueError, f"a list has 1 entries, expected one for each of the group's {size} ranks",
             lambda: dist.group.WORLD.alltoall(of(1), of(1)).wait())
     gather = functools.partial(dist.gather, *of(6 if rank == 1 else 4), of(*[4] * size) if rank == 0 else None)
@@ -568,6 +600,17 @@ def mixed(rank, size):
     again("maypole")
 
 
+def under_gloo(rank, size):
+    """A group of Maypole's needs a default group of Maypole's."""
+    path = [tempfile.mktemp()]
+    dist.broadcast_object_list(path, 0)
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", init_method=f"file://{path[0]}", rank=rank, world_size=size)
+    refused(RuntimeError, "needs a default group of it: call init_process_group('maypole')",
+            lambda: dist.new_group(backend="maypole"))
+    again("maypole")
+
+
 def again(backend="maypole"):
     dist.barrier()
     dist.destroy_process_group()
@@ -609,6 +652,7 @@ PARTS = {
     "order": (order, (2, 15)),
     "split": (split, (2, 15)),
     "several backends": (mixed, (2, 1)),
+    "under Gloo": (under_gloo, (2, 15)),
     "again": (destroy, (2, 1)),
 }
 

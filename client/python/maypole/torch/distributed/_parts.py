@@ -305,9 +305,16 @@ def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 # --- What becomes of results --------------------------------------------------
 
 
+def _check(outputs: Sequence[torch.Tensor], result: torch.Tensor) -> None:
+    """Checks that the outputs together have the elements of the result."""
+    sizes = [output.numel() for output in outputs]
+    if sum(sizes) != result.numel() or any(output.dtype != result.dtype for output in outputs):
+        raise HorovodInternalError(f"the result has {result.numel()} elements of {result.dtype}, the outputs {sizes} of "
+                                   f"{', '.join(sorted({str(output.dtype) for output in outputs}))}")
+
+
 def _copy_whole(output: torch.Tensor, result: torch.Tensor) -> None:
-    if result.numel() != output.numel():
-        raise HorovodInternalError(f"the output has {output.numel()} elements, the result {result.numel()}")
+    _check([output], result)
     output.copy_(result.view(output.shape))
 
 
@@ -320,10 +327,8 @@ def _copy_rows(output: torch.Tensor, order: list[int], result: torch.Tensor) -> 
 
 def _copy_parts(outputs: Sequence[torch.Tensor], result: torch.Tensor) -> None:
     """Cuts the result into the outputs, one after the other."""
+    _check(outputs, result)
     flat, start = result.reshape(-1), 0
-    sizes = [output.numel() for output in outputs]
-    if sum(sizes) != flat.numel():
-        raise HorovodInternalError(f"the outputs have {sizes} elements, the result {flat.numel()}")
     for output in outputs:
         output.copy_(flat[start:start + output.numel()].view(output.shape))
         start += output.numel()

@@ -5,10 +5,12 @@ collectives), under names that depend on its version: all_gather_single is _allg
 class has all of them. Options are torch.distributed's: reduceOp, rootRank (in the group), timeout.
 """
 
+import contextlib
 import datetime
 import itertools
 import sys
-from collections.abc import Sequence
+import weakref
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Callable, Optional
 
@@ -25,7 +27,7 @@ from maypole.torch.distributed import _call_lines, _epochs, _futures, _parts, _w
 from maypole.torch.distributed._methods import OtherDevices, method_of_group
 from maypole.torch.distributed._names import Names
 from maypole.torch.distributed._point_to_point import PointToPoint
-from maypole.torch.distributed._work import Finish, Work
+from maypole.torch.distributed._work import Finish, Postponed, PostponedStart, Work
 
 
 def _op(opts: Any) -> Any:
@@ -41,7 +43,7 @@ class _Level:
         self.where = "" if level == 0 else "in callbacks " if level == 1 else f"in callbacks of level {level} "
         self.numbers = itertools.count()
         self.names = Names()
-        self.latest: dict[int, list[Optional[int]]] = {}  # by the number in a name: native handles of its last call
+        self.latest: dict[int, weakref.ref[Work]] = {}  # by the number in a name
         self.order = _futures.Order(level)
 
 
@@ -115,6 +117,19 @@ class ProcessGroup(dist.ProcessGroup):
         self._lines = _call_lines.CallLines(self._store, basics.rank(), ranks) if _call_lines.wanted() else None
         self._point_to_point = PointToPoint(self._shown, ranks, self._now_rank, world.offers)
         self._closed = ""
+
+    def open_for_ranks(self, ranks: list[int]) -> None:
+        """As open(), for a group that is not the default one.
+
+        Args:
+            ranks: the members' ranks in the job, by rank in the group.
+        """
+        if _world.current is None:
+            raise RuntimeError(f"group '{self._shown}' of the backend 'maypole' needs a default group of it: call "
+                               "init_process_group('maypole'), or init_process_group('cpu:maypole,...'), first")
+        with self._naming(f"group '{self._shown}' of ranks {ranks} of the job"):
+            process_set = process_sets.of_members(ranks)
+        self.open(process_set, ranks, _world.current, is_default=False)
 
     # --- What torch asks about the group --------------------------------------
 
@@ -279,9 +294,10 @@ class ProcessGroup(dist.ProcessGroup):
         self._check_open()
         self._check_peer("send", "destination", dst)
         (tensor,) = tensors
-        return Work(f"send to rank {dst} of group '{self._shown}'",
-                    [self._point_to_point.send(tensor.contiguous(), dst, tag)], tensors, None, self._timeout,
-                    self._failed)
+        what = f"send to rank {dst} of group '{self._shown}'"
+        with self._naming(what):
+            pending = self._point_to_point.send(tensor.contiguous(), dst, tag)
+        return Work(what, [pending], tensors, None, self._timeout, self._failed)
 
     @method_of_group
     def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> Work:
@@ -305,8 +321,10 @@ class ProcessGroup(dist.ProcessGroup):
             if buffer is not tensor:
                 tensor.copy_(buffer)
 
-        return Work(f"recv from {source} of group '{self._shown}'", [start(buffer)], tensors, finish, self._timeout,
-                    self._failed)
+        what = f"recv from {source} of group '{self._shown}'"
+        with self._naming(what):
+            pending = start(buffer)
+        return Work(what, [pending], tensors, finish, self._timeout, self._failed)
 
     # --- Synchronization ------------------------------------------------------
 
@@ -351,7 +369,7 @@ class ProcessGroup(dist.ProcessGroup):
         if self.others is not None:
             self.others.group.shutdown()
         if self._own_world is not None:
-            self._own_world.offers.close()
+            _world.close(self._own_world)
 
     def register_abort_hook(self, hook_id: int, hook: Callable[[], None]) -> None:
         self._abort_hooks[hook_id] = hook
@@ -400,9 +418,7 @@ class ProcessGroup(dist.ProcessGroup):
         child = ProcessGroup.of(new_ranks.index(self.rank()), len(new_ranks), name, timeout or self._timeout,
                                 dist.PrefixStore(f"{name}/", self._store))
         child.setGroupDesc(group_desc or "undefined")
-        ranks = [self._ranks.of_job[rank] for rank in new_ranks]
-        assert _world.current is not None
-        child.open(process_sets.of_members(ranks), ranks, _world.current, is_default=False)
+        child.open_for_ranks([self._ranks.of_job[rank] for rank in new_ranks])
         return child
 
     # --- What torch before 2.15 calls them ------------------------------------
@@ -438,23 +454,20 @@ class ProcessGroup(dist.ProcessGroup):
         name = f"{self._shown}{level.shown}{place}"
         # Then torch's function waits for it right after this call.
         awaited = len(parts) == 1 and not getattr(opts, "asyncOp", True)
-        pendings = [
+        described = [
             part.describe(name=name if index == 0 else f"{name}.{index}", process_set=process_set, awaited=awaited)
             for index, part in enumerate(parts)
         ]
-        try:
+        pendings: list[Any] = described
+        earlier = level.latest[place]() if place in level.latest else None  # of this name
+        if earlier is not None and not earlier.done():
+            start = PostponedStart(earlier, partial(_submit, described))
+            pendings = [Postponed(pending, start) for pending in described]
+        else:
             try:
-                _submit(pendings)
-            except ValueError:
-                # Perhaps because an operation of this name was under way; it ends, or a deadlock ends it. Any other
-                # error recurs below.
-                for native in level.latest.get(place, ()):
-                    if native is not None:
-                        operations.await_end(native)
-                _submit(pendings)
-        except HorovodInternalError as error:
-            raise dist.DistBackendError(f"{call}: {error}{call(error)}") from None
-        level.latest[place] = [pending.native for pending in pendings]
+                _submit(described)
+            except HorovodInternalError as error:
+                raise dist.DistBackendError(f"{call}: {error}{call(error)}") from None
         finish: Optional[Finish] = None
         finishes = [(index, part.finish) for index, part in enumerate(parts) if part.finish is not None]
         if finishes:
@@ -467,6 +480,7 @@ class ProcessGroup(dist.ProcessGroup):
         if timeout is None or timeout.total_seconds() <= 0:
             timeout = self._timeout
         work = Work(call, pendings, tensors, finish, timeout, call, level.order)
+        level.latest[place] = weakref.ref(work)
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
@@ -474,6 +488,14 @@ class ProcessGroup(dist.ProcessGroup):
     def _check_open(self) -> None:
         if self._closed:
             raise dist.DistBackendError(f"group '{self._shown}': {self._closed}")
+
+    @contextlib.contextmanager
+    def _naming(self, what: str) -> Iterator[None]:
+        """Makes errors of the library those of torch.distributed."""
+        try:
+            yield
+        except HorovodInternalError as error:
+            raise dist.DistBackendError(f"{what}: {error}{self._failed(error)}") from None
 
     def _checked(self, what: str, role: str, rank: int) -> int:
         """Returns a rank that the program has given."""

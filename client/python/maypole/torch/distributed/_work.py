@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from maypole.common.exceptions import HorovodInternalError
+from maypole.common.operations import Pending
 from maypole.torch._compiling import not_compiled
 from maypole.torch.distributed._futures import Future, Order
 from maypole.torch.distributed._point_to_point import Matched
@@ -38,12 +39,113 @@ _dropped: "collections.deque[Work]" = collections.deque(maxlen=_KEPT)
 _ASKED_LATER = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 15)
 
 
+class Postponed:
+    """One operation of a call whose names an earlier call has, which has not ended; callers wait for it as a Pending.
+
+    Args:
+        pending: the operation, which is submitted at the end of the earlier call.
+        start: its call's start.
+    """
+
+    def __init__(self, pending: Pending, start: "PostponedStart"):
+        self._pending = pending
+        self._start = start
+
+    def done(self) -> bool:
+        """As Pending.done()."""
+        return self._start.over() and (self._start.error is not None or self._pending.done())
+
+    def wait_until(self, deadline: float) -> Optional[str]:
+        """As Pending.wait_until()."""
+        late = self._start.wait_until(deadline)
+        return late if late is not None or self._start.error is not None else self._pending.wait_until(deadline)
+
+    def wait(self) -> Any:
+        """As Pending.wait()."""
+        self._start.await_over()
+        if self._start.error is not None:
+            raise self._start.error
+        return self._pending.wait()
+
+    def call_when_done(self, function: Callable[[], None]) -> None:
+        """As Pending.call_when_done()."""
+
+        def started() -> None:
+            if self._start.error is not None:
+                function()
+            else:
+                self._pending.call_when_done(function)
+
+        self._start.then(started)
+
+
+class PostponedStart:
+    """Submits the operations of a call at the end of an earlier one.
+
+    Args:
+        earlier: the earlier call's Work.
+        submit: submits all operations.
+    """
+
+    def __init__(self, earlier: "Work", submit: Callable[[], None]):
+        self.error: Optional[Exception] = None
+        self._earlier: Optional[Work] = earlier  # None when it has ended
+        self._submit: Optional[Callable[[], None]] = submit
+        self._lock = threading.Lock()
+        self._event = threading.Event()
+        self._calls: list[Callable[[], None]] = []
+        earlier.call_when_done(self._run)
+
+    def _run(self) -> None:
+        with self._lock:
+            submit, self._submit, self._earlier = self._submit, None, None
+        if submit is None:
+            return
+        try:
+            submit()
+        except Exception as error:
+            self.error = error
+        with self._lock:
+            self._event.set()
+            calls, self._calls = self._calls, []
+        for function in calls:
+            function()
+
+    def over(self) -> bool:
+        """Whether the operations have been submitted, or could not be."""
+        earlier = self._earlier
+        if earlier is not None and earlier.done():
+            self._run()
+        return self._event.is_set()
+
+    def await_over(self) -> None:
+        """Waits for over(), after wait_until() or in the completion thread."""
+        self._event.wait()
+
+    def wait_until(self, deadline: float) -> Optional[str]:
+        """Waits for over(); returns what it still waits for at `deadline`."""
+        earlier = self._earlier
+        late = None if earlier is None else earlier.wait_until(deadline)
+        if late is None:
+            self._run()  # not the completion thread, which may be in a callback that waits for this
+            self.await_over()
+        return late
+
+    def then(self, function: Callable[[], None]) -> None:
+        """Calls the function when the operations have been submitted, or could not be."""
+        with self._lock:
+            if not self._event.is_set():
+                self._calls.append(function)
+                return
+        function()
+
+
 class Work(dist._Work):
     """Operations under way, whose results go to `tensors` when they have ended.
 
     Args:
         what: names the call in errors, by str(): "all_reduce, call 5 of group 'world'".
-        pendings: the operations (common.operations.Pending, _point_to_point.Deferred or Matched).
+        pendings: the operations (common.operations.Pending, Postponed, _point_to_point.Deferred or Matched, Work).
         tensors: the value of the future.
         finish: see Finish; None: the operations write to `tensors` themselves.
         timeout: how long wait() waits by default.
@@ -77,20 +179,14 @@ class Work(dist._Work):
         self._timeout = timeout
         self._order = order
         self._lock = threading.RLock()
+        self._calls: Optional[list[Callable[[], None]]] = None  # None: the operations have no function yet
+        self._over = False  # they have called it
 
     @classmethod
     def together(cls, what: str, works: Sequence["Work"], timeout: datetime.timedelta) -> "Work":
         """Returns one Work for several, which ends when all of them have."""
 
-        def finish(results: list[Any]) -> None:
-            for work in works:
-                work._end()
-                if work._error is not None:
-                    raise work._error
-                work._bring_results()
-
-        pendings = [pending for work in works for pending in work._pendings]
-        return cls(what, pendings, [t for work in works for t in work._tensors], finish, timeout)
+        return cls(what, list(works), [t for work in works for t in work._tensors], None, timeout)
 
     def __del__(self) -> None:
         """Keeps a Work that C++ may hold; large tensors only until a wait or a future has seen the end."""
@@ -106,12 +202,10 @@ class Work(dist._Work):
     def wait(self, timeout: Optional[datetime.timedelta] = None) -> bool:
         """Waits for the end; raises DistBackendError if the operation failed or has not ended in time."""
         limit = timeout or self._timeout
-        deadline = time.monotonic() + limit.total_seconds()
-        for pending in self._pendings:
-            late = pending.wait_until(deadline)
-            if late is not None:
-                raise dist.DistBackendError(f"{self._what} has not ended in {limit.total_seconds():g} s: {late}"
-                                            f"{self._failed(None)}")
+        late = self.wait_until(time.monotonic() + limit.total_seconds())
+        if late is not None:
+            raise dist.DistBackendError(f"{self._what} has not ended in {limit.total_seconds():g} s: {late}"
+                                        f"{self._failed(None)}")
         self.awaited = True
         self._end()
         self.forget_tensors()
@@ -119,6 +213,14 @@ class Work(dist._Work):
             raise self._error
         self._bring_results()
         return True
+
+    def wait_until(self, deadline: float) -> Optional[str]:
+        """Waits for the end until `deadline` (time.monotonic()); returns None, or what it still waits for."""
+        for pending in self._pendings:
+            late: Optional[str] = pending.wait_until(deadline)
+            if late is not None:
+                return late
+        return None
 
     def synchronize(self) -> None:
         """As wait()."""
@@ -130,6 +232,8 @@ class Work(dist._Work):
         if not self._ended and all(pending.done() for pending in self._pendings):
             self._end()
         return self._ended
+
+    done = is_completed  # as Pending's
 
     def is_success(self) -> bool:
         """Whether it has ended without an error."""
@@ -163,22 +267,34 @@ class Work(dist._Work):
                 return future
             order = None if self.awaited else self._order
             self._future = future = Future(self._devices(), order, self, self._tensors)
-        pendings = self._pendings
-        missing = len(pendings)
-        if missing == 0:
-            future.end()
-        for pending in pendings:
+        self.call_when_done(future.end)
+        return future
+
+    def call_when_done(self, function: Callable[[], None]) -> None:
+        """Makes the completion thread call `function` when the operations have ended; calls it at once if they have."""
+        with self._lock:
+            pendings = self._pendings if not self._over else ()
+            first = self._calls is None
+            if pendings:
+                self._calls = [*(self._calls or ()), function]
+        if not pendings:
+            function()
+        elif first:
+            missing = len(pendings)
 
             def done() -> None:
                 nonlocal missing
                 with self._lock:
                     missing -= 1
-                    last = missing == 0
-                if last:
-                    future.end()
+                    if missing:
+                        return
+                    self._over = True
+                    calls = self._calls or ()
+                for each in calls:
+                    each()
 
-            pending.call_when_done(done)
-        return future
+            for pending in pendings:
+                pending.call_when_done(done)
 
     def outcome(self) -> Optional[Exception]:
         """For the future, when the operations have ended: stores the results; returns the error, if there is one."""
