@@ -115,7 +115,7 @@ class Future(torch.futures.Future):
 
     def __init__(self, devices: list[torch.device], order: Optional[Order], work: Optional["Work"] = None,
                  tensors: Optional[list[torch.Tensor]] = None):
-        super().__init__(devices=devices)  # type: ignore[arg-type]
+        super().__init__(devices=devices)
         self._devices = devices
         self._order = order
         self._work = work  # None when completed: no cycle keeps the tensors alive

@@ -309,8 +309,9 @@ def _check(outputs: Sequence[torch.Tensor], result: torch.Tensor) -> None:
     """Checks that the outputs together have the elements of the result."""
     sizes = [output.numel() for output in outputs]
     if sum(sizes) != result.numel() or any(output.dtype != result.dtype for output in outputs):
-        raise HorovodInternalError(f"the result has {result.numel()} elements of {result.dtype}, the outputs {sizes} of "
-                                   f"{', '.join(sorted({str(output.dtype) for output in outputs}))}")
+        dtypes = ", ".join(sorted({str(output.dtype) for output in outputs}))
+        raise HorovodInternalError(f"the result has {result.numel()} elements of {result.dtype}, the outputs {sizes} "
+                                   f"of {dtypes}")
 
 
 def _copy_whole(output: torch.Tensor, result: torch.Tensor) -> None:

@@ -185,7 +185,6 @@ class Work(dist._Work):
     @classmethod
     def together(cls, what: str, works: Sequence["Work"], timeout: datetime.timedelta) -> "Work":
         """Returns one Work for several, which ends when all of them have."""
-
         return cls(what, list(works), [t for work in works for t in work._tensors], None, timeout)
 
     def __del__(self) -> None:
