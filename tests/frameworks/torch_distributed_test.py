@@ -50,7 +50,7 @@ class TorchDistributedTest(unittest.TestCase):
     def test_groups_dtypes_and_receives(self):
         """On three ranks: receives from any rank have several to choose from."""
         out = self.run_program(3, 1, "groups.py")
-        self.assertIn("right: maypole.torch; any source; strangers; sparse; dtypes; many groups; under way; order; split; several backends; again",
+        self.assertIn("right: maypole.torch; any source; strangers; sparse; dtypes; many groups; under way; sizes; default device; ranks; short forms; inference; futures; two stages; join; order; split; several backends; under Gloo; again",
                       out)
 
     @unittest.skipUnless(LONG, "with --all")
@@ -96,7 +96,7 @@ class TorchDistributedTest(unittest.TestCase):
                 self.check_collectives(self.run_program(2, 1, "collectives.py"))
                 self.assertIn("DDP; DDP, find_unused_parameters", self.run_program(
                     2, 1, "programs.py", ["DDP", "DDP, find_unused_parameters", "DDP, small buckets", "DDP, join"]))
-                self.assertIn("right: maypole.torch; any source; strangers; sparse; dtypes; many groups; under way; several backends; again",
+                self.assertIn("right: maypole.torch; any source; strangers; sparse; dtypes; many groups; under way; default device; inference; futures; several backends; again",
                               self.run_program(2, 1, "groups.py"))
                 self.assertIn("trained: 8 after 1 restarts, sum 192", self.torchrun(
                     "restarts.py", tempfile.mkdtemp(dir=DIRECTORY), options=["--max-restarts", "2"]))
@@ -224,6 +224,19 @@ class TorchDistributedTest(unittest.TestCase):
         self.assertEqual(first["type"], "DistBackendError")
         self.assertRegex(first["text"], r"^recv from any rank of group 'world': .*rank 2\b.*(died|lost)")
         self.assertLess(first["seconds"], 5)
+
+    @unittest.skipUnless(LONG, "with --all")
+    def test_a_death_while_ddp_reduces_gradients(self):
+        for record in self.errors("backward_death"):
+            self.assertEqual(record["type"], "RuntimeError")
+            self.assertRegex(record["text"], r"DistBackendError: all_reduce, call \d+ of group 'world': .*rank 2\b.*(died|lost)")
+            self.assertLess(record["seconds"], 15)
+
+    @unittest.skipUnless(LONG, "with --all")
+    def test_a_first_message_after_a_death(self):
+        for record in self.errors("new_pair_death"):
+            self.assertEqual(record["type"], "DistBackendError")
+            self.assertRegex(record["text"], r"^send to rank 2 of group 'world': .*rank 2\b.*(died|lost)")
 
     @unittest.skipUnless(LONG, "with --all")
     def test_all_leave_while_a_rank_waits_for_any_other(self):

@@ -21,6 +21,7 @@ SECONDS = 1500  # for a job
 DATA_PARALLEL = (
     "DDP", "DDP, find_unused_parameters", "DDP, static_graph", "DDP, gradient_as_bucket_view", "DDP, small buckets",
     "DDP, no_sync", "DDP, BatchNorm", "DDP, fp16 hook", "DDP, bf16 hook", "DDP, PowerSGD hook", "DDP, join",
+    "DDP, join, divided by the ranks that are left", "DDP, join, find_unused_parameters",
     "ZeroRedundancyOptimizer", "ZeroRedundancyOptimizer, join")
 SHARDED = (
     "FSDP1", "FSDP1, SHARD_GRAD_OP", "FSDP1, HYBRID_SHARD", "FSDP1, mixed precision", "FSDP2",

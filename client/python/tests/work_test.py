@@ -63,9 +63,13 @@ class WorkTest(unittest.TestCase):
         patch.start()
         self.addCleanup(patch.stop)
         self.used_on = []
-        self.tensor = types.SimpleNamespace(device=DEVICE, is_cuda=True, layout=torch.strided, record_stream=self.used_on.append)
+        self.tensor = self.of_layout(torch.strided, record_stream=self.used_on.append)
         self.thread.stream = self.mine = Stream()
         self.others = Stream()
+
+    def of_layout(self, layout, **more):
+        return types.SimpleNamespace(device=DEVICE, is_cuda=True, layout=layout, is_inference=lambda: False,
+                                     numel=lambda: 4, element_size=lambda: 4, **more)
 
     def work(self):
         return Work("all_reduce", [Ended()], [self.tensor], lambda results: None, SECOND)
@@ -95,7 +99,7 @@ class WorkTest(unittest.TestCase):
         self.assertEqual(self.mine.awaited, [])
 
     def test_a_sparse_tensor_which_has_no_streams_ends_well(self):
-        self.tensor = types.SimpleNamespace(device=DEVICE, is_cuda=True, layout=torch.sparse_coo)
+        self.tensor = self.of_layout(torch.sparse_coo)
         work = self.work()
         self.assertTrue(work.wait())
         self.assertEqual(len(self.mine.recorded), 1)

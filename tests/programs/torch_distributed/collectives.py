@@ -151,6 +151,11 @@ def only_ours(ours, rank, size):
     dist.all_reduce(tensor, OPS.SUM, ours)
     same("all_reduce of a transposed tensor", [tensor],
          [size * torch.arange(12.0).reshape(3, 4).t() + sum(range(size))])
+    for op in (OPS.BAND, OPS.BOR, OPS.BXOR):
+        whole, output = (torch.arange(4 * size) * 7 + rank * 5 + 3) % 13, torch.zeros(4, dtype=torch.int64)
+        dist.reduce_scatter_tensor(output, whole, op, ours)
+        dist.all_reduce(whole, op, ours)
+        same(f"reduce_scatter_tensor, {op}", [output], [whole.chunk(size)[rank]])
     many = [torch.full((n,), float(rank)) for n in (1, 100, 3)]
     dist.all_reduce_coalesced(many, OPS.SUM, ours)
     same("all_reduce_coalesced", many, [torch.full((n,), float(sum(range(size)))) for n in (1, 100, 3)])

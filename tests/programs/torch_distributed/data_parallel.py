@@ -44,11 +44,11 @@ def unused_parameters():
     return losses + weights(wrapped)
 
 
-def uneven(**options):
-    """DDP's join context: rank r has r batches more."""
+def uneven(of_join=None, **options):
+    """DDP's join context: rank r has r batches more; of_join: the options of join()."""
     wrapped = DistributedDataParallel(model(), **options)
     optimizer = sgd(wrapped.parameters())
-    with wrapped.join():
+    with wrapped.join(**of_join or {}):
         for x, y in batches(dist.get_rank(), 3 + dist.get_rank()):
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(wrapped(x), y).backward()
@@ -103,6 +103,8 @@ PROGRAMS = {
     "DDP, bf16 hook": lambda: ddp(default_hooks.bf16_compress_hook),
     "DDP, PowerSGD hook": lambda: ddp(powerSGD_hook.powerSGD_hook, power_sgd),
     "DDP, join": uneven,
+    "DDP, join, divided by the ranks that are left": lambda: uneven({"divide_by_initial_world_size": False}),
+    "DDP, join, find_unused_parameters": lambda: uneven(find_unused_parameters=True),
     "ZeroRedundancyOptimizer": zero,
     "ZeroRedundancyOptimizer, join": zero_joined,
 }

@@ -1,6 +1,6 @@
 """The errors that a rank of torch.distributed on Maypole gets when something goes wrong.
 
-errors.py mismatch|shapes|timeout|death|any_source_death|any_source_left
+errors.py mismatch|shapes|timeout|death|backward_death|new_pair_death|any_source_death|any_source_left
 
 Each rank records the error's type and text, and the seconds until it came.
 """
@@ -46,6 +46,22 @@ def death(rank):
     if rank == dist.get_world_size() - 1:
         os.kill(os.getpid(), signal.SIGKILL)
     dist.all_reduce(torch.ones(4))
+
+
+def backward_death(rank):
+    """DDP's reducer, which is in C++, gets the error from a future."""
+    wrapped = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+    output = wrapped(torch.ones(2, 4))
+    if rank == dist.get_world_size() - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    output.sum().backward()
+
+
+def new_pair_death(rank):
+    try:
+        death(rank)
+    except dist.DistBackendError:
+        dist.send(torch.ones(1), dist.get_world_size() - 1)
 
 
 def any_source_death(rank):

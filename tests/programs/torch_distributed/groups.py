@@ -5,16 +5,21 @@ supports. Rank 0 prints 'right: NAMES'.
 """
 
 import datetime
+import functools
 import json
 import socket
 import sys
+import tempfile
+import time
 
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
 
 import maypole.torch as hvd
 import maypole.torch.distributed  # noqa: F401 - torch before 2.15 does not find the backend itself
-from maypole.common import basics
+from maypole.common import basics, operations
 from maypole.torch.distributed import _world
 
 OPS = dist.ReduceOp
@@ -239,6 +244,30 @@ def under_way(rank, size):
         for work in reversed(works):
             work.wait()
         same("all_reduce", tensors, [torch.full((3,), float(sum(n + r for r in range(size)))) for n in range(number)])
+    # None of these calls waits for the other ranks'.
+    tensors = [torch.ones(3) for _ in range(100)]
+    for _ in range(3):
+        if rank > 0:
+            dist.recv(torch.zeros(1), 0)
+        works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+        if rank == 0:
+            for other in range(1, size):
+                dist.send(torch.zeros(1), other)
+        for work in works:
+            work.wait()
+    same("all_reduce", tensors, [torch.full((3,), float(size ** 3))] * 100)
+    # More messages than a tag has names.
+    tensors = [torch.full((1,), float(n if rank == 0 else -1)) for n in range(2100)]
+    if rank == 0:
+        works = [dist.isend(tensor, 1, tag=7) for tensor in tensors]
+    elif rank == 1:
+        time.sleep(0.2)
+        works = [dist.irecv(tensor, 0, tag=7) for tensor in tensors]
+        works[-1].get_future().wait()
+    if rank < 2:
+        for work in works:
+            work.wait()
+        same("isend", tensors, [torch.full((1,), float(n)) for n in range(2100)])
 
 
 def order(rank, size):
@@ -290,6 +319,222 @@ def split(rank, size):
     dist.destroy_process_group(group)
 
 
+def sizes(rank, size):
+    """What is sent does not fit where it goes: an error on each rank that sees it, which names the sizes."""
+    def of(*numbers):
+        return [torch.full((n,), float(rank)) for n in numbers]
+
+    def check(text, function):
+        refused(dist.DistBackendError, text, function)
+
+    last, rest = size - 1, size - 2
+    sent = [3, 1] + [2] * rest if rank == 0 else [1, 3] + [2] * rest if rank == 1 else [2] * size
+    if rank < 2:
+        text = f"ranks have sent {sent} elements to its rank {rank}, whose output expects {[2] * size}"
+        check("all_to_all_single, call ", lambda: dist.all_to_all_single(*of(2 * size, 2 * size), [2] * size, sent))
+        check(text, lambda: dist.all_to_all(of(*[2] * size), of(*sent)))
+    else:
+        dist.all_to_all_single(*of(2 * size, 2 * size), [2] * size, sent)
+        dist.all_to_all(of(*[2] * size), of(*sent))
+    check(f"ranks have sent {[2] * size} elements to its rank {rank}, whose output expects {[2] * last + [1]}",
+          lambda: dist.all_to_all_single(*of(2 * size - 1, 2 * size), [2] * last + [1], [2] * size))
+    mine = 5 if rank == 0 else 3 if rank == 1 else 4
+    check("rank 0 submitted [*, 5], rank 1 submitted [*, 3]", lambda: dist.all_gather(of(*[4] * size), *of(mine)))
+    check(f"expects {[3, 4] + [4] * rest}", lambda: dist.all_gather(of(3, *[4] * (size - 1)), *of(mine)))
+    check(f"the result has {3 * size} elements of torch.float32, the outputs {[4] * size} of torch.float32",
+          lambda: dist.all_gather(of(*[4] * size), *of(3)))
+    check(f"the result has {3 * size} elements of torch.float32, the outputs [{4 * size}] of torch.float32",
+          lambda: dist.all_gather_into_tensor(*of(4 * size, 3)))
+    check("the result has 2 elements of torch.float32, the outputs [3] of",
+          lambda: dist.reduce_scatter_tensor(*of(3, 2 * size)))
+    for op in (OPS.SUM, OPS.MAX):
+        check("the result has 2 elements of torch.float32, the outputs [3] of",
+              lambda: dist.reduce_scatter(*of(3), of(*[2] * size), op))
+    check(f"the result has {rank + 1} elements of torch.float32, the outputs [9] of",
+          lambda: dist.reduce_scatter(*of(9), of(*range(1, size + 1))))
+    whole = torch.zeros(2 * size, dtype=torch.int32)
+    check("elements of torch.float32, the outputs [2] of torch.int32",
+          lambda: dist.reduce_scatter_tensor(whole[:2], *of(2 * size)))
+    check(f"elements of torch.float32, the outputs [{2 * size}] of torch.int32",
+          lambda: dist.all_gather_into_tensor(whole, *of(2)))
+    refused(ValueError, f"a list has 1 entries, expected one for each of the group's {size} ranks",
+            lambda: dist.group.WORLD.alltoall(of(1), of(1)).wait())
+    gather = functools.partial(dist.gather, *of(6 if rank == 1 else 4), of(*[4] * size) if rank == 0 else None)
+    scatter = functools.partial(dist.scatter, *of(1 if rank == 1 else 2), of(*[2] * size) if rank == 0 else None)
+    for function, sees, text in ((gather, 0, f"sent {[4, 6] + [4] * rest} elements to its rank 0"),
+                                 (scatter, 1, f"sent {[2] + [0] * last} elements to its rank 1")):
+        if rank == sees:
+            check(text, function)
+        else:
+            function()
+
+
+def default_device(rank, size):
+    """Calls in a block that makes tensors on another device, as programs that build models have it."""
+    with torch.device("meta"):
+        indices = torch.tensor([[rank]], device="cpu")
+        tensor = torch.sparse_coo_tensor(indices, torch.ones(1, device="cpu"), (size,), device="cpu")
+        dist.all_reduce(tensor)
+        outputs = [torch.zeros(r, device="cpu") for r in range(size)]
+        dist.all_gather(outputs, torch.full((rank,), float(rank), device="cpu"))
+        dist.barrier()
+    same("sparse", [tensor.to_dense()], [torch.ones(size)])
+    same("all_gather", outputs, [torch.full((r,), float(r)) for r in range(size)])
+
+
+def ranks(rank, size):
+    """Roots and peers that are no ranks."""
+    x, group = torch.ones(2), dist.group.WORLD
+    for what, role, function in (("broadcast", "root", lambda: dist.broadcast(x, size)),
+                                 ("reduce", "root", lambda: dist.reduce(x, size)),
+                                 ("gather", "root", lambda: group.gather([], x, size)),
+                                 ("scatter", "root", lambda: group.scatter(x, [], size)),
+                                 ("send", "destination", lambda: dist.send(x, size)),
+                                 ("recv", "source", lambda: dist.recv(x, size))):
+        refused(ValueError, f"{what} of group 'world': the {role} is {size}, expected a rank of 0 to {size - 1}", function)
+    refused(ValueError, f"recv of group 'world': the source is {rank}, which is this rank", lambda: dist.recv(x, rank))
+
+
+def short_forms(rank, size):
+    """A group's methods with tensors in place of lists, and single arguments in place of options."""
+    group = dist.group.WORLD
+    total = sum(range(size))
+
+    def check(what, expected, call):
+        x = torch.full((3,), float(rank))
+        call(x).wait()
+        same(what, [x], [torch.full((3,), float(expected))])
+
+    def rows():
+        return [torch.full((3,), float(r)) for r in range(size)]
+
+    for what, expected, call in (("allreduce([x], op)", size - 1, lambda x: group.allreduce([x], OPS.MAX)),
+                                 ("allreduce(x, op)", size - 1, lambda x: group.allreduce(x, OPS.MAX)),
+                                 ("allreduce(x, op=)", size - 1, lambda x: group.allreduce(x, op=OPS.MAX)),
+                                 ("allreduce(x)", total, lambda x: group.allreduce(x)),
+                                 ("broadcast(x, root)", 1, lambda x: group.broadcast(x, 1)),
+                                 ("broadcast(x, root=)", 1, lambda x: group.broadcast(x, root=1)),
+                                 ("reduce(x, root, op)", rank if rank else size - 1,
+                                  lambda x: group.reduce(x, 0, OPS.MAX)),
+                                 ("scatter", rank, lambda x: group.scatter(x, rows() if rank == 0 else [], 0)),
+                                 ("reduce_scatter", size * rank, lambda x: group.reduce_scatter(x, rows(), OPS.SUM))):
+        check(what, expected, call)
+    outputs = [torch.zeros(3) for _ in range(size)]
+    group.allgather(outputs, torch.full((3,), float(rank))).wait()
+    same("allgather", outputs, rows())
+    outputs = [torch.zeros(3) for _ in range(size)] if rank == 0 else []
+    group.gather(outputs, torch.full((3,), float(rank)), 0).wait()
+    same("gather", outputs, rows())
+    group.barrier(datetime.timedelta(seconds=30)).wait()
+
+
+def inference(rank, size):
+    """Results for tensors of inference mode, which the completion thread, or code after the block, stores."""
+    with torch.inference_mode():
+        outputs = [[torch.zeros(2) for _ in range(size)] for _ in range(2)]
+        works = [dist.all_gather(each, torch.full((2,), float(rank)), async_op=True) for each in outputs]
+        future = works[0].get_future()
+    future.wait()
+    works[1].wait()
+    for each in outputs:
+        same("all_gather", each, [torch.full((2,), float(r)) for r in range(size)])
+
+
+def futures(rank, size):
+    """Callbacks run in the order of the calls; what they call is matched apart; errors reach the last one."""
+    ran, tensors, last = [], [torch.full((1 + n % 7 * 1000,), float(rank)) for n in range(60)], []
+    total = float(sum(range(size)))
+
+    def second(number, future):
+        (tensor,) = future.value()
+        if number % 3 == 0:
+            (tensor,) = dist.all_reduce(tensor, async_op=True).get_future().wait()
+        else:
+            dist.all_reduce(tensor, async_op=True).wait()
+        ran.append(number)
+        return tensor
+
+    def third(number, future):
+        tensor = future.value().clone()
+        dist.all_reduce(tensor)
+        ran.append(number)
+        return tensor
+
+    for number, tensor in enumerate(tensors):
+        future = dist.all_reduce(tensor, async_op=True).get_future()
+        last.append(future.then(functools.partial(second, number)).then(functools.partial(third, number)))
+        if number % 10 == rank:
+            (value,) = future.wait()  # has its turn later
+            assert future.done() and future.value()[0] is value
+        dist.all_reduce(torch.ones(2))
+    for tensor, future in zip(tensors, last):
+        same("the last value", [future.wait()], [torch.full_like(tensor, total * size * size)])
+    assert ran == [number for number in range(60) for _ in range(2)], ran
+    # An operation that nobody waits for ends, and nothing keeps it.
+    before = len(operations._submitted)
+    for _ in range(50):
+        dist.all_reduce(torch.ones(1 << 15), async_op=True)
+    dist.barrier()
+    deadline = time.monotonic() + 30
+    while len(operations._submitted) > before:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    failing = dist.all_reduce(torch.ones(1), async_op=True).get_future().then(lambda f: 1 // 0).then(lambda f: f.value())
+    refused(ZeroDivisionError, "by zero", failing.wait)
+
+
+def two_stages(rank, size):
+    """DDP's hooks that reduce in callbacks, with many buckets: the gradients are right."""
+    def net():
+        torch.manual_seed(0)
+        return torch.nn.Sequential(*[torch.nn.Linear(16, 16, bias=False) for _ in range(8)]).double()
+
+    def hook_on(group):
+        def hook(state, bucket):
+            def second(future):
+                (tensor,) = future.value()
+                dist.all_reduce(tensor, group=group, async_op=True).wait()
+                return tensor / size ** 2
+
+            return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(second)
+
+        return None, hook
+
+    # The gradients have at most the rank of the approximation, which is exact then.
+    power = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=8, start_powerSGD_iter=2,
+                                        min_compression_rate=0.1, use_error_feedback=False, orthogonalization_epsilon=0)
+    for hook in (hook_on(None), hook_on(dist.new_group()), (power, powerSGD_hook.powerSGD_hook)):
+        wrapped, alone = DistributedDataParallel(net(), bucket_cap_mb=0.001), net()
+        wrapped.register_comm_hook(*hook)
+        for step in range(5):
+            x = torch.randn(size, 16, generator=torch.Generator().manual_seed(step), dtype=torch.double)
+            for module, rows in ((wrapped, x[rank:rank + 1]), (alone, x)):
+                module.zero_grad()
+                module(rows).pow(2).mean().backward()
+            for ours, right in zip(wrapped.parameters(), alone.parameters()):
+                torch.testing.assert_close(ours.grad, right.grad, rtol=1e-6, atol=1e-10)
+
+
+def join(rank, size):
+    """DDP's join with divisors and unused parameters: C++ waits for a Work that Python has dropped."""
+    for options, of_join in (({}, {"divide_by_initial_world_size": False}), ({"find_unused_parameters": True}, {})):
+        torch.manual_seed(0)
+        wrapped = DistributedDataParallel(torch.nn.Linear(8, 3), **options)
+        optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
+        with wrapped.join(**of_join):
+            for step in range(1 + rank):
+                optimizer.zero_grad()
+                wrapped(torch.full((1, 8), float(step))).sum().backward()
+                optimizer.step()
+        right = torch.nn.Linear(8, 3)
+        torch.manual_seed(0)
+        right.reset_parameters()
+        # The gradient of a row of weights is the step's input.
+        left = [size - step for step in range(size)]
+        gradient = sum(step * (1.0 if of_join else left[step] / size) for step in range(size))
+        torch.testing.assert_close(wrapped.module.weight, right.weight - 0.1 * gradient)
+
+
 def both_interfaces(rank, size):
     """maypole.torch and the process group in one script, by turns and at once."""
     hvd.init()
@@ -308,7 +553,7 @@ def both_interfaces(rank, size):
             hvd.allreduce(torch.ones(1), process_set=evens, name="of evens")
     model = torch.nn.Linear(3, 2)
     hvd.broadcast_parameters(model.state_dict(), 0)
-    wrapped = torch.nn.parallel.DistributedDataParallel(model)
+    wrapped = DistributedDataParallel(model)
     wrapped(torch.full((1, 3), float(rank))).sum().backward()
     same("DDP's gradient", [model.weight.grad], [torch.full((2, 3), (size - 1) / 2)])
 
@@ -355,6 +600,17 @@ def mixed(rank, size):
     again("maypole")
 
 
+def under_gloo(rank, size):
+    """A group of Maypole's needs a default group of Maypole's."""
+    path = [tempfile.mktemp()]
+    dist.broadcast_object_list(path, 0)
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", init_method=f"file://{path[0]}", rank=rank, world_size=size)
+    refused(RuntimeError, "needs a default group of it: call init_process_group('maypole')",
+            lambda: dist.new_group(backend="maypole"))
+    again("maypole")
+
+
 def again(backend="maypole"):
     dist.barrier()
     dist.destroy_process_group()
@@ -385,9 +641,18 @@ PARTS = {
     "dtypes": (dtypes, (2, 1)),
     "many groups": (many, (2, 1)),
     "under way": (under_way, (2, 1)),
+    "sizes": (sizes, (2, 15)),
+    "default device": (default_device, (2, 1)),
+    "ranks": (ranks, (2, 15)),
+    "short forms": (short_forms, (2, 15)),
+    "inference": (inference, (2, 1)),
+    "futures": (futures, (2, 1)),
+    "two stages": (two_stages, (2, 15)),
+    "join": (join, (2, 15)),
     "order": (order, (2, 15)),
     "split": (split, (2, 15)),
     "several backends": (mixed, (2, 1)),
+    "under Gloo": (under_gloo, (2, 15)),
     "again": (destroy, (2, 1)),
 }
 

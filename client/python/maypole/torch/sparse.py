@@ -56,6 +56,6 @@ def sparse_allreduce_async(
         all_values = synchronize(values)
         if op == Average:
             all_values = all_values / process_set.size()
-        return torch.sparse_coo_tensor(all_indices, all_values, shape)
+        return torch.sparse_coo_tensor(all_indices, all_values, shape, device=all_values.device)
 
     return finish

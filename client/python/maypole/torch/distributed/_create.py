@@ -52,9 +52,8 @@ def _create(options: Any, backend_options: Optional[Any]) -> Any:
         _world.replace(world)
         group.open(process_sets.global_process_set, world.ranks, world, is_default=True)
     else:
-        assert _world.current is not None  # torch makes the default group first
-        ranks = [_world.current.ranks[rank] for rank in options.global_ranks_in_group]
-        group.open(process_sets.of_members(ranks), ranks, _world.current, is_default=False)
+        of_job = _world.current.ranks if _world.current is not None else range(dist.get_world_size())
+        group.open_for_ranks([of_job[rank] for rank in options.global_ranks_in_group])
     return group
 
 

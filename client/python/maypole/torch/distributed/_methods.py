@@ -12,6 +12,7 @@ from typing import Any, Callable, Optional
 
 import torch
 import torch.distributed as dist
+from torch._C import _distributed_c10d as _c10d
 
 from maypole.torch._compiling import not_compiled, skip_code
 
@@ -72,33 +73,61 @@ class OtherDevices:
         return device is not None and any(device.type == each.type for each in self.devices)
 
 
-# Before torch 2.15 (or a little earlier), C++ that calls a method keeps only the C++ part of the Work that it gets.
-# Without the Python part there is no wait() of ours, and C++'s own wait() never returns. So the group keeps the last
-# Works that it has not given to torch's Python functions, whose callers hold them themselves.
-_KEPT_WORKS = 1000 if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 15) else 0
-_FUNCTIONS = dist.distributed_c10d.__file__
+# The methods that torch's ProcessGroup also has with tensors in place of lists, and with single arguments in place of
+# options: how many arguments have tensors, the class of the options, and its fields by the arguments that follow.
+_OP, _ROOT, _TIMEOUT = ("op", "reduceOp"), ("root", "rootRank"), ("timeout", "timeout")
+_SHORT_FORMS: dict[str, tuple[int, Any, tuple[tuple[str, str], ...]]] = {
+    "allreduce": (1, _c10d.AllreduceOptions, (_OP, _TIMEOUT)),
+    "broadcast": (1, _c10d.BroadcastOptions, (_ROOT, _TIMEOUT)),
+    "reduce": (1, _c10d.ReduceOptions, (_ROOT, _OP, _TIMEOUT)),
+    "allgather": (2, _c10d.AllgatherOptions, (_TIMEOUT,)),
+    "gather": (2, _c10d.GatherOptions, (_ROOT, _TIMEOUT)),
+    "scatter": (2, _c10d.ScatterOptions, (_ROOT, _TIMEOUT)),
+    "reduce_scatter": (2, _c10d.ReduceScatterOptions, (_OP, _TIMEOUT)),
+    "barrier": (0, _c10d.BarrierOptions, (_TIMEOUT,)),
+}
+
+
+def _in_full(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """The arguments of a method: lists of tensors, and options."""
+    number, options, fields = _SHORT_FORMS[name]
+    if not kwargs and hasattr(args[-1] if args else None, "timeout") and isinstance(args[0], (list, options)):
+        return args  # as torch's functions call it
+    tensors, rest = list(args[:number]), list(args[number:])
+    given = dict(kwargs)
+    for key in [key for key in kwargs if key != "opts" and key not in dict(fields)]:
+        tensors.append(given.pop(key))
+    if any(isinstance(each, torch.Tensor) for each in tensors):
+        tensors = [[each] for each in tensors]
+    if "opts" in given:
+        rest.append(given.pop("opts"))
+    if not given and (not rest or rest[0] is None or hasattr(rest[0], "timeout")):
+        return (*tensors, *rest)
+    given.update(zip(dict(fields), rest))
+    opts = options()
+    for argument, field in fields:
+        if given.get(argument) is not None:
+            setattr(opts, field, given[argument])
+    return (*tensors, opts)
 
 
 def method_of_group(method: Callable[..., Any]) -> Callable[..., Any]:
     """A method of ProcessGroup that returns a Work; calls with tensors of other devices go to their backends."""
-    call = not_compiled(method)
+    name = method.__name__
+
+    @not_compiled
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if name in _SHORT_FORMS:
+            return method(self, *_in_full(name, args, kwargs))
+        return method(self, *args, **kwargs)
 
     @functools.wraps(method)
     def chosen(self: Any, *args: Any, **kwargs: Any) -> Any:
         others: Optional[OtherDevices] = self.others
         if others is not None and others.has(_device_of(args)):
-            name = method.__name__
             theirs = getattr(others.group, name, None) or getattr(others.group, OLD_NAMES[name])
             return theirs(*args, **kwargs)
-        work = call(self, *args, **kwargs)
-        if _KEPT_WORKS:
-            caller = sys._getframe().f_back
-            if caller is None or caller.f_code.co_filename != _FUNCTIONS:
-                work.outlive_python()
-                self.kept.append(work)
-                if len(self.kept) > _KEPT_WORKS:
-                    self.kept.popleft()
-        return work
+        return call(self, *args, **kwargs)
 
     skip_code(chosen)
     return chosen

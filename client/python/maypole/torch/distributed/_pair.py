@@ -35,6 +35,8 @@ class Deferred:
         self._pending: Optional[Pending] = None
         self._error: Optional[Exception] = None
         self._calls: list[Callable[[], None]] = []
+        self._watched = False  # an operation of the library takes one function: _end
+        self._over = False
 
     def submit(self, process_set: Optional[int], error: Optional[Exception]) -> None:
         """Called once by the pair, in order: with the set, or with the error because of which there is none."""
@@ -48,9 +50,11 @@ class Deferred:
 
     def attach_calls(self) -> None:
         """Called once by the pair, after submit()."""
-        calls, self._calls = self._calls, []
-        for function in calls:
-            self.call_when_done(function)
+        with self._pair.lock:
+            if self._watched or not self._calls:
+                return
+            self._watched = True
+        self._watch()
 
     def done(self) -> bool:
         """As Pending.done()."""
@@ -74,14 +78,33 @@ class Deferred:
         return self._pending.wait()
 
     def call_when_done(self, function: Callable[[], None]) -> None:
-        """As Pending.call_when_done()."""
+        """As Pending.call_when_done(), but takes several functions."""
         with self._pair.lock:
-            if self._pending is None and self._error is None:
+            over = self._over
+            if not over:
                 self._calls.append(function)
-                return
-        if self._pending is not None:
-            self._pending.call_when_done(function)
+                if self._watched or self._pending is None and self._error is None:
+                    return
+                self._watched = True
+        if over:
+            function()
         else:
+            self._watch()
+
+    def _watch(self) -> None:
+        if self._pending is not None:
+            self._pending.call_when_done(self._end)
+        else:
+            self._end()
+
+    def _end(self) -> None:
+        self._call()
+
+    def _call(self) -> None:
+        with self._pair.lock:
+            self._over = True
+            calls, self._calls = self._calls, []
+        for function in calls:
             function()
 
 
@@ -97,10 +120,10 @@ class InTurn(Deferred):
         self._name = name
         self._next_one = next_one
         self._submitted = threading.Event()
-        self._over = False
 
     def submit(self, process_set: Optional[int], error: Optional[Exception]) -> None:
         """As Deferred.submit()."""
+        self._watched = True
         super().submit(process_set, error)
         if self._pending is not None:
             self._pending.call_when_done(self._end)  # before another thread can release it
@@ -133,24 +156,9 @@ class InTurn(Deferred):
         self._submitted.wait()
         return super().wait()
 
-    def call_when_done(self, function: Callable[[], None]) -> None:
-        """As Pending.call_when_done()."""
-        with self._pair.lock:
-            if not self._over:
-                self._calls.append(function)
-                return
-        function()
-
     def _end(self) -> None:
         self._call()
         self._next_one()
-
-    def _call(self) -> None:
-        with self._pair.lock:
-            self._over = True
-            calls, self._calls = self._calls, []
-        for function in calls:
-            function()
 
 
 class Pair:

@@ -2,6 +2,10 @@
 
 Each function describes the operations of one call on one rank, and submits none. Ranks are those of the group; `op` is
 torch's ReduceOp, with its factor where it has one.
+
+What a rank sends must fit where it goes on the others. The library compares shapes where they must be equal on all
+ranks; elsewhere a rank that cannot store what it has received as its outputs say gets an error when the operation ends,
+so that the others do not wait for it.
 """
 
 import functools
@@ -13,6 +17,7 @@ import torch
 from torch.distributed.distributed_c10d import ReduceOp
 
 from maypole.common.constants import Average, Max, Min, Product, Sum
+from maypole.common.exceptions import HorovodInternalError
 from maypole.common.operations import Pending
 from maypole.torch import _submissions
 
@@ -60,8 +65,16 @@ class GroupRanks:
         self.in_order = self.order == list(range(len(ranks)))
 
     def ordered(self, of_ranks: Sequence[Any]) -> list[Any]:
-        """Reorders values from the order of the group to that of the process set."""
+        """Reorders values, one of each rank, from the order of the group to that of the process set."""
+        self.checked(of_ranks)
         return list(of_ranks) if self.in_order else [of_ranks[rank] for rank in self.order]
+
+    def checked(self, of_ranks: Sequence[Any]) -> Sequence[Any]:
+        """Returns a list that must have an entry for each rank."""
+        if len(of_ranks) != self.size:
+            raise ValueError(f"a list has {len(of_ranks)} entries, expected one for each of the group's {self.size} "
+                             "ranks")
+        return of_ranks
 
 
 # --- Reductions ---------------------------------------------------------------
@@ -80,11 +93,12 @@ def reduce_scatter(ranks: GroupRanks, outputs: Sequence[torch.Tensor], inputs: S
                    op: Any) -> list[Part]:
     parts = []
     for output, rows in zip(outputs, inputs):
-        if {t.numel() for t in rows} == {output.numel()}:
+        sizes = ranks.checked([t.numel() for t in rows])
+        if len(set(sizes)) == 1:
             parts.append(_scattered(ranks, output, torch.cat([_rows(t) for t in rows]), op))
         else:  # a part of any size for each rank: reduced as one tensor, then cut
-            start = sum(t.numel() for t in rows[:ranks.rank])
-            parts.append(_reduced_part(output, _joined(rows), start, op))
+            start = sum(sizes[:ranks.rank])
+            parts.append(_reduced_part(output, _joined(rows), start, sizes[ranks.rank], op))
     return parts
 
 
@@ -92,16 +106,16 @@ def reduce_scatter_single(ranks: GroupRanks, outputs: Sequence[torch.Tensor], in
                           op: Any) -> list[Part]:
     parts = []
     for output, tensor in zip(outputs, inputs):
-        if tensor.numel() != output.numel() * ranks.size:
+        if tensor.numel() % ranks.size != 0:
             raise ValueError(f"reduce_scatter_tensor: the input has {tensor.numel()} elements, expected "
                              f"{ranks.size} times the output's {output.numel()}")
-        parts.append(_scattered(ranks, output, tensor.reshape(ranks.size, output.numel()), op))
+        parts.append(_scattered(ranks, output, tensor.reshape(ranks.size, tensor.numel() // ranks.size), op))
     return parts
 
 
 def barrier() -> list[Part]:
     # A reduction, because it is matched by the group's order like all others.
-    return [_allreduce(torch.zeros(1, dtype=torch.uint8), Sum, 1.0)]
+    return [_allreduce(torch.zeros(1, dtype=torch.uint8, device="cpu"), Sum, 1.0)]
 
 
 def _red_op(op: Any) -> Any:
@@ -146,17 +160,18 @@ def _scattered(ranks: GroupRanks, output: torch.Tensor, rows: torch.Tensor, op: 
         ordered = rows if ranks.in_order else rows[ranks.order]
         return Part(partial(_submissions.reducescatter, ordered, op=_reduction(_red_op(op)), prescale=_factor(op),
                             postscale=1.0), partial(_copy_whole, output))
-    return _reduced_part(output, rows.reshape(-1), ranks.rank * output.numel(), op)
+    return _reduced_part(output, rows.reshape(-1), ranks.rank * rows.shape[1], rows.shape[1], op)
 
 
-def _reduced_part(output: torch.Tensor, whole: torch.Tensor, start: int, op: Any) -> Part:
-    """Writes the elements of the reduction of `whole` from `start` on to `output`."""
-    reduced = _reduced(whole, op, torch.empty_like(whole))
+def _reduced_part(output: torch.Tensor, whole: torch.Tensor, start: int, size: int, op: Any) -> Part:
+    """Writes `size` elements of the reduction of `whole`, from `start` on, to `output`."""
+    into = torch.empty_like(whole)
+    reduced = _reduced(whole, op, into)
 
     def finish(result: Any) -> None:
         if reduced.finish is not None:
             reduced.finish(result)
-        output.copy_(result[start:start + output.numel()].view(output.shape))
+        _copy_whole(output, into[start:start + size])
 
     return reduced._replace(finish=finish)
 
@@ -169,7 +184,7 @@ def _sparse(tensor: torch.Tensor, op: Any) -> list[Part]:
     gathered: list[torch.Tensor] = []
 
     def finish(values: torch.Tensor) -> None:
-        tensor.copy_(torch.sparse_coo_tensor(gathered[0].t(), values, tensor.shape).coalesce())
+        tensor.copy_(torch.sparse_coo_tensor(gathered[0].t(), values, tensor.shape, device=tensor.device).coalesce())
 
     return [Part(partial(_submissions.allgather, own.indices().t().contiguous()), gathered.append),
             Part(partial(_submissions.allgather, own.values()), finish)]
@@ -186,9 +201,12 @@ def all_gather(ranks: GroupRanks, outputs: Sequence[Sequence[torch.Tensor]],
                inputs: Sequence[torch.Tensor]) -> list[Part]:
     parts = []
     for into, tensor in zip(outputs, inputs):
-        same = all(t.numel() == tensor.numel() for t in into)
-        row = _rows(tensor) if same else tensor.reshape(-1)
-        parts.append(Part(partial(_submissions.allgather, row), partial(_copy_parts, ranks.ordered(into))))
+        outputs_in_order = ranks.ordered(into)
+        if len({t.numel() for t in into}) == 1:
+            parts.append(Part(partial(_submissions.allgather, _rows(tensor)), partial(_copy_parts, outputs_in_order)))
+        else:  # an alltoall says how much comes from each rank
+            parts.append(_exchange(ranks, _joined([tensor] * ranks.size), [tensor.numel()] * ranks.size,
+                                   outputs_in_order, [t.numel() for t in outputs_in_order]))
     return parts
 
 
@@ -196,9 +214,6 @@ def all_gather_single(ranks: GroupRanks, outputs: Sequence[torch.Tensor],
                       inputs: Sequence[torch.Tensor]) -> list[Part]:
     parts = []
     for output, tensor in zip(outputs, inputs):
-        if output.numel() != tensor.numel() * ranks.size:
-            raise ValueError(f"all_gather_into_tensor: the output has {output.numel()} elements, expected "
-                             f"{ranks.size} times the input's {tensor.numel()}")
         finish = partial(_copy_whole, output) if ranks.in_order else partial(_copy_rows, output, ranks.order)
         parts.append(Part(partial(_submissions.allgather, _rows(tensor)), finish))
     return parts
@@ -210,7 +225,8 @@ def gather(ranks: GroupRanks, outputs: Sequence[Sequence[torch.Tensor]], inputs:
     for number, tensor in enumerate(inputs):
         flat = tensor.reshape(-1)
         splits = [flat.numel() if rank == root else 0 for rank in ranks.order]
-        parts.append(_exchange(flat, splits, ranks.ordered(outputs[number]) if ranks.rank == root else []))
+        into = ranks.ordered(outputs[number]) if ranks.rank == root else []
+        parts.append(_exchange(ranks, flat, splits, into, [t.numel() for t in into] or [0] * ranks.size))
     return parts
 
 
@@ -220,13 +236,14 @@ def scatter(ranks: GroupRanks, outputs: Sequence[torch.Tensor], inputs: Sequence
     for number, output in enumerate(outputs):
         sent = ranks.ordered(inputs[number]) if ranks.rank == root else []
         flat = _joined(sent) if sent else output.new_empty(0)
-        parts.append(_exchange(flat, [t.numel() for t in sent] or [0] * ranks.size, [output]))
+        parts.append(_exchange(ranks, flat, [t.numel() for t in sent] or [0] * ranks.size, [output],
+                               [output.numel() if rank == root else 0 for rank in ranks.order]))
     return parts
 
 
 def all_to_all(ranks: GroupRanks, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> list[Part]:
-    sent = ranks.ordered(inputs)
-    return [_exchange(_joined(sent), [t.numel() for t in sent], ranks.ordered(outputs))]
+    sent, into = ranks.ordered(inputs), ranks.ordered(outputs)
+    return [_exchange(ranks, _joined(sent), [t.numel() for t in sent], into, [t.numel() for t in into])]
 
 
 def all_to_all_single(ranks: GroupRanks, output: torch.Tensor, tensor: torch.Tensor, output_splits: Sequence[int],
@@ -238,18 +255,34 @@ def all_to_all_single(ranks: GroupRanks, output: torch.Tensor, tensor: torch.Ten
             raise ValueError(f"all_to_all_single: the {what} has {rows} rows, which {list(given) or size} do not "
                              "divide among the ranks")
     splits = list(input_splits) or [tensor.shape[0] // size] * size
+    into_splits = list(output_splits) or [output.shape[0] // size] * size
     into: Sequence[torch.Tensor] = [output]
     if not ranks.in_order:
         tensor = torch.cat(ranks.ordered(tensor.split(splits)))
         splits = ranks.ordered(splits)
-        into = ranks.ordered(output.split(list(output_splits) or [output.shape[0] // size] * size))
-    return [_exchange(tensor, splits, into)]
+        into = ranks.ordered(output.split(into_splits))
+    return [_exchange(ranks, tensor, splits, into,
+                      [rows * output.shape[1:].numel() for rows in ranks.ordered(into_splits)])]
 
 
-def _exchange(tensor: torch.Tensor, splits: Sequence[int], outputs: Sequence[torch.Tensor]) -> Part:
-    """An alltoall; the received rows are cut into the outputs, one after the other."""
+def _exchange(ranks: GroupRanks, tensor: torch.Tensor, splits: Sequence[int], outputs: Sequence[torch.Tensor],
+              expected: list[int]) -> Part:
+    """An alltoall; the received rows are cut into the outputs, one after the other.
+
+    Args:
+        ranks: the group's ranks; what follows is in the order of the process set.
+        tensor: what is sent, in rows.
+        splits: the number of rows for each rank.
+        outputs: get what is received.
+        expected: the number of elements that the outputs have for each rank.
+    """
 
     def finish(result: tuple[torch.Tensor, torch.Tensor]) -> None:
+        sizes = [rows * tensor.shape[1:].numel() for rows in result[1].tolist()]
+        if sizes != expected:
+            sent, room = ([by_rank for _, by_rank in sorted(zip(ranks.order, each))] for each in (sizes, expected))
+            raise HorovodInternalError(f"the group's ranks have sent {sent} elements to its rank {ranks.rank}, whose "
+                                       f"output expects {room}")
         _copy_parts(outputs, result[0])
 
     return Part(partial(_submissions.alltoall, tensor, splits), finish)
@@ -272,7 +305,17 @@ def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 # --- What becomes of results --------------------------------------------------
 
 
+def _check(outputs: Sequence[torch.Tensor], result: torch.Tensor) -> None:
+    """Checks that the outputs together have the elements of the result."""
+    sizes = [output.numel() for output in outputs]
+    if sum(sizes) != result.numel() or any(output.dtype != result.dtype for output in outputs):
+        dtypes = ", ".join(sorted({str(output.dtype) for output in outputs}))
+        raise HorovodInternalError(f"the result has {result.numel()} elements of {result.dtype}, the outputs {sizes} "
+                                   f"of {dtypes}")
+
+
 def _copy_whole(output: torch.Tensor, result: torch.Tensor) -> None:
+    _check([output], result)
     output.copy_(result.view(output.shape))
 
 
@@ -285,6 +328,7 @@ def _copy_rows(output: torch.Tensor, order: list[int], result: torch.Tensor) -> 
 
 def _copy_parts(outputs: Sequence[torch.Tensor], result: torch.Tensor) -> None:
     """Cuts the result into the outputs, one after the other."""
+    _check(outputs, result)
     flat, start = result.reshape(-1), 0
     for output in outputs:
         output.copy_(flat[start:start + output.numel()].view(output.shape))

@@ -4,8 +4,9 @@ As in torch.distributed, operations match by sender, receiver and tag, and in or
 So the names have all three. The two sides agree on nothing else: one may send with tags 1 and 2 while the other
 receives with 2 and 1.
 
-Several operations of a tag may be under way, but not several of one name. For tags below _NUMBERED_TAGS, the names
-have numbers, which both sides count. A program may use any number of other tags, each perhaps once, and a side could
+Several operations of a tag may be under way, but not several of one name: an operation is submitted when the one before
+it, of the same name, has ended. For tags below _NUMBERED_TAGS, the names have numbers, which both sides count, so that
+_NUMBERS of them may be under way. A program may use any number of other tags, each perhaps once, and a side could
 forget a count only when neither side has an operation of the tag under way, which it cannot know of the other. So
 these tags have no count: an operation is submitted when the one before it, of the same name, has ended, and nothing is
 kept for a tag without operations.
@@ -19,6 +20,7 @@ import collections
 import contextlib
 import threading
 import time
+import weakref
 from functools import partial
 from typing import Any, Callable, Optional
 
@@ -96,6 +98,14 @@ class Matched:
             self._receive.call_when_done(function)
 
 
+class _Numbered:
+    """The operations of one sender, receiver and tag: how many there were, and the latest, as long as they live."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.latest: collections.deque[weakref.ref[Deferred]] = collections.deque(maxlen=_NUMBERS)
+
+
 class PointToPoint:
     """The sends and receives of one rank of a process group.
 
@@ -117,17 +127,16 @@ class PointToPoint:
         self._gone: dict[int, int] = {}  # LEFT or DIED, by rank in the group
         self._last_source = -1
         self._pairs: dict[int, Pair] = {}
-        self._counts: collections.Counter = collections.Counter()
+        self._numbered: dict[str, _Numbered] = {}
         self._lock = threading.Lock()
-        # By name, for tags without numbers: the operations that have not ended. The first is, or soon will be,
-        # submitted.
-        self._turns: dict[str, collections.deque[InTurn]] = {}
+        # By name, if several operations have it: those that have not ended. The first is, or soon will be, submitted.
+        self._turns: dict[str, collections.deque[Deferred]] = {}
 
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> Deferred:
         """Starts sending a contiguous tensor."""
         deferred = self._start(tensor, to, self._rank, to, tag)
         if 0 <= tag < _NUMBERED_TAGS:
-            self._offers.sent(self._group, self._ranks[to], tag, self._counts[self._name(self._rank, to, tag)])
+            self._offers.sent(self._group, self._ranks[to], tag, self._count(self._rank, to, tag))
         return deferred
 
     def receive(self, tensor: torch.Tensor, source: int, tag: int) -> Any:
@@ -203,7 +212,7 @@ class PointToPoint:
         others = [r for r in ((self._last_source + 1 + i) % size for i in range(size)) if r != self._rank]
         candidates = others if receive.source is None else [receive.source]
         for source in candidates:
-            if self._offered.get((source, tag), 0) > self._counts[self._name(source, self._rank, tag)]:
+            if self._offered.get((source, tag), 0) > self._count(source, self._rank, tag):
                 return source, None
         # The operation with that rank fails, and says who has died and how.
         for source in candidates:
@@ -214,12 +223,14 @@ class PointToPoint:
                 f"every other rank of group '{self._group}' has left, and none has sent with tag {tag}")
         return None, None
 
+    def _count(self, source: int, target: int, tag: int) -> int:
+        numbered = self._numbered.get(self._name(source, target, tag))
+        return 0 if numbered is None else numbered.count
+
     def _name(self, source: int, target: int, tag: int) -> str:
         return f"{self._group}.{source}>{target}.{tag}"
 
     def _start(self, tensor: torch.Tensor, peer: int, source: int, target: int, tag: int) -> Deferred:
-        if peer == self._rank:
-            raise ValueError(f"rank {peer} of group '{self._group}' cannot send to itself")
         with self._lock:
             if peer not in self._pairs:
                 self._pairs[peer] = Pair([self._ranks[peer], self._ranks[self._rank]])
@@ -227,19 +238,31 @@ class PointToPoint:
         tensor, what = tensor.detach().view(-1), self._name(source, target, tag)
         if not 0 <= tag < _NUMBERED_TAGS:
             return self._start_in_turn(pair, tensor, root, what)
-        number = self._counts[what]
-        self._counts[what] += 1
-        deferred = Deferred(pair, tensor, root, f"{what}#{number % _NUMBERS}")
-        pair.start(deferred)
+        numbered = self._numbered.setdefault(what, _Numbered())
+        name = f"{what}#{numbered.count % _NUMBERS}"
+        numbered.count += 1
+        before = numbered.latest[0]() if len(numbered.latest) == _NUMBERS else None  # the one of the same name
+        if before is None or before.done():
+            deferred = Deferred(pair, tensor, root, name)
+            pair.start(deferred)
+        else:
+            deferred = self._start_in_turn(pair, tensor, root, name, before)
+        numbered.latest.append(weakref.ref(deferred))
         return deferred
 
-    def _start_in_turn(self, pair: Pair, tensor: torch.Tensor, root: int, name: str) -> Deferred:
+    def _start_in_turn(self, pair: Pair, tensor: torch.Tensor, root: int, name: str,
+                       before: Optional[Deferred] = None) -> Deferred:
+        """Starts an operation behind those of its name; before: the last one of these, if it may not be in _turns."""
         deferred = InTurn(pair, tensor, root, name, lambda: self._next_one(pair, name))
         with self._lock:
             turns = self._turns.setdefault(name, collections.deque())
+            first = not turns
+            if first and before is not None:
+                turns.append(before)
             turns.append(deferred)
-            first = len(turns) == 1
-        if first and pair.start(deferred) and deferred.fails():
+        if first and before is not None:
+            before.call_when_done(lambda: self._next_one(pair, name))
+        elif first and pair.start(deferred) and deferred.fails():
             self._next_one(pair, name)
         return deferred
 
@@ -254,4 +277,5 @@ class PointToPoint:
                     del self._turns[name]
                     return
                 following = turns[0]
+            assert isinstance(following, InTurn)  # others come first
             failed = pair.start(following) and following.fails()

@@ -5,11 +5,12 @@ collectives), under names that depend on its version: all_gather_single is _allg
 class has all of them. Options are torch.distributed's: reduceOp, rootRank (in the group), timeout.
 """
 
-import collections
+import contextlib
 import datetime
 import itertools
 import sys
-from collections.abc import Sequence
+import weakref
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Callable, Optional
 
@@ -22,11 +23,11 @@ from maypole.common.exceptions import HorovodInternalError
 from maypole.common.operations import Pending
 from maypole.common.process_sets import ProcessSet, id_of
 from maypole.torch._compiling import not_compiled
-from maypole.torch.distributed import _call_lines, _epochs, _parts, _world
+from maypole.torch.distributed import _call_lines, _epochs, _futures, _parts, _world
 from maypole.torch.distributed._methods import OtherDevices, method_of_group
 from maypole.torch.distributed._names import Names
 from maypole.torch.distributed._point_to_point import PointToPoint
-from maypole.torch.distributed._work import Finish, Work
+from maypole.torch.distributed._work import Finish, Postponed, PostponedStart, Work
 
 
 def _op(opts: Any) -> Any:
@@ -34,19 +35,31 @@ def _op(opts: Any) -> Any:
     return opts.reduceOp if opts is not None else ReduceOp.SUM
 
 
+class _Level:
+    """The calls of a group on one level: 0: the program's; for others see _futures.level()."""
+
+    def __init__(self, level: int):
+        self.shown = "#" if level == 0 else f"#callbacks{'' if level == 1 else level}."
+        self.where = "" if level == 0 else "in callbacks " if level == 1 else f"in callbacks of level {level} "
+        self.numbers = itertools.count()
+        self.names = Names()
+        self.latest: dict[int, weakref.ref[Work]] = {}  # by the number in a name
+        self.order = _futures.Order(level)
+
+
 class _Call:
     """One call of a group, for errors: str() names it, and it is the Work's Failed."""
 
-    __slots__ = ("group", "what", "number")
+    __slots__ = ("group", "what", "number", "level")
 
-    def __init__(self, group: "ProcessGroup", what: str, number: int):
-        self.group, self.what, self.number = group, what, number
+    def __init__(self, group: "ProcessGroup", what: str, number: int, level: _Level):
+        self.group, self.what, self.number, self.level = group, what, number, level
 
     def __str__(self) -> str:
-        return f"{self.what}, call {self.number} of group '{self.group._shown}'"
+        return f"{self.what}, call {self.number} {self.level.where}of group '{self.group._shown}'"
 
     def __call__(self, error: Optional[HorovodInternalError]) -> str:
-        return self.group._failed(error, self.number)
+        return self.group._failed(error, None if self.level.where else self.number)
 
 
 class ProcessGroup(dist.ProcessGroup):
@@ -55,11 +68,10 @@ class ProcessGroup(dist.ProcessGroup):
     of() makes one, because torch's constructor takes only rank and size. Call open() then, and again whenever the
     group gets other ranks.
 
-    others: the backends of the devices that Maypole does not serve, if there are any. kept: see _methods.py.
+    others: the backends of the devices that Maypole does not serve, if there are any.
     """
 
     others: Optional[OtherDevices] = None
-    kept: "collections.deque[Work]"
 
     _coalesced: Optional[list[Work]] = None
     _own_world: Optional[_world.World] = None  # of the default group
@@ -85,7 +97,6 @@ class ProcessGroup(dist.ProcessGroup):
         self._timeout = timeout
         self._store = store
         self._abort_hooks = {}
-        self.kept = collections.deque()
         self._closed = "reconfigure() comes first, because it was made with enable_reconfigure=True"
         return self
 
@@ -102,12 +113,23 @@ class ProcessGroup(dist.ProcessGroup):
         self._now_rank, self._now_size = ranks.index(basics.rank()), len(ranks)
         self._ranks = _parts.GroupRanks(ranks, self._now_rank)
         self._own_world = world if is_default else None
-        self._calls = itertools.count()
-        self._names = Names()
-        self._latest: dict[int, list[Optional[int]]] = {}  # by the number in a name: native handles of its last call
+        self._levels = {0: _Level(0)}
         self._lines = _call_lines.CallLines(self._store, basics.rank(), ranks) if _call_lines.wanted() else None
         self._point_to_point = PointToPoint(self._shown, ranks, self._now_rank, world.offers)
         self._closed = ""
+
+    def open_for_ranks(self, ranks: list[int]) -> None:
+        """As open(), for a group that is not the default one.
+
+        Args:
+            ranks: the members' ranks in the job, by rank in the group.
+        """
+        if _world.current is None:
+            raise RuntimeError(f"group '{self._shown}' of the backend 'maypole' needs a default group of it: call "
+                               "init_process_group('maypole'), or init_process_group('cpu:maypole,...'), first")
+        with self._naming(f"group '{self._shown}' of ranks {ranks} of the job"):
+            process_set = process_sets.of_members(ranks)
+        self.open(process_set, ranks, _world.current, is_default=False)
 
     # --- What torch asks about the group --------------------------------------
 
@@ -201,7 +223,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     @method_of_group
     def reduce(self, tensors: list[torch.Tensor], opts: Any) -> Work:
-        parts = _parts.reduce(self._ranks, tensors, _op(opts), opts.rootRank)
+        parts = _parts.reduce(self._ranks, tensors, _op(opts), self._checked("reduce", "root", opts.rootRank))
         return self._start("reduce", parts, tensors, opts, tensors)
 
     @method_of_group
@@ -223,7 +245,8 @@ class ProcessGroup(dist.ProcessGroup):
 
     @method_of_group
     def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Work:
-        return self._start("broadcast", _parts.broadcast(self._ranks, tensors, opts.rootRank), tensors, opts, tensors)
+        parts = _parts.broadcast(self._ranks, tensors, self._checked("broadcast", "root", opts.rootRank))
+        return self._start("broadcast", parts, tensors, opts, tensors)
 
     @method_of_group
     def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Work:
@@ -248,12 +271,13 @@ class ProcessGroup(dist.ProcessGroup):
 
     @method_of_group
     def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> Work:
-        parts = _parts.gather(self._ranks, outputs, inputs, opts.rootRank)
+        parts = _parts.gather(self._ranks, outputs, inputs, self._checked("gather", "root", opts.rootRank))
         return self._start("gather", parts, [t for into in outputs for t in into], opts)
 
     @method_of_group
     def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> Work:
-        return self._start("scatter", _parts.scatter(self._ranks, outputs, inputs, opts.rootRank), outputs, opts)
+        parts = _parts.scatter(self._ranks, outputs, inputs, self._checked("scatter", "root", opts.rootRank))
+        return self._start("scatter", parts, outputs, opts)
 
     @method_of_group
     def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Work:
@@ -268,14 +292,17 @@ class ProcessGroup(dist.ProcessGroup):
     @method_of_group
     def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> Work:
         self._check_open()
+        self._check_peer("send", "destination", dst)
         (tensor,) = tensors
-        return Work(f"send to rank {dst} of group '{self._shown}'",
-                    [self._point_to_point.send(tensor.contiguous(), dst, tag)], tensors, None, self._timeout,
-                    self._failed)
+        what = f"send to rank {dst} of group '{self._shown}'"
+        with self._naming(what):
+            pending = self._point_to_point.send(tensor.contiguous(), dst, tag)
+        return Work(what, [pending], tensors, None, self._timeout, self._failed)
 
     @method_of_group
     def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> Work:
         self._check_open()
+        self._check_peer("recv", "source", src)
         start = partial(self._point_to_point.receive, source=src, tag=tag)
         return self._received(f"rank {src}", tensors, start)
 
@@ -294,8 +321,10 @@ class ProcessGroup(dist.ProcessGroup):
             if buffer is not tensor:
                 tensor.copy_(buffer)
 
-        return Work(f"recv from {source} of group '{self._shown}'", [start(buffer)], tensors, finish, self._timeout,
-                    self._failed)
+        what = f"recv from {source} of group '{self._shown}'"
+        with self._naming(what):
+            pending = start(buffer)
+        return Work(what, [pending], tensors, finish, self._timeout, self._failed)
 
     # --- Synchronization ------------------------------------------------------
 
@@ -340,7 +369,7 @@ class ProcessGroup(dist.ProcessGroup):
         if self.others is not None:
             self.others.group.shutdown()
         if self._own_world is not None:
-            self._own_world.offers.close()
+            _world.close(self._own_world)
 
     def register_abort_hook(self, hook_id: int, hook: Callable[[], None]) -> None:
         self._abort_hooks[hook_id] = hook
@@ -389,9 +418,7 @@ class ProcessGroup(dist.ProcessGroup):
         child = ProcessGroup.of(new_ranks.index(self.rank()), len(new_ranks), name, timeout or self._timeout,
                                 dist.PrefixStore(f"{name}/", self._store))
         child.setGroupDesc(group_desc or "undefined")
-        ranks = [self._ranks.of_job[rank] for rank in new_ranks]
-        assert _world.current is not None
-        child.open(process_sets.of_members(ranks), ranks, _world.current, is_default=False)
+        child.open_for_ranks([self._ranks.of_job[rank] for rank in new_ranks])
         return child
 
     # --- What torch before 2.15 calls them ------------------------------------
@@ -416,32 +443,31 @@ class ProcessGroup(dist.ProcessGroup):
             equal: tensors whose sizes and dtypes are equal on all ranks.
         """
         self._check_open()
-        number = next(self._calls)
-        if self._lines is not None:
+        depth = _futures.level()
+        level = self._levels.get(depth) or self._levels.setdefault(depth, _Level(depth))
+        number = next(level.numbers)
+        if self._lines is not None and depth == 0:
             self._lines.note(number, what)
-        call = _Call(self, what, number)
+        call = _Call(self, what, number, level)
         process_set = id_of(self._process_set)
-        place = self._names.next((what, *[(t.dtype, t.shape) for t in equal]))
-        name = f"{self._shown}#{place}"
+        place = level.names.next((what, *[(t.dtype, t.shape) for t in equal]))
+        name = f"{self._shown}{level.shown}{place}"
         # Then torch's function waits for it right after this call.
         awaited = len(parts) == 1 and not getattr(opts, "asyncOp", True)
-        pendings = [
+        described = [
             part.describe(name=name if index == 0 else f"{name}.{index}", process_set=process_set, awaited=awaited)
             for index, part in enumerate(parts)
         ]
-        try:
+        pendings: list[Any] = described
+        earlier = level.latest[place]() if place in level.latest else None  # of this name
+        if earlier is not None and not earlier.done():
+            start = PostponedStart(earlier, partial(_submit, described))
+            pendings = [Postponed(pending, start) for pending in described]
+        else:
             try:
-                _submit(pendings)
-            except ValueError:
-                # Perhaps because an operation of this name was under way; it ends, or a deadlock ends it. Any other
-                # error recurs below.
-                for native in self._latest.get(place, ()):
-                    if native is not None:
-                        operations.await_end(native)
-                _submit(pendings)
-        except HorovodInternalError as error:
-            raise dist.DistBackendError(f"{call}: {error}{call(error)}") from None
-        self._latest[place] = [pending.native for pending in pendings]
+                _submit(described)
+            except HorovodInternalError as error:
+                raise dist.DistBackendError(f"{call}: {error}{call(error)}") from None
         finish: Optional[Finish] = None
         finishes = [(index, part.finish) for index, part in enumerate(parts) if part.finish is not None]
         if finishes:
@@ -453,7 +479,8 @@ class ProcessGroup(dist.ProcessGroup):
         timeout = getattr(opts, "timeout", None)
         if timeout is None or timeout.total_seconds() <= 0:
             timeout = self._timeout
-        work = Work(call, pendings, tensors, finish, timeout, call)
+        work = Work(call, pendings, tensors, finish, timeout, call, level.order)
+        level.latest[place] = weakref.ref(work)
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
@@ -461,6 +488,26 @@ class ProcessGroup(dist.ProcessGroup):
     def _check_open(self) -> None:
         if self._closed:
             raise dist.DistBackendError(f"group '{self._shown}': {self._closed}")
+
+    @contextlib.contextmanager
+    def _naming(self, what: str) -> Iterator[None]:
+        """Makes errors of the library those of torch.distributed."""
+        try:
+            yield
+        except HorovodInternalError as error:
+            raise dist.DistBackendError(f"{what}: {error}{self._failed(error)}") from None
+
+    def _checked(self, what: str, role: str, rank: int) -> int:
+        """Returns a rank that the program has given."""
+        if not 0 <= rank < self._now_size:
+            raise ValueError(f"{what} of group '{self._shown}': the {role} is {rank}, expected a rank of 0 to "
+                             f"{self._now_size - 1}")
+        return rank
+
+    def _check_peer(self, what: str, role: str, rank: int) -> None:
+        if self._checked(what, role, rank) == self._now_rank:
+            raise ValueError(f"{what} of group '{self._shown}': the {role} is {rank}, which is this rank; expected "
+                             "another one")
 
     def _failed(self, error: Optional[HorovodInternalError], number: Optional[int] = None) -> str:
         """Called when a call has failed, or (error is None) is late; returns what to append to the error's text."""

@@ -3,9 +3,15 @@
 A Work has one or several of Maypole's operations, and a function that stores their results. The first thread that needs
 the end runs it: a thread in wait(), or, if the future was requested, Maypole's completion thread. Results of CUDA
 tensors are written in the order of that thread's current streams; wait() makes the streams of its caller wait for them.
+
+C++ that gets a Work from Python (DDP's join, and before torch 2.15 whatever calls a method of a group) holds only the
+C++ part. Without the Python part there is no wait() of ours, and C++'s own never returns. So a Work that Python drops
+before anything has waited for its end is kept, among the last _KEPT of these. C++ asks for no large results of them.
 """
 
+import collections
 import datetime
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -15,7 +21,9 @@ import torch
 import torch.distributed as dist
 
 from maypole.common.exceptions import HorovodInternalError
+from maypole.common.operations import Pending
 from maypole.torch._compiling import not_compiled
+from maypole.torch.distributed._futures import Future, Order
 from maypole.torch.distributed._point_to_point import Matched
 
 # Copies the results (in the order of the operations) to the caller's tensors.
@@ -24,43 +32,112 @@ Finish = Callable[[list[Any]], None]
 Failed = Callable[[Optional[HorovodInternalError]], str]
 
 
-class _Future(torch.futures.Future):
-    """The future of a Work; a thread that waits for it completes it, unless that was done before.
+_KEPT = 1000
+_MOST_KEPT_BYTES = 65536
+_dropped: "collections.deque[Work]" = collections.deque(maxlen=_KEPT)
+# Whether C++ that calls a method of a group may ask a Work for its future after Python has dropped it.
+_ASKED_LATER = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 15)
 
-    The completion thread calls the callbacks of futures. So while a callback waits for the future of another
-    operation, as in DDP's PowerSGD hook, the completion thread cannot complete that future.
+
+class Postponed:
+    """One operation of a call whose names an earlier call has, which has not ended; callers wait for it as a Pending.
+
+    Args:
+        pending: the operation, which is submitted at the end of the earlier call.
+        start: its call's start.
     """
 
-    def __init__(self, work: "Work", tensors: list[torch.Tensor], devices: list[torch.device]):
-        super().__init__(devices=devices)
-        self._work: Optional[Work] = work  # None when completed: no cycle keeps the tensors alive
-        self._tensors = tensors
+    def __init__(self, pending: Pending, start: "PostponedStart"):
+        self._pending = pending
+        self._start = start
 
-    @not_compiled
+    def done(self) -> bool:
+        """As Pending.done()."""
+        return self._start.over() and (self._start.error is not None or self._pending.done())
+
+    def wait_until(self, deadline: float) -> Optional[str]:
+        """As Pending.wait_until()."""
+        late = self._start.wait_until(deadline)
+        return late if late is not None or self._start.error is not None else self._pending.wait_until(deadline)
+
     def wait(self) -> Any:
-        """As torch.futures.Future's; raises DistBackendError after the operation's timeout."""
-        work = self._work
-        if work is not None:
-            work.wait()
-            self.complete()
-        return super().wait()
+        """As Pending.wait()."""
+        self._start.await_over()
+        if self._start.error is not None:
+            raise self._start.error
+        return self._pending.wait()
 
-    def complete(self) -> None:
-        """Sets the result, once, when all operations have ended."""
-        work = self._work
-        if work is None:
+    def call_when_done(self, function: Callable[[], None]) -> None:
+        """As Pending.call_when_done()."""
+
+        def started() -> None:
+            if self._start.error is not None:
+                function()
+            else:
+                self._pending.call_when_done(function)
+
+        self._start.then(started)
+
+
+class PostponedStart:
+    """Submits the operations of a call at the end of an earlier one.
+
+    Args:
+        earlier: the earlier call's Work.
+        submit: submits all operations.
+    """
+
+    def __init__(self, earlier: "Work", submit: Callable[[], None]):
+        self.error: Optional[Exception] = None
+        self._earlier: Optional[Work] = earlier  # None when it has ended
+        self._submit: Optional[Callable[[], None]] = submit
+        self._lock = threading.Lock()
+        self._event = threading.Event()
+        self._calls: list[Callable[[], None]] = []
+        earlier.call_when_done(self._run)
+
+    def _run(self) -> None:
+        with self._lock:
+            submit, self._submit, self._earlier = self._submit, None, None
+        if submit is None:
             return
-        work._end()
-        with work._lock:
-            if self._work is None:
-                return  # another thread has
-            self._work = None
-        tensors, self._tensors = self._tensors, []
-        if work._error is not None:
-            self.set_exception(work._error)
-        else:
-            self.set_result(tensors)
-        work._forget_tensors()
+        try:
+            submit()
+        except Exception as error:
+            self.error = error
+        with self._lock:
+            self._event.set()
+            calls, self._calls = self._calls, []
+        for function in calls:
+            function()
+
+    def over(self) -> bool:
+        """Whether the operations have been submitted, or could not be."""
+        earlier = self._earlier
+        if earlier is not None and earlier.done():
+            self._run()
+        return self._event.is_set()
+
+    def await_over(self) -> None:
+        """Waits for over(), after wait_until() or in the completion thread."""
+        self._event.wait()
+
+    def wait_until(self, deadline: float) -> Optional[str]:
+        """Waits for over(); returns what it still waits for at `deadline`."""
+        earlier = self._earlier
+        late = None if earlier is None else earlier.wait_until(deadline)
+        if late is None:
+            self._run()  # not the completion thread, which may be in a callback that waits for this
+            self.await_over()
+        return late
+
+    def then(self, function: Callable[[], None]) -> None:
+        """Calls the function when the operations have been submitted, or could not be."""
+        with self._lock:
+            if not self._event.is_set():
+                self._calls.append(function)
+                return
+        function()
 
 
 class Work(dist._Work):
@@ -68,25 +145,31 @@ class Work(dist._Work):
 
     Args:
         what: names the call in errors, by str(): "all_reduce, call 5 of group 'world'".
-        pendings: the operations (common.operations.Pending, _point_to_point.Deferred or Matched).
+        pendings: the operations (common.operations.Pending, Postponed, _point_to_point.Deferred or Matched, Work).
         tensors: the value of the future.
         finish: see Finish; None: the operations write to `tensors` themselves.
         timeout: how long wait() waits by default.
         failed: see Failed.
+        order: of its future; None: that is completed at the end.
+
+    Attributes:
+        awaited: whether a wait has seen the end, or the future has been completed.
 
     Thread contract: any thread.
     """
 
     _keeps_tensors = True
+    awaited = False
     _ended = False
     _error: Optional[Exception] = None
-    _future: Optional[_Future] = None
+    _future: Optional[Future] = None
     _received: Optional[Matched] = None
     # For each CUDA device: the stream on which results were written, and the event after them.
     _written: Sequence[tuple[torch.cuda.Stream, torch.cuda.Event]] = ()
 
     def __init__(self, what: object, pendings: list[Any], tensors: list[torch.Tensor],
-                 finish: Optional[Finish], timeout: datetime.timedelta, failed: Failed = lambda error: ""):
+                 finish: Optional[Finish], timeout: datetime.timedelta, failed: Failed = lambda error: "",
+                 order: Optional[Order] = None):
         super().__init__()
         self._what = what
         self._failed = failed
@@ -94,42 +177,49 @@ class Work(dist._Work):
         self._tensors = tensors
         self._finish = finish
         self._timeout = timeout
+        self._order = order
         self._lock = threading.RLock()
+        self._calls: Optional[list[Callable[[], None]]] = None  # None: the operations have no function yet
+        self._over = False  # they have called it
 
     @classmethod
     def together(cls, what: str, works: Sequence["Work"], timeout: datetime.timedelta) -> "Work":
         """Returns one Work for several, which ends when all of them have."""
+        return cls(what, list(works), [t for work in works for t in work._tensors], None, timeout)
 
-        def finish(results: list[Any]) -> None:
-            for work in works:
-                work._end()
-                if work._error is not None:
-                    raise work._error
-                work._bring_results()
-
-        pendings = [pending for work in works for pending in work._pendings]
-        return cls(what, pendings, [t for work in works for t in work._tensors], finish, timeout)
-
-    def outlive_python(self) -> None:
-        """For a Work that only C++ uses and the group keeps: drops the tensors once a wait has seen the end."""
-        self._keeps_tensors = False
+    def __del__(self) -> None:
+        """Keeps a Work that C++ may hold; large tensors only until a wait or a future has seen the end."""
+        if self.awaited or sys.is_finalizing():
+            return
+        self._keeps_tensors = sum(t.numel() * t.element_size() for t in self._tensors) <= _MOST_KEPT_BYTES
+        _dropped.append(self)
+        self._order = None  # C++ has no callbacks of the program
+        if not _ASKED_LATER:
+            self.get_future()
 
     @not_compiled
     def wait(self, timeout: Optional[datetime.timedelta] = None) -> bool:
         """Waits for the end; raises DistBackendError if the operation failed or has not ended in time."""
         limit = timeout or self._timeout
-        deadline = time.monotonic() + limit.total_seconds()
-        for pending in self._pendings:
-            late = pending.wait_until(deadline)
-            if late is not None:
-                raise dist.DistBackendError(f"{self._what} has not ended in {limit.total_seconds():g} s: {late}"
-                                            f"{self._failed(None)}")
+        late = self.wait_until(time.monotonic() + limit.total_seconds())
+        if late is not None:
+            raise dist.DistBackendError(f"{self._what} has not ended in {limit.total_seconds():g} s: {late}"
+                                        f"{self._failed(None)}")
+        self.awaited = True
         self._end()
-        self._forget_tensors()
+        self.forget_tensors()
         if self._error is not None:
             raise self._error
         self._bring_results()
         return True
+
+    def wait_until(self, deadline: float) -> Optional[str]:
+        """Waits for the end until `deadline` (time.monotonic()); returns None, or what it still waits for."""
+        for pending in self._pendings:
+            late: Optional[str] = pending.wait_until(deadline)
+            if late is not None:
+                return late
+        return None
 
     def synchronize(self) -> None:
         """As wait()."""
@@ -141,6 +231,8 @@ class Work(dist._Work):
         if not self._ended and all(pending.done() for pending in self._pendings):
             self._end()
         return self._ended
+
+    done = is_completed  # as Pending's
 
     def is_success(self) -> bool:
         """Whether it has ended without an error."""
@@ -165,27 +257,49 @@ class Work(dist._Work):
 
     @not_compiled
     def get_future(self) -> torch.futures.Future:
-        """A future of the tensors, which Maypole's completion thread completes."""
+        """A future of the tensors (_futures.py); if a wait has seen the end, it is completed."""
         with self._lock:
-            if self._future is not None:
-                return self._future
-            self._future = future = _Future(self, self._tensors, self._devices())
-        pendings = self._pendings
-        missing = len(pendings)
-        if missing == 0:
-            future.complete()
-        for pending in pendings:
+            future = self._future
+            if future is not None:
+                if self.awaited and self._order is None:
+                    future.complete()
+                return future
+            order = None if self.awaited else self._order
+            self._future = future = Future(self._devices(), order, self, self._tensors)
+        self.call_when_done(future.end)
+        return future
+
+    def call_when_done(self, function: Callable[[], None]) -> None:
+        """Makes the completion thread call `function` when the operations have ended; calls it at once if they have."""
+        with self._lock:
+            pendings = self._pendings if not self._over else ()
+            first = self._calls is None
+            if pendings:
+                self._calls = [*(self._calls or ()), function]
+        if not pendings:
+            function()
+        elif first:
+            missing = len(pendings)
 
             def done() -> None:
                 nonlocal missing
                 with self._lock:
                     missing -= 1
-                    last = missing == 0
-                if last:
-                    future.complete()
+                    if missing:
+                        return
+                    self._over = True
+                    calls = self._calls or ()
+                for each in calls:
+                    each()
 
-            pending.call_when_done(done)
-        return future
+            for pending in pendings:
+                pending.call_when_done(done)
+
+    def outcome(self) -> Optional[Exception]:
+        """For the future, when the operations have ended: stores the results; returns the error, if there is one."""
+        self.awaited = True
+        self._end()
+        return self._error
 
     def _end(self) -> None:
         """Stores the results of the operations, which must have ended."""
@@ -193,11 +307,13 @@ class Work(dist._Work):
             if self._ended:
                 return
             results = []
+            # Only there may results be stored in tensors that were made in inference mode.
+            inference = any(t.is_inference() for t in self._tensors)
             try:
-                for pending in self._pendings:
-                    results.append(pending.wait())
-                if self._finish is not None:
-                    with torch.no_grad():
+                with torch.inference_mode() if inference else torch.no_grad():
+                    for pending in self._pendings:
+                        results.append(pending.wait())
+                    if self._finish is not None:
                         self._finish(results)
                 self._note_streams()
             except HorovodInternalError as error:
@@ -238,6 +354,7 @@ class Work(dist._Work):
         """The CUDA devices of the tensors."""
         return sorted({t.device for t in self._tensors if t.is_cuda}, key=str)
 
-    def _forget_tensors(self) -> None:
+    def forget_tensors(self) -> None:
+        """For a Work that is kept: drops large tensors."""
         if not self._keeps_tensors:
             self._tensors, self._future = [], None

@@ -28,6 +28,14 @@ class World:
 current: Optional[World] = None
 
 
+def close(world: World) -> None:
+    """The default group of this world has ended."""
+    global current
+    world.offers.close()
+    if current is world:
+        current = None
+
+
 def replace(world: World) -> None:
     """Makes `world` the current one, and closes the former.
 
