@@ -356,15 +356,15 @@ class OptimizerTest(unittest.TestCase):
 
     def test_gradients_that_were_pending_at_shutdown_are_dropped(self):
 
-        def rank(r, meeting, zero):
+        def rank(r, barrier, zero):
             model = make_model()
             optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
             loss_of(model, *batch(0, r, 2)).backward()
-            meeting.wait()
+            barrier.wait()
             if r == 0:  # the ranks are threads of one process
                 hvd.shutdown()
                 hvd.init()
-            meeting.wait()
+            barrier.wait()
             for step in range(2):
                 (optimizer if zero else model).zero_grad()
                 loss_of(model, *batch(step, r, 2)).backward()
@@ -373,8 +373,8 @@ class OptimizerTest(unittest.TestCase):
 
         for zero in (True, False):
             with self.subTest(zero=zero):
-                meeting = threading.Barrier(2, timeout=20)
-                one, two = self.both(lambda r: rank(r, meeting, zero))
+                barrier = threading.Barrier(2, timeout=20)
+                one, two = self.both(lambda r: rank(r, barrier, zero))
                 self.assertEqual(one, two)
 
     def test_powersgd_after_an_infinity(self):
