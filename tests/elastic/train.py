@@ -32,7 +32,7 @@ COMMIT = int(os.environ.get("TRAIN_COMMIT", "3"))
 VIEW = os.environ.get("TRAIN_VIEW") == "1"
 WIDTH = int(os.environ.get("TRAIN_WIDTH", "5"))
 BATCH = 2
-RATE = 0.05
+RATE = 0.25 / WIDTH  # a larger one diverges
 
 
 class State(hvd.elastic.TorchState):
