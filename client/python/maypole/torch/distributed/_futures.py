@@ -165,10 +165,12 @@ class Future(torch.futures.Future):
         work.wait()
         return tensors
 
+    @not_compiled
     def done(self) -> bool:
         """As torch.futures.Future's."""
         return super().done() or self._has_value()
 
+    @not_compiled
     def value(self) -> Any:
         """As torch.futures.Future's."""
         return self.wait() if self._has_value() else super().value()

@@ -187,6 +187,7 @@ class Work(dist._Work):
         """Returns one Work for several, which ends when all of them have."""
         return cls(what, list(works), [t for work in works for t in work._tensors], None, timeout)
 
+    @not_compiled
     def __del__(self) -> None:
         """Keeps a Work that C++ may hold; large tensors only until a wait or a future has seen the end."""
         if self.awaited or sys.is_finalizing():
