@@ -10,6 +10,7 @@ before anything has waited for its end is kept, among the last _KEPT of these. C
 """
 
 import collections
+import contextlib
 import datetime
 import sys
 import threading
@@ -22,10 +23,11 @@ import torch.distributed as dist
 
 from maypole.common.exceptions import HorovodInternalError
 from maypole.common.operations import Pending
-from maypole.torch._compiling import not_compiled
+from maypole.torch._compiling import not_compiled, skip_code
 from maypole.torch.distributed._futures import Future, Order
 from maypole.torch.distributed._point_to_point import Matched
 
+_NOTHING: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
 # Copies the results (in the order of the operations) to the caller's tensors.
 Finish = Callable[[list[Any]], None]
 # Called when an operation has failed with an error, or is late (None); returns what to append to the error's text.
@@ -187,7 +189,6 @@ class Work(dist._Work):
         """Returns one Work for several, which ends when all of them have."""
         return cls(what, list(works), [t for work in works for t in work._tensors], None, timeout)
 
-    @not_compiled
     def __del__(self) -> None:
         """Keeps a Work that C++ may hold; large tensors only until a wait or a future has seen the end."""
         if self.awaited or sys.is_finalizing():
@@ -308,10 +309,12 @@ class Work(dist._Work):
             if self._ended:
                 return
             results = []
+            context = _NOTHING if self._finish is None else torch.no_grad()
             # Only there may results be stored in tensors that were made in inference mode.
-            inference = any(t.is_inference() for t in self._tensors)
+            if any(map(torch.Tensor.is_inference, self._tensors)):
+                context = torch.inference_mode()
             try:
-                with torch.inference_mode() if inference else torch.no_grad():
+                with context:
                     for pending in self._pendings:
                         results.append(pending.wait())
                     if self._finish is not None:
@@ -359,3 +362,6 @@ class Work(dist._Work):
         """For a Work that is kept: drops large tensors."""
         if not self._keeps_tensors:
             self._tensors, self._future = [], None
+
+
+skip_code(Work.__del__)  # not not_compiled(), because each call makes a Work
