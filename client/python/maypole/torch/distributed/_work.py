@@ -311,7 +311,7 @@ class Work(dist._Work):
             results = []
             context = _NOTHING if self._finish is None else torch.no_grad()
             # Only there may results be stored in tensors that were made in inference mode.
-            if any(map(torch.Tensor.is_inference, self._tensors)):
+            if any(t.is_inference() for t in self._tensors):
                 context = torch.inference_mode()
             try:
                 with context:
