@@ -1,6 +1,7 @@
 """Ranks that begin, or go on, with different weights, settings or states: an error on each, before a wrong step."""
 
 import os
+import threading
 import unittest
 from unittest import mock
 
@@ -114,6 +115,32 @@ class EqualStartTest(fake_library.TwoRanks):
         self.assertLess(one[0], 9)
         self.assertRegex(one[1], "ranks have different weights of parameter '.*0.weight'.*max_norm")
         self.assertEqual(self.both(lambda r: rank(r, equally=True)), [None, None])
+
+    def test_weights_that_forward_changes_on_ranks_with_another_past(self):
+        barrier = threading.Barrier(2, timeout=20)
+
+        def rank(r):
+            model = torch.nn.Sequential(torch.nn.Embedding(8, 4, max_norm=1.0), torch.nn.Linear(4, 1))
+            with torch.no_grad():
+                for p in model.parameters():
+                    p.fill_(0.25)
+            optimizer = wrapped(model, torch.optim.SGD(model.parameters(), lr=0.1))
+            for steps in (3, 6):
+                for _ in range(steps):
+                    optimizer.zero_grad()
+                    (-model(torch.arange(8))).sum().backward()
+                    optimizer.step()
+                barrier.wait()
+                if r == 0 and steps == 3:  # the next membership epoch, in which rank 1 is new
+                    hvd.shutdown()
+                    hvd.init()
+                barrier.wait()
+                if r == 1:
+                    optimizer = wrapped(model, torch.optim.SGD(model.parameters(), lr=0.1))
+            return [p.tolist() for p in model.parameters()]
+
+        one, two = self.both(rank)
+        self.assertEqual(one, two)
 
     def test_equal_values_in_another_order(self):
 

@@ -429,10 +429,10 @@ class GradientReduction:
                 "synchronize() before, or step() outside of skip_synchronize()"))
         try:
             self._ask_for_step()
-            reads, changed_weights = self._same_step.finish(self._names)
+            reads, compare = self._same_step.finish(self._names)
             if reads:
                 self._reducer.layouts.reads = True  # as all ranks know
-            if changed_weights and self._weight_changes.due():
+            if compare:
                 self._start_check.forget(changed=True)
         except AssertionError:
             self.abandon()

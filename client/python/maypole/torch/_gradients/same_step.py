@@ -21,7 +21,7 @@ whether this rank has read none: these must not both occur;
 * whether it begins another round of reductions in this step, or is about to step:
   the same on all ranks;
 * whether something other than the optimizer has changed weights since the last step: then
-  the ranks compare them again (WeightChanges).
+  the ranks compare them again.
 
 Results are observed only where the second case is possible: if some rank could
 not know that others read, or others do not know that this one does.
@@ -49,6 +49,7 @@ class SameStep:
     def __init__(self, process_set: Any):
         self._process_set = process_set
         self._rounds = 0
+        self._changed_steps = 0  # in which some rank has found changed weights
         self._results: Optional[Gradients] = None
         self._handle: Optional[int] = None
         self._operation = ""
@@ -60,7 +61,7 @@ class SameStep:
 
     def forget(self) -> None:
         """Starts counting again, on all ranks: some may have missed steps."""
-        self._rounds = 0
+        self._rounds = self._changed_steps = 0
 
     def observe(self, parameters: Iterable[torch.Tensor]) -> None:
         """Records the results, to detect changes."""
@@ -103,7 +104,10 @@ class SameStep:
                                         process_set=self._process_set)
 
     def finish(self, names: dict[torch.Tensor, str]) -> tuple[bool, bool]:
-        """Returns whether some rank has read gradients of this step, and whether one has `changed_weights`.
+        """Returns whether some rank has read gradients of this step, and whether the ranks compare their weights next.
+
+        They do so after the first step in which one has `changed_weights`, and after the 2nd, 4th, 8th, ...: programs
+        may change weights in each step, equally on all ranks.
 
         Raises AssertionError on all ranks if their steps differ, or if a rank
         has failed; on the failed rank it raises that rank's own error.
@@ -135,7 +139,8 @@ class SameStep:
                 "for when its program read .grad; call synchronize() on all "
                 "ranks before you change gradients, and step() within "
                 "skip_synchronize()")
-        return bool(some_read), bool(changed_weights)
+        self._changed_steps += changed_weights
+        return bool(some_read), bool(changed_weights) and self._changed_steps & (self._changed_steps - 1) == 0
 
     def _error_of_all(self) -> Exception:
         failure, self._failure = self._failure, None
@@ -150,14 +155,11 @@ class SameStep:
 class WeightChanges:
     """Whether something other than the optimizer changes weights, such as Embedding(max_norm=...) in its forward().
 
-    A rank that does so for what it alone has seen diverges from the others. But programs may also change weights in
-    each step, equally on all ranks. So the ranks compare their weights after the first step with a change, and after
-    the 2nd, 4th, 8th, ...
+    A rank that does so for what it alone has seen diverges from the others.
     """
 
     def __init__(self) -> None:
         self._versions: dict[torch.Tensor, int] = {}
-        self._steps = 0
 
     def stepped(self, parameters: Iterable[torch.Tensor]) -> None:
         """The optimizer has made a step."""
@@ -166,11 +168,6 @@ class WeightChanges:
     def found(self) -> bool:
         """Whether there was a change since then."""
         return any(p._version != version for p, version in self._versions.items())
-
-    def due(self) -> bool:
-        """Counts a step in which some rank has found a change; returns whether the ranks compare their weights now."""
-        self._steps += 1
-        return self._steps & (self._steps - 1) == 0
 
 
 def _number(names: dict[torch.Tensor, str],
