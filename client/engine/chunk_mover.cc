@@ -32,13 +32,12 @@ bool WritesOutput(const Run& run) {
   return !run.negotiated && run.signature.kind == Kind::kAllreduce;
 }
 
-// The epilogue of a run within the node. Across nodes the executor applies it.
-Epilogue EpilogueOf(const Run& run) {
-  Epilogue finish;
-  if (run.negotiated) return finish;
-  if (run.signature.op == Op::kAverage) finish.divisor = run.set->size();
-  finish.scale = run.signature.postscale;
-  return finish;
+// What this node's ranks do to what they have reduced. Across nodes the
+// executor does the rest (RunSpec::finish).
+Epilogue EpilogueHere(const Run& run) {
+  const Signature& s = run.signature;
+  const Epilogue finish = EpilogueOf(s.op, s.postscale, run.set->size());
+  return run.negotiated ? OverNodes(s.dtype, s.op, finish).on_node : finish;
 }
 
 // Copies a range of the run's result to where this rank wants it.
@@ -225,7 +224,7 @@ void ChunkMover::ReduceInArena(const Run& run, const Range& chunk,
                }
              }
              ReduceTo(run.signature.dtype, run.signature.op, inputs, outputs,
-                      (end - begin) / size, EpilogueOf(run));
+                      (end - begin) / size, EpilogueHere(run));
            });
 }
 
@@ -235,7 +234,7 @@ void ChunkMover::ReduceSlice(const Run& run, const Range& chunk,
   std::byte* const to =
       run.negotiated ? NodeChunk(run, number)
                      : StagedChunk(run, HolderOf(run, run.place), number);
-  const Epilogue finish = EpilogueOf(run);
+  const Epilogue finish = EpilogueHere(run);
   std::vector<const std::byte*> places(ranks);
   for (uint32_t j = 0; j < ranks; ++j) {
     places[j] = StagedChunk(run, run.set->locals[j], number);

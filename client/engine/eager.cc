@@ -170,16 +170,14 @@ EagerResult EagerReduce(const Board& board, uint32_t me, const Operation& op,
                     ? op.input
                     : board.pool(locals[i], static_cast<uint32_t>(buffer));
   }
-  Epilogue finish;
-  if (s.op == Op::kAverage) finish.divisor = op.set->size();
-  finish.scale = s.postscale;
   // The result goes into a buffer that this rank reads anyway: see
   // ChunkMover::HolderOf.
   const auto place = static_cast<size_t>(op.set->PlaceOf(me));
   const uint32_t holder = locals[(place + 1) % locals.size()];
   const auto buffer = static_cast<uint32_t>(eager_input.buffers[holder]);
   Reduce(s.dtype, s.op, std::span(inputs.data(), locals.size()),
-         board.pool(holder, buffer), static_cast<size_t>(s.Elements()), finish);
+         board.pool(holder, buffer), static_cast<size_t>(s.Elements()),
+         EpilogueOf(s.op, s.postscale, op.set->size()));
   return {holder, buffer};
 }
 

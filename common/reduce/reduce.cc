@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <type_traits>
@@ -298,6 +299,25 @@ void Reduce(DType dtype, Op op, std::span<const std::byte* const> inputs,
 void Scale(DType dtype, const std::byte* input, std::byte* output,
            size_t elements, double factor) {
   ReducePortable(dtype, Op::kSum, {&input, 1}, output, elements, {1, factor});
+}
+
+Epilogue EpilogueOf(Op op, double postscale, size_t ranks) {
+  return {.divisor = op == Op::kAverage ? static_cast<int64_t>(ranks) : 1,
+          .scale = postscale};
+}
+
+NodesEpilogue OverNodes(DType dtype, Op op, const Epilogue& finish) {
+  NodesEpilogue out{.over_nodes = finish};
+  const double factor =
+      std::abs(finish.scale) / static_cast<double>(finish.divisor);
+  const bool sums = op == Op::kSum || op == Op::kAverage;
+  if (dtype != DType::kFloat16 || !sums || !(factor > 0 && factor < 1)) {
+    return out;
+  }
+  const int halvings = -std::ilogb(factor);  // at least the factor's effect
+  out.on_node.scale = std::ldexp(1.0, -halvings);
+  out.over_nodes.scale = std::ldexp(finish.scale, halvings);
+  return out;
 }
 
 float HalfToFloat(uint16_t h) {

@@ -40,6 +40,19 @@ struct Epilogue {
   double scale = 1.0;
   bool identity() const { return divisor == 1 && scale == 1.0; }
 };
+// The epilogue of an operation of `ranks` ranks.
+Epilogue EpilogueOf(Op op, double postscale, size_t ranks);
+
+// The epilogue of a reduction whose ranks reduce on each node first, and whose
+// nodes then reduce these parts: what is done to each part, and what to the
+// result. A part is stored in the tensor's dtype, and a sum of float16 may be
+// too large for it where its average is not. So parts of such a sum are made
+// smaller by a power of two, which changes no bit of what does not overflow and
+// is not subnormal.
+struct NodesEpilogue {
+  Epilogue on_node, over_nodes;
+};
+NodesEpilogue OverNodes(DType dtype, Op op, const Epilogue& finish);
 
 // output[i] = epilogue(op(op(inputs[0][i], inputs[1][i]), ...)) for i from 0 to
 // elements - 1. There must be at least one input.

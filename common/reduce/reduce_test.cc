@@ -192,6 +192,65 @@ TEST(ReduceTest, ScaleMultiplies) {
             (std::vector<int8_t>{0, 0}));
 }
 
+// nodes[n][r] is what rank r of node n has, as float16.
+std::vector<uint16_t> OverTwoNodes(
+    const std::vector<std::vector<std::vector<uint16_t>>>& nodes,
+    const NodesEpilogue& finish) {
+  std::vector<std::vector<uint16_t>> parts;
+  for (const auto& ranks : nodes) {
+    parts.push_back(SumOf<uint16_t>(DType::kFloat16, ranks, finish.on_node));
+  }
+  return SumOf<uint16_t>(DType::kFloat16, parts, finish.over_nodes);
+}
+
+TEST(ReduceTest, AveragesOfFloat16OverNodesHaveNoInfiniteSums) {
+  std::mt19937 random(7);
+  for (const size_t ranks : {2u, 3u, 6u, 7u, 64u}) {
+    for (const double postscale : {1.0, 0.3, 1.5, -0.5, 70.0}) {
+      const Epilogue finish = EpilogueOf(Op::kAverage, postscale, ranks);
+      const NodesEpilogue split =
+          OverNodes(DType::kFloat16, Op::kAverage, finish);
+      const double factor = std::abs(postscale) / static_cast<double>(ranks);
+      // Of normal numbers without an infinite sum, each bit is the same.
+      std::vector<std::vector<std::vector<uint16_t>>> nodes(2);
+      std::vector<std::vector<std::vector<uint16_t>>> large(2);
+      std::uniform_real_distribution<float> any(1.0f, 500.0f);
+      for (size_t r = 0; r < ranks; ++r) {
+        std::vector<uint16_t> v(100);
+        for (uint16_t& x : v) x = FloatToHalf(any(random));
+        nodes[r % 2].push_back(v);
+        large[r % 2].push_back({FloatToHalf(60000)});
+      }
+      EXPECT_EQ(OverTwoNodes(nodes, split), OverTwoNodes(nodes, {{}, finish}))
+          << ranks << " ranks, times " << postscale;
+      const auto got = OverTwoNodes(large, split);
+      const double want = 60000 * postscale;
+      if (factor < 1 && std::abs(want) < 65504) {
+        EXPECT_NEAR(HalfToFloat(got[0]), want, std::abs(want) * 2e-3)
+            << ranks << " ranks, times " << postscale;
+      }
+    }
+  }
+}
+
+TEST(ReduceTest, OnlySumsOfFloat16AreSmallerOnTheNodes) {
+  const Epilogue half{1, 0.5};
+  EXPECT_EQ(OverNodes(DType::kFloat16, Op::kSum, half).on_node.scale, 0.5);
+  for (const Op op : {Op::kProduct, Op::kMin, Op::kMax}) {
+    EXPECT_TRUE(OverNodes(DType::kFloat16, op, half).on_node.identity());
+  }
+  for (const DType dtype : {DType::kBfloat16, DType::kFloat32, DType::kInt32}) {
+    const NodesEpilogue split = OverNodes(dtype, Op::kAverage, {8, 0.5});
+    EXPECT_TRUE(split.on_node.identity());
+    EXPECT_EQ(split.over_nodes.divisor, 8);
+    EXPECT_EQ(split.over_nodes.scale, 0.5);
+  }
+  for (const double none : {0.0, 1.0, 4.0, std::nan("")}) {
+    EXPECT_TRUE(
+        OverNodes(DType::kFloat16, Op::kSum, {1, none}).on_node.identity());
+  }
+}
+
 TEST(ReduceTest, IntegersAreRoundedOnce) {
   // An average alone divides integers; with a factor it is one product.
   EXPECT_EQ((SumOf<int32_t>(DType::kInt32, {{5, -5, 4}, {2, -2, 4}}, {2, 2.0})),

@@ -81,6 +81,19 @@ def check_scales():
     expect(got, torch.full((1000,), 2.0 * total), "scales")
 
 
+def check_large_float16():
+    """Averages of numbers whose sums, also over one node's ranks, float16 does not have."""
+    for n in (17, 400001):
+        x = torch.full((n,), 60000.0, dtype=torch.float16)
+        for step in range(6):  # small operations of several nodes begin differently
+            what = "float16 average of 60000 [%d], step %d" % (n, step)
+            expect(hvd.allreduce(x, name="large%d" % n), x, what)
+            got = hvd.allreduce(x, op=hvd.Sum, postscale_factor=1 / hvd.size(), name="scaled%d" % n)
+            assert torch.allclose(got, x, rtol=1e-3), (what, got[:3])
+        infinite = hvd.allreduce(x / (hvd.rank() != 0), name="infinite%d" % n)
+        expect(infinite, torch.full_like(x, float("inf")), "float16 average of an infinity")
+
+
 def check_broadcast():
     for dtype in FLOATS + INTS + SMALL:
         for n in SIZES:
@@ -258,6 +271,7 @@ def main():
     check_allreduce()
     check_reductions()
     check_scales()
+    check_large_float16()
     check_broadcast()
     check_allgather()
     check_alltoall()

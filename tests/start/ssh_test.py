@@ -1,5 +1,6 @@
 """maypolerun over a real ssh: jobs on two machines, and how they end."""
 
+import json
 import os
 import re
 import signal
@@ -23,6 +24,16 @@ assert torch.equal(x, torch.arange(1000, dtype=torch.float64) * n), x
 print("on %s local %d of %d cross %d of %d sum %d" % (
     os.uname().nodename, hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size(), x[-1]))
 """
+
+# A step whose inputs are larger than all that else crosses the wires.
+LARGE_BYTES = 16 << 20
+LARGE = """
+import torch
+import maypole.torch as hvd
+hvd.init()
+x = hvd.allreduce(torch.ones(%d, dtype=torch.float32), op=hvd.Sum, name="x")
+assert torch.equal(x, torch.full_like(x, 2)), x
+""" % (LARGE_BYTES // 4)
 
 # No framework is needed to meet the other ranks.
 MEET = """
@@ -291,6 +302,26 @@ class AddressTest(unittest.TestCase):
         with ssh_fixture.SshMachines(addresses=[[a] for a in machines.V6]) as net:
             self.meet(net, "a:1,b:1")
             self.meet(net, "a:1,[%s]:1" % machines.V6[1].split("/")[0], "--network-interfaces", "eth0")
+
+    def test_several_interfaces(self):
+        """Data travels over all of those in the list that a machine has."""
+        with ssh_fixture.SshMachines() as net:
+            subprocess.run(["ip", "link", "add", "eth1", "netns", str(net[0].pid), "type", "veth", "peer", "name", "eth1",
+                            "netns", str(net[1].pid)], check=True, env=harness.environment())
+            for n, machine in enumerate((net[0], net[1])):
+                for command in (["addr", "add", "10.213.79.%d/24" % (n + 1), "dev", "eth1"], ["link", "set", "eth1", "up"]):
+                    self.assertEqual(machine.run(["ip", *command]).returncode, 0, command)
+
+            def sent():
+                return [json.loads(net[0].run(["ip", "-json", "-stats", "link", "show", name]).stdout)[0]["stats64"]["tx"]
+                        ["bytes"] for name in ("eth0", "eth1")]
+
+            before = sent()
+            job = net.start(["-H", "a:1,b:1", "--network-interfaces", "eth0,none,eth1", harness.PYTHON, "-c", LARGE])
+            self.assertEqual(job.wait(), 0, job.stderr())
+            for name, was, now in zip(("eth0", "eth1"), before, sent()):
+                self.assertGreater(now - was, 0.4 * LARGE_BYTES, name)
+                self.assertLess(now - was, 0.7 * LARGE_BYTES, name)
 
     def test_names_that_are_loopback_on_their_own_machine(self):
         # As Debian's installer writes /etc/hosts.

@@ -64,7 +64,7 @@ struct SmallOperation {
   uint32_t slot = 0;
   uint32_t generation = 0;
   Signature signature;
-  Epilogue finish;
+  NodesEpilogue finish;
 
   uint64_t bytes() const { return signature.Bytes(); }
 };

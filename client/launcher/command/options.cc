@@ -32,7 +32,7 @@ struct Given {
   int start_timeout_s = 0;   // 0: not given
   int64_t arena_bytes = -1;  // -1: not given
   bool checksums = false;
-  std::string checksum_mode;            // of --checksums; empty: 1
+  std::string checksum_mode;  // of --checksums; empty: 1
   bool encrypt = false;
   std::string encryption_mode;          // of --encrypt; empty: require
   std::vector<std::string> job_names;   // one for each --job-name
@@ -91,8 +91,8 @@ void DefineJob(Given* given, LauncherOptions* o, CommandLine* line) {
   line->Add({"--network-addresses"}, ListValue(&o->networks, "A,B,..."),
             "IP address of each node, one per node");
   line->Add({"--network-interfaces"}, ListValue(&o->interfaces, "E,F,..."),
-            "each node uses the address of the first of these network "
-            "interfaces that it has");
+            "each node uses those of these network interfaces that it has, up "
+            "to 4 at once; all nodes need the same number");
   line->Add({"--start-timeout"},
             IntegerValue(&given->start_timeout_s, 1, kMaxStartTimeout)
                 .WithName("SECONDS")

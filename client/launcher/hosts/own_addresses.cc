@@ -142,17 +142,18 @@ bool IsThisMachine(const std::string& name) {
   return false;
 }
 
-Status AddressOfInterface(const std::vector<std::string>& interfaces,
-                          std::string* address) {
-  std::string names;
+Status AddressesOfInterfaces(const std::vector<std::string>& interfaces,
+                             std::string* addresses) {
+  std::string names, all;
   for (const std::string& name : interfaces) {
     names += (names.empty() ? "" : ",") + name;
     const std::vector<std::string> found =
         AddressesOf([&](const ifaddrs& i) { return name == i.ifa_name; });
     if (found.empty()) continue;
-    *address = found.front();
-    return Status();
+    all += (all.empty() ? "" : ",") + found.front();
   }
+  *addresses = all;
+  if (!all.empty()) return Status();
   return Status(Code::kNotFound,
                 "no network interface " + names +
                     " with an address (--network-interfaces); run 'ip -br "

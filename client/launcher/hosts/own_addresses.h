@@ -25,9 +25,10 @@ std::string AnyAddress();
 // to an address of this machine.
 bool IsThisMachine(const std::string& name);
 
-// The first address of the first interface in the list that has an address.
-Status AddressOfInterface(const std::vector<std::string>& interfaces,
-                          std::string* address);
+// Sets *addresses to the first address of each interface in the list that this
+// machine has, separated by commas, as maypole-worker's --network takes them.
+Status AddressesOfInterfaces(const std::vector<std::string>& interfaces,
+                             std::string* addresses);
 
 // The address that a machine without any network gives to other nodes; these
 // then all run on the same machine.

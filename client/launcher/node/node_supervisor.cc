@@ -41,8 +41,8 @@ Status ChooseCoordinator(const NodeJob& job, std::string* out) {
 Status ChooseNetwork(const NodeJob& job, std::string* out) {
   *out = job.network();
   if (!out->empty() || job.interfaces_size() == 0) return Status();
-  return AddressOfInterface({job.interfaces().begin(), job.interfaces().end()},
-                            out);
+  return AddressesOfInterfaces(
+      {job.interfaces().begin(), job.interfaces().end()}, out);
 }
 
 }  // namespace

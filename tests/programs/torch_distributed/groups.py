@@ -7,6 +7,7 @@ supports. Rank 0 prints 'right: NAMES'.
 import datetime
 import functools
 import json
+import os
 import socket
 import sys
 import tempfile
@@ -603,7 +604,7 @@ def mixed(rank, size):
 
 def under_gloo(rank, size):
     """A group of Maypole's needs a default group of Maypole's."""
-    path = [tempfile.mktemp()]
+    path = [tempfile.mktemp(dir=os.environ["MAYPOLE_TEST_DIR"])]  # which all nodes see
     dist.broadcast_object_list(path, 0)
     dist.destroy_process_group()
     dist.init_process_group("gloo", init_method=f"file://{path[0]}", rank=rank, world_size=size)

@@ -158,11 +158,34 @@ class Reduction {
         here = true;
       }
       if (!here) continue;
-      if (!spec_.within_node()) part = E::Load(E::Store(part));
+      if (!spec_.within_node()) part = AsNodesPart(part);
       all = any ? Combine(spec_.op, all, part) : part;
       any = true;
     }
     return all;
+  }
+
+  // A node's part as it is sent to the others.
+  Acc AsNodesPart(Acc part) const {
+    if constexpr (std::is_same_v<Acc, float>) {
+      const int n = Halvings();
+      return std::ldexp(E::Load(E::Store(std::ldexp(part, -n))), n);
+    } else {
+      return E::Load(E::Store(part));
+    }
+  }
+
+  // Of float16, parts of a sum that becomes smaller are sent smaller.
+  int Halvings() const {
+    if (spec_.dtype != DType::kFloat16) return 0;
+    if (spec_.op != Op::kSum && spec_.op != Op::kAverage) return 0;
+    double factor = std::abs(spec_.postscale);
+    if (spec_.op == Op::kAverage) {
+      factor /= static_cast<double>(spec_.ranks.size());
+    }
+    int n = 0;
+    for (; factor > 0 && factor < 1; factor *= 2) ++n;
+    return n;
   }
 
   Acc ApplyEpilogue(Acc v) const {

@@ -2,7 +2,9 @@
 //
 // One element after the other, by the rules of docs/design.md and maypole.h:
 // within a node in the order of ranks; over several nodes each node's part
-// first, in the tensor's dtype, then the parts in the order of nodes. float16
+// first, in the tensor's dtype, then the parts in the order of nodes. Parts of
+// a sum of float16 with a factor below 1 (an average's divisor, postscale) are
+// smaller by a power of two, 2^-n with 2^-n <= factor < 2^(1-n). float16
 // and bfloat16 accumulate in float32, and round once for each node's part and
 // once at the end; a prescaled input is rounded to the tensor's dtype. Integers
 // wrap, an average of integers truncates toward zero. Ranks that stand aside

@@ -108,8 +108,8 @@ TEST_F(ExecutorScheduleTest, InputsOfSmallRunsTravelWithTheMessage) {
   EXPECT_EQ(sent[0].operations[0].slot, 0u);
   EXPECT_EQ(sent[0].operations[0].generation, 2u);
   EXPECT_EQ(sent[0].operations[0].bytes(), 32u);
-  EXPECT_EQ(sent[0].operations[0].finish.divisor, 4);  // ranks
-  EXPECT_EQ(sent[0].operations[0].finish.scale, 0.5);
+  EXPECT_EQ(sent[0].operations[0].finish.over_nodes.divisor, 4);  // ranks
+  EXPECT_EQ(sent[0].operations[0].finish.over_nodes.scale, 0.5);
   proto::PeerMessage m;
   m.set_schedule(1);
   m.set_ready(0);

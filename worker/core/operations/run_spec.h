@@ -41,7 +41,7 @@ struct RunSpec {
   Kind kind = Kind::kBarrier;
   DType dtype = DType::kUint8;
   Op op = Op::kSum;             // allreduce, reducescatter
-  Epilogue finish;              // allreduce, reducescatter
+  Epilogue finish;              // of the nodes' parts, likewise
   uint64_t members = 0;         // local ranks of its process set, as a mask
   std::vector<uint32_t> nodes;  // of its process set, ascending
   // Broadcast, allgather: which node has which bytes. Alltoall: what this node

@@ -28,8 +28,9 @@ void Begin(const SlotEntry& entry, RunSpec* spec) {
   spec->nodes = entry.set->nodes;
   if (!spec->reduces()) return;
   spec->op = s.op;
-  spec->finish.divisor = s.op == Op::kAverage ? entry.set->size() : 1;
-  spec->finish.scale = s.postscale;
+  spec->finish =
+      OverNodes(s.dtype, s.op, EpilogueOf(s.op, s.postscale, entry.set->size()))
+          .over_nodes;
 }
 
 // Returns the entry of a run's operation, which this node must have reported as

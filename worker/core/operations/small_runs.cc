@@ -74,10 +74,9 @@ void SmallRuns::LearnFrom(const proto::Run& run) {
 SmallOperation SmallRuns::OperationOf(uint32_t slot) const {
   const SlotEntry& entry = *slots_.Get(slot);
   const Signature& s = entry.signatures.front();
-  SmallOperation out{slot, entry.reported, s, {}};
-  if (s.op == Op::kAverage) out.finish.divisor = entry.set->size();
-  out.finish.scale = s.postscale;
-  return out;
+  return {slot, entry.reported, s,
+          OverNodes(s.dtype, s.op,
+                    EpilogueOf(s.op, s.postscale, entry.set->size()))};
 }
 
 absl::Status SmallRuns::Finish(Schedule::Execution run) {

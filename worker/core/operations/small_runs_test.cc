@@ -127,7 +127,7 @@ TEST_F(SmallRunsTest, ARunNeedsTheOrderAndTheInputs) {
     }
     ASSERT_EQ(small.size(), 1u) << g;
     EXPECT_EQ(small[0].operations[0].generation, g);
-    EXPECT_EQ(small[0].operations[0].finish.divisor, 4);  // ranks
+    EXPECT_EQ(small[0].operations[0].finish.over_nodes.divisor, 4);  // ranks
     EXPECT_EQ(small[0].self, 0u);
     EXPECT_EQ(small[0].inputs,
               (std::vector<std::string>{"", std::string(32, 'x')}));

@@ -52,7 +52,7 @@ std::string BoardKeeper::ReducedCopies(
     if (op.bytes() == 0) continue;
     sum.resize(op.bytes());
     Reduce(op.signature.dtype, op.signature.op, inputs, sum.data(),
-           static_cast<size_t>(op.signature.Elements()), Epilogue());
+           static_cast<size_t>(op.signature.Elements()), op.finish.on_node);
     all.append(reinterpret_cast<const char*>(sum.data()), sum.size());
   }
   return all;
@@ -76,7 +76,8 @@ void BoardKeeper::Finish(const FinishSmall& small) {
       const auto inputs = PointersTo(parts);
       Reduce(op.signature.dtype, op.signature.op, inputs,
              board_->pool(holder, static_cast<uint32_t>(buffer)),
-             static_cast<size_t>(op.signature.Elements()), op.finish);
+             static_cast<size_t>(op.signature.Elements()),
+             op.finish.over_nodes);
     }
     const EagerResult result{holder, static_cast<uint32_t>(buffer)};
     if (board_->CommitEager(op.slot, op.generation, result)) {

@@ -120,7 +120,8 @@ TEST_F(BoardKeeperTest, SmallOperationsAreReducedOverTheNodes) {
   const auto ready = keeper_->TakeReadySlots();
   ASSERT_EQ(ready.size(), 1u);
   EXPECT_TRUE(ready[0].copied);
-  SmallOperation op{1, 1, signature_, {.divisor = 2, .scale = 1.0}};
+  SmallOperation op{
+      1, 1, signature_, {.over_nodes = {.divisor = 2, .scale = 1.0}}};
   const std::string own = keeper_->ReducedCopies({op});
   ASSERT_EQ(own.size(), 40u);
   float sums[10];
