@@ -186,13 +186,26 @@ std::unique_ptr<Backend> MakeBackend(const WorkerFlags& f,
                  job, epoch, LogValue(names[node]), address);
   };
   o.max_levels = f.network_levels;
-  o.on_measured = [job = setup.job,
-                   epoch = prepare.epoch](const AgreedLinks& links) {
+  o.on_measured = [job = setup.job, epoch = prepare.epoch,
+                   names = prepare.node_names, self = prepare.node_index,
+                   stats](const AgreedLinks& links) {
     spdlog::info(
         "event=links job={} epoch={} latency_us={:.1f} message_us={:.1f} "
         "wire_us_per_mib={:.1f} reduce_us_per_mib={:.1f} max_levels={}",
         job, epoch, 1e-3 * links.costs.latency, 1e-3 * links.costs.message,
         1e-3 * links.costs.wire, 1e-3 * links.costs.reduce, links.max_levels);
+    const auto speed = [&](uint32_t node) {
+      return 1e9 * (1 << 20) / static_cast<double>(links.wires[node]);
+    };
+    if (links.wires.size() > 1) {
+      stats->wire_bytes_per_s = static_cast<uint64_t>(speed(self));
+    }
+    // On the node itself, and once for all on the first one.
+    for (const uint32_t node : SlowWires(links.wires)) {
+      if (node != self && self != 0) continue;
+      spdlog::warn("event=slow_wire job={} epoch={} node={} mbit_s={:.0f}", job,
+                   epoch, LogValue(names[node]), 8e-6 * speed(node));
+    }
   };
   o.answer_timeout = absl::ToChronoMilliseconds(f.network_timeout);
   return std::make_unique<TcpBackend>(std::move(o));

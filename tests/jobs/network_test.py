@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import tempfile
 import unittest
@@ -157,6 +158,49 @@ class TwoNetworksTest(unittest.TestCase):
 
     def test_one_that_is_lost_of_encrypted_ones(self):
         self.check_lost((1, 0), "--network_encryption=on")
+
+
+class Switch(namespaces.Namespaces):
+    """Four nodes on a switch, each with a wire of 1 Gbit/s; that of node 2 has 100 Mbit/s."""
+
+    ADDRESSES = tuple("10.213.77.%d" % (1 + n) for n in range(4))
+    RATES = ("1gbit", "1gbit", "100mbit", "1gbit")
+
+    def __init__(self):
+        super().__init__()
+        self.names = ["mp%d%s" % (os.getpid(), side) for side in "abcds"]
+
+    def _make(self):
+        switch = self.names[-1]
+        for name in self.names:
+            self.ip("netns", "add", name)
+            self.ip("-n", name, "link", "set", "lo", "up")
+        self.ip("-n", switch, "link", "add", "bridge", "type", "bridge")
+        self.ip("-n", switch, "link", "set", "bridge", "up")
+        for name, address, rate, port in zip(self.names, self.ADDRESSES, self.RATES, ("p0", "p1", "p2", "p3")):
+            self.ip("-n", name, "link", "add", "eth0", "type", "veth", "peer", "name", port, "netns", switch)
+            self.ip("-n", name, "addr", "add", address + "/24", "dev", "eth0")
+            self.ip("-n", switch, "link", "set", port, "master", "bridge")
+            for at, link in ((name, "eth0"), (switch, port)):
+                self.ip("-n", at, "link", "set", link, "up")
+                self.limit(at, link, rate, "32kb")
+
+
+@unittest.skipIf(REASON, REASON)
+class SlowWireTest(unittest.TestCase):
+    def test_its_node_is_named(self):
+        with Switch() as net, cluster.Cluster() as c:
+            inside = [["ip", "netns", "exec", name] for name in net.names]
+            secret = "--secret_file=" + c.secret()
+            coordinator = c.coordinator("--listen=%s:0" % net.ADDRESSES[0], secret, prefix=inside[0])
+            agents = [c.agent(node, coordinator, secret, prefix=inside[node]) for node in range(4)]
+            c.check_ok([c.rank(r, 4, agents[r], node=r, nodes=4, program="where.py", prefix=inside[r]) for r in range(4)])
+            for node in range(4):
+                found = re.findall(r"event=slow_wire job=\S+ epoch=1 node=\"node n(\d) [^\"]*\" mbit_s=(\d+)",
+                                   c.log("agent%d" % node))
+                self.assertEqual([name for name, _ in found], ["2"] if node in (0, 2) else [], (node, found))
+                for _, speed in found:
+                    self.assertLess(abs(int(speed) - 100), 20)
 
 
 if __name__ == "__main__":

@@ -74,6 +74,7 @@ class MetricsTest(unittest.TestCase):
                 })
                 self.assertGreaterEqual(seen['maypole_network_bytes_total{direction="sent"}'],
                                         OPERATIONS * ELEMENTS * 4)
+                self.assertGreater(seen["maypole_wire_bytes_per_second"], 1e6)
         self.run_on(2, look)
 
     def test_nodes_that_are_encrypted(self):
@@ -93,6 +94,7 @@ class MetricsTest(unittest.TestCase):
                 'maypole_errors_total{kind="mismatch"}': 1,
                 "maypole_local_ranks": 4,
                 "maypole_peer_nodes": 0,
+                "maypole_wire_bytes_per_second": 0,
             })
         self.run_on(1, look)
 

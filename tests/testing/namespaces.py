@@ -71,9 +71,17 @@ class Namespaces:
             _ip("-n", name, "addr", "add", address + "/24", "dev", link)
             _ip("-n", name, "link", "set", link, "up")
             if self.rate:
-                subprocess.run(["tc", "-n", name, "qdisc", "add", "dev", link, "root", "tbf", "rate",
-                                self.rate, "burst", "1mb", "latency", "50ms"],
-                               check=True, env=harness.environment())
+                self.limit(name, link, self.rate, "1mb")
+
+    @staticmethod
+    def ip(*args):
+        _ip(*args)
+
+    @staticmethod
+    def limit(name, link, rate, burst):
+        """What the link of this namespace may send."""
+        subprocess.run(["tc", "-n", name, "qdisc", "add", "dev", link, "root", "tbf", "rate", rate, "burst", burst,
+                        "latency", "50ms"], check=True, env=harness.environment())
 
     def __exit__(self, *_):
         for process in self.processes:

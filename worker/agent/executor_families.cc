@@ -138,6 +138,10 @@ void AddEpochs(const Families::Labels& job, const StatsPage& page,
   all->Gauge("maypole_ucx_nodes",
              "Of these, nodes to which data goes over UCX.", job,
              Number(page.ucx_nodes));
+  all->Gauge("maypole_wire_bytes_per_second",
+             "What the network carries to one neighbour and back, measured at "
+             "the start of the running epoch; 0 with one node.",
+             job, Number(page.wire_bytes_per_s));
   all->Gauge("maypole_board_bytes",
              "Size of the job's shared memory, without its arenas.", job,
              Number(page.board_bytes));

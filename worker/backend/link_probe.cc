@@ -96,54 +96,104 @@ uint64_t MeasureReduction() {
   return least * ((1 << 20) / kLargeBytes) / inputs.size();
 }
 
+// The nanoseconds of `count` exchanges of `bytes` bytes at once with a node.
+absl::StatusOr<uint64_t> TimeWith(Probe& probe, uint32_t self, uint32_t peer,
+                                  uint64_t bytes, size_t count) {
+  std::vector<std::byte> memory(bytes * count);
+  return Least([&] {
+    std::vector<Work> chunks;
+    for (size_t i = 0; i < count; ++i) {
+      chunks.push_back({.chunk = std::span(&memory[i * bytes], bytes),
+                        .reduces = true,
+                        .nodes = {std::min(self, peer), std::max(self, peer)}});
+    }
+    return probe.Exchange(std::move(chunks), peer);
+  });
+}
+
+// Of a MiB, from the times of one small and one large exchange.
+uint64_t WireOf(uint64_t small, uint64_t large, uint64_t reduce) {
+  return Difference(Difference(large, small) * ((1 << 20) / kLargeBytes),
+                    reduce);
+}
+
 // In a pair, an exchange takes two messages each way in a row: twice latency
 // and message, and twice half of the bytes on the wire.
-absl::StatusOr<LinkCosts> MeasurePair(Probe& probe, uint32_t self) {
+absl::StatusOr<LinkCosts> MeasurePair(Probe& probe, uint32_t self,
+                                      uint64_t reduce) {
   const uint32_t peer = self ^ 1;
-  std::vector<std::byte> memory(kLargeBytes);
-  const auto time = [&](uint64_t bytes, size_t count) {
-    return Least([&, bytes, count] {
-      std::vector<Work> chunks;
-      for (size_t i = 0; i < count; ++i) {
-        chunks.push_back(
-            {.chunk = std::span(&memory[i * bytes], bytes),
-             .reduces = true,
-             .nodes = {std::min(self, peer), std::max(self, peer)}});
-      }
-      return probe.Exchange(std::move(chunks), peer);
-    });
-  };
-  const absl::StatusOr<uint64_t> one = time(kSmallBytes, 1);
+  const auto one = TimeWith(probe, self, peer, kSmallBytes, 1);
   if (!one.ok()) return one.status();
-  const absl::StatusOr<uint64_t> several = time(kSmallBytes, kAtOnce);
+  const auto several = TimeWith(probe, self, peer, kSmallBytes, kAtOnce);
   if (!several.ok()) return several.status();
-  const absl::StatusOr<uint64_t> large = time(kLargeBytes, 1);
+  const auto large = TimeWith(probe, self, peer, kLargeBytes, 1);
   if (!large.ok()) return large.status();
   LinkCosts costs;
-  costs.reduce = MeasureReduction();
   costs.message = Difference(*several, *one) / (2 * (kAtOnce - 1));
   costs.latency = Difference(*one / 2, costs.message);
-  costs.wire = Difference(Difference(*large, *one) * ((1 << 20) / kLargeBytes),
-                          costs.reduce);
+  costs.wire = WireOf(*one, *large, reduce);
   return costs;
+}
+
+// The neighbour with which MeasurePair() does not measure. An odd number of
+// nodes makes a line, whose first node has only one.
+std::optional<uint32_t> OtherNeighbour(uint32_t self, uint32_t nodes) {
+  if (nodes < 3 || (nodes % 2 == 1 && self == 0)) return std::nullopt;
+  return (self % 2 == 1 ? self + 1 : self + nodes - 1) % nodes;
+}
+
+absl::StatusOr<uint64_t> MeasureWire(Probe& probe, uint32_t self, uint32_t peer,
+                                     uint64_t reduce) {
+  const auto small = TimeWith(probe, self, peer, kSmallBytes, 1);
+  if (!small.ok()) return small.status();
+  const auto large = TimeWith(probe, self, peer, kLargeBytes, 1);
+  if (!large.ok()) return large.status();
+  return WireOf(*small, *large, reduce);
 }
 
 }  // namespace
 
+std::vector<uint32_t> SlowWires(const std::vector<uint64_t>& wires) {
+  if (wires.empty()) return {};
+  std::vector<uint64_t> sorted = wires;
+  std::sort(sorted.begin(), sorted.end());
+  const uint64_t median = sorted[(sorted.size() - 1) / 2];
+  std::vector<uint32_t> slow;
+  for (uint32_t i = 0; i < wires.size(); ++i) {
+    if (wires[i] > std::max(kFastWireNs, kSlowWire * median)) slow.push_back(i);
+  }
+  return slow;
+}
+
 absl::StatusOr<AgreedLinks> MeasureLinks(Backend* backend,
                                          const ProbeOptions& options) {
   Probe probe(backend, options);
+  const uint32_t self = options.self;
   LinkCosts own;
-  if ((options.self | 1) < options.nodes) {  // the last of an odd number: none
-    absl::StatusOr<LinkCosts> measured = MeasurePair(probe, options.self);
+  uint64_t wire = UINT64_MAX;
+  if (options.nodes > 1) own.reduce = MeasureReduction();
+  if ((self | 1) < options.nodes) {  // the last of an odd number: none
+    absl::StatusOr<LinkCosts> measured = MeasurePair(probe, self, own.reduce);
     if (!measured.ok()) return measured.status();
+    measured->reduce = own.reduce;
     own = *measured;
+    wire = own.wire;
   }
-  // The greatest costs, and the least of the levels.
-  std::array<int64_t, 5> figures = {
+  if (const auto peer = OtherNeighbour(self, options.nodes)) {
+    const auto measured = MeasureWire(probe, self, *peer, own.reduce);
+    if (!measured.ok()) return measured.status();
+    wire = std::min(wire, *measured);
+  }
+  // The greatest costs, the least of the levels, and each node's wire, where
+  // the others have 0.
+  std::vector<int64_t> figures = {
       static_cast<int64_t>(own.latency), static_cast<int64_t>(own.message),
       static_cast<int64_t>(own.wire), static_cast<int64_t>(own.reduce),
       -int64_t{options.max_levels}};
+  const size_t wires = figures.size();
+  figures.resize(wires + options.nodes);
+  figures[wires + self] =
+      static_cast<int64_t>(options.nodes > 1 ? std::max<uint64_t>(wire, 1) : 1);
   const Work agreement{.chunk = std::as_writable_bytes(std::span(figures)),
                        .reduces = true,
                        .op = Op::kMax,
@@ -153,8 +203,10 @@ absl::StatusOr<AgreedLinks> MeasureLinks(Backend* backend,
   const auto figure = [&](size_t i) {
     return static_cast<uint64_t>(figures[i]);
   };
-  return AgreedLinks{{figure(0), figure(1), figure(2), figure(3)},
-                     static_cast<uint32_t>(-figures[4])};
+  return AgreedLinks{
+      {figure(0), figure(1), figure(2), figure(3)},
+      static_cast<uint32_t>(-figures[4]),
+      {figures.begin() + static_cast<ptrdiff_t>(wires), figures.end()}};
 }
 
 }  // namespace maypole::worker

@@ -5,6 +5,10 @@
 // that a job uses; the least of a few tries counts. Then all nodes agree on the
 // worst pair's figures. Takes some ten exchanges of at most 256 KiB.
 //
+// Three and more nodes also measure the wire to their other neighbour (1 with
+// 2, ...), so that a node with a slow wire can be told from its neighbours: to
+// both of its own the wire is slow, each of these has a faster one.
+//
 // Thread contract: as Backend's Start. Sets the backend's callback. Blocks
 // until the other nodes have taken part, or the backend fails or is aborted; if
 // they do not take part in time, `on_late` must make it fail.
@@ -15,6 +19,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "worker/backend/backend.h"
@@ -25,7 +30,16 @@ namespace maypole::worker {
 struct AgreedLinks {
   LinkCosts costs;
   uint32_t max_levels = 1;  // the least that a node allows
+  // Of each node: the lesser LinkCosts::wire of those to its neighbours, at
+  // least 1.
+  std::vector<uint64_t> wires;
 };
+
+// The nodes, ascending, whose wire is kSlowWire times as slow as the median of
+// all, and slower than kFastWireNs: faster ones are measured too roughly.
+inline constexpr uint64_t kSlowWire = 3;
+inline constexpr uint64_t kFastWireNs = 2'000'000;  // for a MiB: 4.2 Gbit/s
+std::vector<uint32_t> SlowWires(const std::vector<uint64_t>& wires);
 
 struct ProbeOptions {
   uint32_t self = 0;

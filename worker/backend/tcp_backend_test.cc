@@ -360,8 +360,32 @@ TEST(TcpBackendLevels, AllNodesAgreeOnWhatLinksCost) {
       EXPECT_EQ(a.max_levels, n < 3 ? 5 - n : 2u);
       EXPECT_EQ(a.costs.latency + a.costs.message > 0, n > 1);
       EXPECT_EQ(a.costs.reduce > 0, n > 1);
+      EXPECT_EQ(a.wires, agreed[0].wires);
+      ASSERT_EQ(a.wires.size(), n);
+      for (const uint64_t wire : a.wires) {
+        EXPECT_GE(wire, 1u);
+        // Of the pairs (0, 1), (2, 3), ... the slowest wire counts.
+        if (n % 2 == 0) {
+          EXPECT_LE(wire, std::max<uint64_t>(a.costs.wire, 1));
+        }
+      }
     }
   }
+}
+
+TEST(TcpBackendLevels, ASlowWireIsFound) {
+  constexpr uint64_t kGigabit = 8'000'000;
+  using Nodes = std::vector<uint32_t>;
+  EXPECT_EQ(SlowWires({}), Nodes());
+  EXPECT_EQ(SlowWires({80 * kGigabit, 80 * kGigabit}), Nodes());
+  EXPECT_EQ(SlowWires({kGigabit, 10 * kGigabit, kGigabit}), Nodes{1});
+  EXPECT_EQ(SlowWires({9 * kGigabit, kGigabit, 2 * kGigabit, 4 * kGigabit}),
+            Nodes{0});
+  EXPECT_EQ(SlowWires({kGigabit, kGigabit, 10 * kGigabit, 10 * kGigabit}),
+            (Nodes{2, 3}));
+  // Too fast to be measured well.
+  EXPECT_EQ(SlowWires({100'000, 1'900'000, 100'000, 100'000}), Nodes());
+  EXPECT_EQ(SlowWires({100'000, 2'100'000, 100'000, 100'000}), Nodes{1});
 }
 
 TEST(TcpBackendLevels, MeasuredChunksAreNobodysPayload) {

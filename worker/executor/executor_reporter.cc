@@ -123,6 +123,7 @@ void ExecutorReporter::OnEpochOver(const EpochNetwork* network) {
   stats_->arena_bytes = 0;
   stats_->peer_nodes = 0;
   stats_->encrypted_nodes = 0;
+  stats_->wire_bytes_per_s = 0;
   stats_->ucx_nodes = 0;
 }
 

@@ -120,6 +120,7 @@ struct StatsPage {
   Counter peer_nodes;
   Counter encrypted_nodes;
   Counter ucx_nodes;
+  Counter wire_bytes_per_s;  // gauge: link_probe.h; 0 with one node
   StatsHistogram<kRunSecondsBounds> run_ns;
   StatsHistogram<kPresenceBounds> presence_ns;
   StatsHistogram<kRunOperationsBounds> run_operations;
