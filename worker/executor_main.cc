@@ -180,7 +180,12 @@ std::unique_ptr<Backend> MakeBackend(const WorkerFlags& f,
   };
   o.on_moved = [job = setup.job, epoch = prepare.epoch,
                 names = prepare.node_names,
-                stats](uint32_t node, const std::string& address) {
+                stats](uint32_t node, const std::string& address, bool back) {
+    if (back) {
+      spdlog::info("event=connection_back job={} epoch={} peer={} address={}",
+                   job, epoch, LogValue(names[node]), address);
+      return;
+    }
     StatsPage::Add(stats->moved_connections, 1);
     spdlog::warn("event=connection_moved job={} epoch={} peer={} address={}",
                  job, epoch, LogValue(names[node]), address);

@@ -159,6 +159,34 @@ class TwoNetworksTest(unittest.TestCase):
     def test_one_that_is_lost_of_encrypted_ones(self):
         self.check_lost((1, 0), "--network_encryption=on")
 
+    def test_one_that_comes_back_is_used_again(self):
+        with namespaces.Namespaces(wires=2) as net, cluster.Cluster() as c:
+            inside = [["ip", "netns", "exec", name] for name in net.names]
+            secret = "--secret_file=" + c.secret()
+            coordinator = c.coordinator("--listen=%s:0" % net.ADDRESSES[0], secret, prefix=inside[0])
+            agents = [c.agent(node, coordinator, secret, "--network=%s,%s" % (net.DATA[node], net.ADDRESSES[node]),
+                              "--network_timeout=1s", "--network_encryption=on", prefix=inside[node])
+                      for node in (0, 1)]
+            ranks = [c.rank(r, 2, agents[r], node=r, nodes=2, program="lost_network.py", prefix=inside[r])
+                     for r in (0, 1)]
+
+            def lines(event):
+                return [line for node in (0, 1) for line in c.log("agent%d" % node).splitlines() if event in line]
+
+            harness.wait_until(lambda: os.path.exists(c.path("ready")), 60, "the first steps")
+            net.cut_data()
+            # Of each node two connections for data and one for messages.
+            harness.wait_until(lambda: len(lines("event=connection_moved")) == 6, 30, "the connections to move")
+            net.mend_data()
+            harness.wait_until(lambda: len(lines("event=connection_back")) == 6, 30, "the connections to come back")
+            for node in (0, 1):
+                self.assertIn("address=%s" % net.DATA[node], "\n".join(lines("event=connection_back")))
+            before = net.crossed(data=True)
+            open(c.path("cut"), "w").close()
+            c.check_ok(ranks)  # the sums of all steps are right
+            for was, now in zip(before, net.crossed(data=True)):
+                self.assertGreater(now - was, 30 * 4 * self.MIB / 2.5)  # half of what the last steps sum
+
 
 class Switch(namespaces.Namespaces):
     """Four nodes on a switch, each with a wire of 1 Gbit/s; that of node 2 has 100 Mbit/s."""

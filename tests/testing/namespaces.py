@@ -104,6 +104,9 @@ class Namespaces:
         """Takes node 1 off the second wire."""
         _ip("-n", self.names[1], "link", "set", self.data_links[1], "down")
 
+    def mend_data(self):
+        _ip("-n", self.names[1], "link", "set", self.data_links[1], "up")
+
     def crossed(self, data=False):
         """Bytes that node 0 has sent and received over the wire, or over the second one."""
         out = []

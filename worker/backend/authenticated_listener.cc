@@ -275,6 +275,23 @@ absl::StatusOr<Authenticated> AuthenticatedListener::CallOnce(
                  : absl::UnavailableError(text);
 }
 
+bool AuthenticatedListener::Reaches(uint32_t node, uint32_t connection,
+                                    Clock::time_point deadline) {
+  const absl::StatusOr<Fd> fd = handshake::StartCall(
+      At(peers_[node].endpoints, connection, 0),
+      own_.size() == 1 ? "" : At(own_, connection, 0).host);
+  if (!fd.ok()) return false;
+  {
+    std::lock_guard lock(mutex_);
+    if (closed_) return false;
+    calling_ = fd->get();
+  }
+  const absl::Status s = handshake::FinishCall(fd->get(), deadline);
+  std::lock_guard lock(mutex_);
+  calling_ = -1;
+  return s.ok();
+}
+
 // --- Accepting ---------------------------------------------------------------
 
 void AuthenticatedListener::AcceptHandshakes() {

@@ -125,6 +125,10 @@ class AuthenticatedListener {
                                          uint32_t network,
                                          Clock::time_point deadline);
 
+  // Whether that port of a node accepts a connection over the connection's own
+  // network; closes it at once. Thread contract: as CallOnce.
+  bool Reaches(uint32_t node, uint32_t connection, Clock::time_point deadline);
+
   void Close();
 
  private:

@@ -46,18 +46,35 @@ PeerConnector::PeerConnector(PeerConnectorOptions options,
   reconnector_ = std::make_unique<Reconnector>(ReconnectorOptions{
       .self = options_.self,
       .patience = std::max(kLeastPatience, options_.answer_timeout / 2),
+      .return_pause = 3 * options_.answer_timeout,
       .call =
           [this](const ConnectionId& id, uint32_t attempt, auto deadline) {
-            // The first network to try is the one after the connection's own.
-            return listener_->CallOnce(id.node, id.number, attempt + 1,
-                                       deadline);
+            return listener_->CallOnce(id.node, id.number, attempt, deadline);
+          },
+      .reach =
+          [this](const ConnectionId& id, auto deadline) {
+            return listener_->Reaches(id.node, id.number, deadline);
           },
       .open =
           [this](const ConnectionId& id, Authenticated met) {
             return SocketOf(id.node, std::move(met));
           },
-      .on_moved = options_.on_moved,
+      .is_own = [this](
+                    const ConnectionId& id,
+                    const std::string& address) { return IsOwn(id, address); },
+      .on_moved = [this](const ConnectionId& id,
+                         const std::string& address) { OnMoved(id, address); },
       .on_failed = options_.on_failed});
+}
+
+bool PeerConnector::IsOwn(const ConnectionId& id,
+                          const std::string& address) const {
+  return address == listener_->HostOf(id.number);
+}
+
+void PeerConnector::OnMoved(const ConnectionId& id,
+                            const std::string& address) const {
+  if (options_.on_moved) options_.on_moved(id, address, IsOwn(id, address));
 }
 
 void PeerConnector::Stop() {
@@ -103,10 +120,14 @@ absl::StatusOr<PeerConnector::Streams> PeerConnector::Connect(
   Streams streams(sockets.size());
   for (uint32_t c = 0; c < sockets.size(); ++c) {
     for (uint32_t i = 0; i < options_.nodes; ++i) {
-      streams[c].emplace_back(std::move(sockets[c][i]),
-                              reconnector_ == nullptr || i == options_.self
-                                  ? nullptr
-                                  : reconnector_->SupplyFor({i, c}));
+      PeerSocket& socket = sockets[c][i];
+      std::shared_ptr<SocketSupply> supply;
+      if (reconnector_ != nullptr && i != options_.self) {
+        const ConnectionId id{i, c};
+        supply = reconnector_->SupplyFor(
+            id, IsOwn(id, handshake::LocalEndpoint(socket.fd()).host));
+      }
+      streams[c].emplace_back(std::move(socket), std::move(supply));
     }
   }
   return streams;
@@ -126,9 +147,7 @@ absl::Status PeerConnector::Meet(Sockets* sockets) {
       absl::StatusOr<PeerSocket> socket = SocketOf(i, *std::move(met));
       if (!socket.ok()) return socket.status();
       const std::string address = handshake::LocalEndpoint(socket->fd()).host;
-      if (options_.on_moved && address != listener_->HostOf(c)) {
-        options_.on_moved({i, c}, address);
-      }
+      if (!IsOwn({i, c}, address)) OnMoved({i, c}, address);
       (*sockets)[c][i] = *std::move(socket);
     }
   }

@@ -48,8 +48,10 @@ struct PeerConnectorOptions {
   std::chrono::milliseconds answer_timeout{10000};
   std::string congestion = "auto";
   // A connection has lost its network, now or before it was made, and uses this
-  // address of this node. Also called by Connect.
-  std::function<void(const ConnectionId& id, const std::string& address)>
+  // address of this node; or, `back`, it uses its own network again. Also
+  // called by Connect.
+  std::function<void(const ConnectionId& id, const std::string& address,
+                     bool back)>
       on_moved = {};
   // A connection has lost its socket and got no other one.
   std::function<void(const ConnectionId& id, const std::string& why)>
@@ -92,6 +94,8 @@ class PeerConnector {
   PeerConnector(PeerConnectorOptions options,
                 std::unique_ptr<AuthenticatedListener> listener);
   absl::StatusOr<PeerSocket> SocketOf(uint32_t node, Authenticated met) const;
+  bool IsOwn(const ConnectionId& id, const std::string& address) const;
+  void OnMoved(const ConnectionId& id, const std::string& address) const;
   absl::Status Meet(Sockets* sockets);
   absl::Status Encrypt(Sockets* sockets);
   bool lasting() const { return options_.hosts.size() > 1; }

@@ -57,9 +57,25 @@ void SocketSupply::Give(PeerSocket socket) {
   {
     std::lock_guard lock(mutex_);
     socket_ = std::move(socket);
+    move_ = false;
     wake = wake_;
   }
   if (wake) wake();
+}
+
+void SocketSupply::RequestMove() {
+  std::function<void()> wake;
+  {
+    std::lock_guard lock(mutex_);
+    move_ = true;
+    wake = wake_;
+  }
+  if (wake) wake();
+}
+
+bool SocketSupply::TakeMove() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(move_, false);
 }
 
 // --- WrittenBytes ------------------------------------------------------------
@@ -126,6 +142,7 @@ ssize_t PeerStream::Read(const iovec* parts, int count) {
     return -1;
   }
   if (lasting_->awaits_number && !ReadNumber()) return errno == 0 ? 0 : -1;
+  if (!lasting_->drained.empty()) return ReadDrained(parts, count);
   const ssize_t n = socket_.Read(parts, count);
   if (n > 0) lasting_->read += static_cast<uint64_t>(n);
   NoteLoss(n);
@@ -168,6 +185,11 @@ bool PeerStream::ReadNumber() {
     return false;
   }
   l.given = l.number;
+  if (std::exchange(l.moves, false)) {
+    Drain(&l.previous);
+    l.previous.Reset();
+    SendNumber();
+  }
   l.awaits_number = false;  // from now on the writing thread may use `given`
   return true;
 }
@@ -232,6 +254,16 @@ bool PeerStream::Suspend(int error) {
   return true;
 }
 
+bool PeerStream::Move() {
+  if (lasting_ == nullptr || !lasting_->supply->TakeMove()) return false;
+  Lasting& l = *lasting_;
+  if (l.suspended || l.lost || l.awaits_number) return false;
+  l.suspended = true;
+  l.moves = true;
+  l.supply->ReportLost(0);
+  return true;
+}
+
 int PeerStream::TakeError() {
   int error = 0;
   socklen_t size = sizeof(error);
@@ -247,23 +279,35 @@ void PeerStream::Resume() {
   std::optional<PeerSocket> next = lasting_->supply->Take();
   if (!next) return;
   Lasting& l = *lasting_;
-  Drain();
+  if (!l.moves) {
+    DrainSocket();
+  } else if (!l.previous.valid()) {  // else socket_ has been in vain
+    l.previous = std::move(socket_);
+  }
   socket_ = *std::move(next);
   l.suspended = false;
   l.lost = false;
   l.number_read = 0;
   l.awaits_number = true;
   l.trim_at = kTrimBytes;
+  if (!l.moves) SendNumber();
+}
+
+void PeerStream::SendNumber() {
   // The first bytes on the socket, so it has room; if it is broken, Read()
   // says so.
-  const iovec number{&l.read, sizeof(l.read)};
+  const iovec number{&lasting_->read, sizeof(lasting_->read)};
   [[maybe_unused]] const ssize_t n = socket_.Write(&number, 1);
 }
 
 // Takes what the socket still has, unless it is a resumed one without a number.
-void PeerStream::Drain() {
+void PeerStream::DrainSocket() {
+  if (lasting_->awaits_number && !ReadNumber()) return;
+  Drain(&socket_);
+}
+
+void PeerStream::Drain(PeerSocket* socket) {
   Lasting& l = *lasting_;
-  if (l.awaits_number && !ReadNumber()) return;
   l.drained.erase(l.drained.begin(),
                   l.drained.begin() + static_cast<ptrdiff_t>(l.drained_read));
   l.drained_read = 0;
@@ -271,7 +315,7 @@ void PeerStream::Drain() {
     const size_t size = l.drained.size();
     l.drained.resize(size + kDrainBytes);
     const iovec room{l.drained.data() + size, kDrainBytes};
-    const ssize_t n = socket_.Read(&room, 1);
+    const ssize_t n = socket->Read(&room, 1);
     const auto got = static_cast<size_t>(std::max<ssize_t>(n, 0));
     l.drained.resize(size + got);
     l.read += got;

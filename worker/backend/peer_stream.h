@@ -22,11 +22,17 @@
 // answers the next call.) A peer that has closed the connection has ended, as
 // without a supply.
 //
+// A stream also leaves a socket that works, when its supply asks for that
+// (Move()), because its own network is back.
+//
 // On the wire, a resumed stream begins with the number of bytes that its sender
 // has received of the stream (8 bytes, host byte order). Of two ends, the one
-// that asks for a connection does so only after its own socket has failed, so
-// it writes nothing to the old one any more. The other end first takes what the
-// old socket still holds.
+// that asks for a connection does so only after its own socket has failed, or
+// after Move(), so it writes nothing to the old one any more. The other end
+// first takes what the old socket still holds. After Move(), the other end may
+// write to the old socket until it sends its number; so the end that moves
+// waits for that number, takes what the old socket still holds, and only then
+// sends its own one.
 //
 // Invariants: what the peer's kernel has acknowledged can be read by the peer,
 // because only the network is gone. So the copies of all other bytes suffice.
@@ -62,13 +68,18 @@ class SocketSupply {
   explicit SocketSupply(std::function<void(int error)> on_lost)
       : on_lost_(std::move(on_lost)) {}
 
-  // For the stream. `wake` is called, without a lock, when there is a socket.
+  // For the stream. `wake` is called, without a lock, when there is a socket or
+  // the stream is asked to move.
   void OnSocket(std::function<void()> wake);
+  // 0: it has left a socket that works.
   void ReportLost(int error);
+  // Whether the stream is asked to move; forgets it.
+  bool TakeMove();
   bool HasSocket();
   std::optional<PeerSocket> Take();
   // For the supplier. The latest socket counts.
   void Give(PeerSocket socket);
+  void RequestMove();
   // `on_lost` is not called any more.
   void Close();
 
@@ -77,6 +88,7 @@ class SocketSupply {
   std::function<void(int error)> on_lost_;
   std::function<void()> wake_;
   std::optional<PeerSocket> socket_;
+  bool move_ = false;
 };
 
 // The end of what was written to a stream, by position in it.
@@ -133,6 +145,9 @@ class PeerStream {
   // After Read() or Write() has failed with `error` (0: the peer has closed the
   // socket). If another socket may follow, asks for it and returns true.
   bool Suspend(int error);
+  // If the supply asks for it and the socket works: leaves the socket, as if it
+  // were lost, asks for another one and returns true.
+  bool Move();
   // Takes the socket's error without reading: errno, or 0.
   int TakeError();
   // Whether there is another socket. Also without a loss here: the peer has
@@ -146,6 +161,9 @@ class PeerStream {
   struct Lasting {
     std::shared_ptr<SocketSupply> supply;
     bool suspended = false;  // no socket
+    // Since Move(), until all of `previous` has been read.
+    bool moves = false;
+    PeerSocket previous;
     // A call has said that the network is gone. The kernel says it only once.
     std::atomic<bool> lost{false};
     // The peer's number is still to come.
@@ -163,7 +181,9 @@ class PeerStream {
   };
 
   void NoteLoss(ssize_t result);
-  void Drain();
+  void DrainSocket();
+  void Drain(PeerSocket* socket);
+  void SendNumber();
   ssize_t ReadDrained(const iovec* parts, int count);
   // Returns false, with errno, if Read() has to end.
   bool ReadNumber();

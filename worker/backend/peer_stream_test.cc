@@ -102,6 +102,9 @@ class PeerStreamTest : public testing::TestWithParam<bool> {
   // a_ has noticed that the network is lost, and both have another socket.
   void GiveSockets() {
     ASSERT_TRUE(a_.stream.Suspend(ETIMEDOUT));
+    GiveOtherSockets();
+  }
+  void GiveOtherSockets() {
     PeerSockets ends = Sockets(GetParam());
     a_.supply->Give(std::move(ends.first));
     b_.supply->Give(std::move(ends.second));
@@ -126,6 +129,19 @@ class PeerStreamTest : public testing::TestWithParam<bool> {
     EXPECT_TRUE(b_.read == a_.written);
   }
 
+  // Some random writes and reads of an end.
+  void Play(std::mt19937& random, const std::vector<End*>& ends, size_t steps) {
+    const auto up_to = [&](size_t n) { return random() % n; };
+    for (; steps > 0; --steps) {
+      End& end = *ends[up_to(ends.size())];
+      std::string text(1 + up_to(200000), '\0');
+      for (char& c : text) c = static_cast<char>(random());
+      const int error = random() % 3 != 0 ? end.Write(std::move(text))
+                                          : end.Read(1 + up_to(100000));
+      ASSERT_TRUE(error == 0 || error == EAGAIN) << std::strerror(error);
+    }
+  }
+
   End a_;
   End b_;
 };
@@ -136,16 +152,8 @@ INSTANTIATE_TEST_SUITE_P(, PeerStreamTest, testing::Bool(), [](const auto& p) {
 
 TEST_P(PeerStreamTest, LosesAndRepeatsNothing) {
   std::mt19937 random(7);
-  const auto up_to = [&](size_t n) { return random() % n; };
   for (int loss = 0; loss < 40; ++loss) {
-    for (size_t step = up_to(120); step > 0; --step) {
-      End& end = random() % 2 == 0 ? a_ : b_;
-      std::string text(1 + up_to(200000), '\0');
-      for (char& c : text) c = static_cast<char>(random());
-      const int error = random() % 3 != 0 ? end.Write(std::move(text))
-                                          : end.Read(1 + up_to(100000));
-      ASSERT_TRUE(error == 0 || error == EAGAIN) << std::strerror(error);
-    }
+    Play(random, {&a_, &b_}, random() % 120);
     GiveSockets();
     End* const ends[2] = {&a_, &b_};
     const size_t first = random() % 2;
@@ -160,6 +168,59 @@ TEST_P(PeerStreamTest, LosesAndRepeatsNothing) {
   EXPECT_EQ(a_.lost, std::vector<int>(40, ETIMEDOUT));
   EXPECT_TRUE(b_.lost.empty());
   EXPECT_EQ(a_.wakes, 40);
+}
+
+// Both sockets work, and b_ goes on with the old one until it has another.
+TEST_P(PeerStreamTest, MovesWithoutALoss) {
+  std::mt19937 random(11);
+  std::vector<int> lost;
+  for (int move = 0; move < 50; ++move) {
+    Play(random, {&a_, &b_}, random() % 120);
+    a_.supply->RequestMove();
+    if (!a_.stream.Move()) {  // it still waits for the number of the last time
+      GiveSockets();
+      lost.push_back(ETIMEDOUT);
+      a_.stream.Resume();
+      b_.stream.Resume();
+      continue;
+    }
+    lost.push_back(0);
+    EXPECT_EQ(a_.Write("x"), EAGAIN);
+    Play(random, {&b_, &a_}, random() % 40);
+    GiveOtherSockets();
+    const bool fails = random() % 4 == 0;
+    End* const ends[2] = {&a_, &b_};
+    const size_t first = random() % 2;
+    ends[first]->stream.Resume();
+    Play(random, {&b_, &b_, &a_}, random() % 40);
+    ends[1 - first]->stream.Resume();
+    if (fails && a_.stream.Suspend(ENETDOWN)) {  // the new one, too
+      lost.push_back(ENETDOWN);
+      GiveOtherSockets();
+      b_.stream.Resume();
+      a_.stream.Resume();
+    }
+  }
+  Finish();
+  EXPECT_GT(a_.written.size(), 500000u);
+  EXPECT_GT(b_.written.size(), 500000u);
+  EXPECT_EQ(a_.lost, lost);
+  EXPECT_GT(std::count(lost.begin(), lost.end(), 0), 12);
+  EXPECT_TRUE(b_.lost.empty());
+}
+
+TEST_P(PeerStreamTest, MovesOnlyWhenAsked) {
+  EXPECT_FALSE(a_.stream.Move());
+  a_.supply->RequestMove();
+  EXPECT_EQ(a_.wakes, 1);
+  ASSERT_TRUE(a_.stream.Suspend(ETIMEDOUT));
+  EXPECT_FALSE(a_.stream.Move());  // it is lost already
+  GiveOtherSockets();
+  a_.stream.Resume();
+  EXPECT_FALSE(a_.stream.Move());
+  b_.stream.Resume();
+  Finish();
+  EXPECT_EQ(a_.lost, std::vector<int>{ETIMEDOUT});
 }
 
 TEST_P(PeerStreamTest, KeepsNotMuchMoreThanTheKernel) {

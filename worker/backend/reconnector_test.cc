@@ -4,6 +4,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
@@ -21,6 +22,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
+constexpr milliseconds kReturnPause(50);
 constexpr ConnectionId kToLower{.node = 0, .number = 2};
 constexpr ConnectionId kToHigher{.node = 2, .number = 1};
 
@@ -37,22 +39,36 @@ class ReconnectorTest : public testing::Test {
     reconnector_.emplace(ReconnectorOptions{
         .self = 1,
         .patience = patience,
+        .return_pause = kReturnPause,
         .call = [this](const ConnectionId& id, uint32_t attempt,
                        auto) -> absl::StatusOr<Authenticated> {
           std::unique_lock lock(mutex_);
           calls_.emplace_back(id, attempt);
           changed_.notify_all();
-          if (attempt < refused_) return absl::UnavailableError("no route");
+          if (attempt > 0 && attempt <= refused_)
+            return absl::UnavailableError("no route");
           auto [own, other] = SocketPair();
           others_.push_back(std::move(other));
           return Authenticated{std::move(own), Key()};
         },
+        .reach =
+            [this](const ConnectionId& id, auto) {
+              std::lock_guard lock(mutex_);
+              trials_.push_back(id);
+              changed_.notify_all();
+              return reachable_;
+            },
         .open = [encrypted](const ConnectionId&,
                             Authenticated met) -> absl::StatusOr<PeerSocket> {
           if (!encrypted) return PeerSocket(std::move(met.socket));
           return PeerSocket::Encrypted(std::move(met.socket), met.tls_key,
                                        {.calls = true});
         },
+        .is_own =
+            [this](const ConnectionId&, const std::string&) {
+              std::lock_guard lock(mutex_);
+              return own_;
+            },
         .on_moved =
             [this](const ConnectionId& id, const std::string&) {
               std::lock_guard lock(mutex_);
@@ -73,7 +89,10 @@ class ReconnectorTest : public testing::Test {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  uint32_t refused_ = 0;  // the first attempts
+  uint32_t refused_ = 0;  // of the first attempts, which begin with 1
+  bool own_ = true;       // new sockets are on their own network
+  bool reachable_ = false;
+  std::vector<ConnectionId> trials_;
   std::vector<std::pair<ConnectionId, uint32_t>> calls_;
   std::vector<Fd> others_;  // the peers' ends
   std::vector<ConnectionId> moved_;
@@ -90,7 +109,7 @@ TEST_F(ReconnectorTest, CallsUntilTheNodeAnswers) {
   EXPECT_EQ(moved_[0], kToLower);
   EXPECT_TRUE(supply->HasSocket());
   const std::vector<std::pair<ConnectionId, uint32_t>> want = {
-      {kToLower, 0}, {kToLower, 1}, {kToLower, 2}, {kToLower, 3}};
+      {kToLower, 1}, {kToLower, 2}, {kToLower, 3}, {kToLower, 4}};
   EXPECT_EQ(calls_, want);
   EXPECT_TRUE(failed_.empty());
 }
@@ -155,6 +174,56 @@ TEST_F(ReconnectorTest, AfterSomeTimeItHasFailed) {
   EXPECT_EQ(failed_[1].first, kToHigher);
   EXPECT_EQ(failed_[1].second, "No route to host");
   EXPECT_GE(calls_.size(), 1u);
+}
+
+TEST_F(ReconnectorTest, AStreamComesBackWhenItsNetworkDoes) {
+  own_ = false;
+  Open(milliseconds(20000));
+  const auto supply = reconnector_->SupplyFor(kToLower);
+  supply->ReportLost(ETIMEDOUT);
+  Await([&] { return trials_.size() >= 3; });
+  EXPECT_EQ(trials_[0], kToLower);
+  EXPECT_FALSE(supply->TakeMove());
+  std::atomic<int> wakes{0};
+  supply->OnSocket([&] {
+    ++wakes;
+    std::lock_guard lock(mutex_);
+    changed_.notify_all();
+  });
+  {
+    std::lock_guard lock(mutex_);
+    reachable_ = true;
+  }
+  Await([&] { return wakes > 0; });
+  EXPECT_TRUE(supply->TakeMove());
+  {
+    std::lock_guard lock(mutex_);
+    own_ = true;
+  }
+  supply->ReportLost(0);
+  Await([&] { return moved_.size() == 2; });
+  EXPECT_EQ(calls_.back(), std::make_pair(kToLower, 0u));  // its own network
+  // Lost once more, it is left alone for twice as long.
+  size_t trials = 0;
+  {
+    std::lock_guard lock(mutex_);
+    own_ = false;
+    trials = trials_.size();
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  supply->ReportLost(ENETDOWN);
+  Await([&] { return trials_.size() > trials; });
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, 2 * kReturnPause);
+  EXPECT_TRUE(failed_.empty());
+}
+
+TEST_F(ReconnectorTest, OnlyTheNodeThatCallsTriesToComeBack) {
+  Open(milliseconds(20000));
+  reconnector_->SupplyFor(kToHigher, /*on_own=*/false);
+  const auto supply = reconnector_->SupplyFor(kToLower, /*on_own=*/false);
+  Await([&] { return trials_.size() >= 5; });
+  reconnector_->Stop();
+  EXPECT_EQ(trials_, std::vector<ConnectionId>(trials_.size(), kToLower));
 }
 
 TEST_F(ReconnectorTest, StopsWhileStreamsAreWithoutSockets) {

@@ -78,8 +78,10 @@ absl::StatusOr<std::vector<std::string>> TcpBackend::Prepare(
            .answer_timeout = options_.answer_timeout,
            .congestion = options_.congestion,
            .on_moved =
-               [this](const ConnectionId& id, const std::string& address) {
-                 if (options_.on_moved) options_.on_moved(id.node, address);
+               [this](const ConnectionId& id, const std::string& address,
+                      bool back) {
+                 if (!options_.on_moved) return;
+                 options_.on_moved(id.node, address, back);
                },
            .on_failed =
                [this](const ConnectionId& id, const std::string& why) {

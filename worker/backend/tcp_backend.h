@@ -118,8 +118,10 @@ struct TcpBackendOptions {
   // Called by Connect likewise.
   std::function<void(const DataPaths&)> on_data_paths = {};
   // A connection to the node has lost its network, and uses this address of
-  // this node. Called by Connect or by a thread of the backend.
-  std::function<void(uint32_t node, const std::string& address)> on_moved = {};
+  // this node; or, `back`, it uses its own network again. Called by Connect or
+  // by a thread of the backend.
+  std::function<void(uint32_t node, const std::string& address, bool back)>
+      on_moved = {};
   // How many levels a reduction has at most (exchange_model.h); of the nodes'
   // numbers the least. 0: the others know no levels, and there is one.
   uint32_t max_levels = 0;

@@ -172,7 +172,13 @@ void TcpConnection::OnSocket() {
   Notices notices;
   Lock lock(mutex_);
   AwaitPause(lock);
-  if (!failure_.empty() || !stream_.CanResume()) return;
+  if (!failure_.empty()) return;
+  if (stream_.Move()) {
+    loop_->Remove(stream_.fd());
+    suspended_ = true;
+    return;
+  }
+  if (!stream_.CanResume()) return;
   loop_->Remove(stream_.fd());
   stream_.Resume();
   suspended_ = true;  // until the peer says what it has

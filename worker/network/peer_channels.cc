@@ -87,6 +87,7 @@ void PeerChannels::Resume() {
   resumable_->any = false;
   for (const uint64_t node : others_) {
     Peer& peer = peers_[node];
+    if (peer.stream.Move()) peer.watch.Reset();
     if (!peer.stream.CanResume()) continue;
     peer.watch.Reset();
     peer.stream.Resume();
