@@ -58,14 +58,19 @@ void StallMonitor::CheckForStragglers(Time now) {
   nodes_.Warn("late_ranks", " ranks=", LogValue(RanksText(report.ranks)),
               " operations=", stragglers_.operations(), " waited=", waited,
               " reason=", LogValue(report.late));
-  if (!report.shutdown) {
+  if (!report.shutdown && !report.mutual) {
     notified_ = report.waiting;
     return Notify(notified_, report.late);
   }
   nodes_.out.Count(ErrorKind::kStalled);
   // Begins with the essential part, because the text may be truncated.
-  verdict_ = absl::StrCat("the stall shutdown time (", SecondsText(shutdown_),
-                          ") has passed: ", report.late);
+  verdict_ =
+      report.shutdown
+          ? absl::StrCat("the stall shutdown time (", SecondsText(shutdown_),
+                         ") has passed: ", report.late)
+          : absl::StrCat("every rank has waited for another for ",
+                         SecondsText(Stragglers::kMutualLimit), ": ",
+                         report.late);
 }
 
 void StallMonitor::CheckForDeadlock(Time now) {

@@ -242,6 +242,31 @@ void Stragglers::NoteLate(const std::vector<Late>& late) {
   }
 }
 
+std::optional<Time> Stragglers::MutualSince(
+    const std::vector<Late>& late, const std::vector<uint32_t>& left) const {
+  std::map<uint32_t, Time> waits, is_awaited;  // since when
+  for (const Late& l : late) {
+    for (const uint32_t rank : l.arrived) waits.try_emplace(rank, l.since);
+    for (const uint32_t rank : l.missing) is_awaited.try_emplace(rank, l.since);
+  }
+  std::optional<Time> since;
+  for (const NodeMember& m : members_) {
+    for (const uint32_t rank : m.ranks) {
+      if (joins_.Aside(rank) ||
+          std::find(left.begin(), left.end(), rank) != left.end()) {
+        continue;
+      }
+      if (!waits.contains(rank) || !is_awaited.contains(rank) ||
+          stopped_.contains(rank)) {
+        return std::nullopt;
+      }
+      const Time both = std::max(waits[rank], is_awaited[rank]);
+      since = std::max(since.value_or(both), both);
+    }
+  }
+  return since;
+}
+
 Stragglers::Report Stragglers::Check(Time now,
                                      const std::vector<uint32_t>& left) {
   Report report;
@@ -276,8 +301,12 @@ Stragglers::Report Stragglers::Check(Time now,
     report_at_ = now + kSettle;
   }
   report.shutdown = shutdown_ > Time::zero() && waited >= shutdown_;
+  const std::optional<Time> mutual = MutualSince(late, left);
+  report.mutual =
+      shutdown_ == Time::zero() && mutual && now - *mutual >= kMutualLimit;
   const bool due = report_at_ && *report_at_ <= now;
-  if (due || report.shutdown || (reported_ && repeat_at_ <= now)) {
+  if (due || report.shutdown || report.mutual ||
+      (reported_ && repeat_at_ <= now)) {
     report.late = Sentence(now, late);
     report.ranks = {ranks.begin(), ranks.end()};
     std::set<uint32_t> waiting;
@@ -303,6 +332,9 @@ Stragglers::Report Stragglers::Check(Time now,
   if (next_) look_at_ = std::min(*look_at_, *next_);
   if (shutdown_ > Time::zero() && !report.shutdown) {
     look_at_ = std::min(*look_at_, late.front().since + shutdown_);
+  }
+  if (shutdown_ == Time::zero() && mutual && !report.mutual) {
+    look_at_ = std::min(*look_at_, *mutual + kMutualLimit);
   }
   return report;
 }

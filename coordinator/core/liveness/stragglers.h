@@ -19,6 +19,12 @@
 //   repeated  after 1, 2, 4, .. times the check time
 //   over      when nothing is late any more
 //
+// A mutual wait: each rank that has neither left nor joined waits for another
+// one and is waited for itself. If that lasts kMutualLimit, none of them will
+// ever go on: they call operations in different orders. That is not certain as
+// Deadlock's verdict is (a thread of each rank may be busy), but it also finds
+// ranks whose framework waits for them, as TensorFlow and JAX do.
+//
 // Ranks that have left are never late. A rank that stands aside submits what
 // the others need: it is late only if it has been able to for longer than the
 // check time. It is unable to while no rank of its node has submitted the
@@ -52,6 +58,7 @@ class Stragglers {
   static constexpr Time kSettle = std::chrono::milliseconds(200);
   // How often to check whether reported ranks are still late.
   static constexpr Time kLookAgain = std::chrono::seconds(1);
+  static constexpr Time kMutualLimit = std::chrono::minutes(10);
 
   struct Report {
     std::string late;             // the message; empty: no report now
@@ -61,10 +68,11 @@ class Stragglers {
     Time waited{};          // the longest wait
     bool over = false;      // nothing is late any more
     bool shutdown = false;  // the shutdown time has passed
+    bool mutual = false;    // a mutual wait has lasted kMutualLimit
   };
 
   // All pointers must outlive this object. check 0: nothing is ever late;
-  // shutdown 0: Report::shutdown is never set.
+  // shutdown 0: Report::shutdown is never set, otherwise Report::mutual is not.
   Stragglers(const std::vector<NodeMember>* members, const ProcessSets* sets,
              const OperationTable* table, const Joins* joins, Time check,
              Time shutdown);
@@ -126,6 +134,9 @@ class Stragglers {
   bool Stale(size_t node, const Said& said,
              const std::vector<uint32_t>& left) const;
   void NoteLate(const std::vector<Late>& late);
+  // Since when all ranks have been in a mutual wait; nothing: they are not.
+  std::optional<Time> MutualSince(const std::vector<Late>& late,
+                                  const std::vector<uint32_t>& left) const;
   std::string Sentence(Time now, const std::vector<Late>& late) const;
   std::string GroupText(Time now, const std::vector<uint32_t>& ranks,
                         bool aside, const std::vector<const Late*>& late) const;

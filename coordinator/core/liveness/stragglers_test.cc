@@ -280,6 +280,49 @@ TEST_F(LateTest, IfAllAreLateForSomethingTheSmallestIsTold) {
   EXPECT_THAT(b_.notices, IsEmpty());
 }
 
+TEST_F(LateTest, ThatAllWaitForEachOtherEndsTheEpochAfterTenMinutes) {
+  bed_.From(a_, Present(1, {Allreduce("x", {0, 1}, {3})}));
+  bed_.Pass(std::chrono::minutes(1));
+  bed_.From(b_, Present(1, {Allreduce("y", {2, 3}, {3})}));
+  bed_.Pass(std::chrono::minutes(10) - milliseconds(1));
+  EXPECT_THAT(a_.ends, IsEmpty());
+  bed_.Pass(milliseconds(1));
+  for (const Executor* e : {&a_, &b_}) {
+    ASSERT_EQ(e->ends.size(), 1u);
+    EXPECT_THAT(e->ends[0].message(),
+                HasSubstr("every rank has waited for another for 600 s: "));
+    EXPECT_THAT(e->ends[0].message(),
+                HasSubstr("have not submitted: allreduce 'x' (ranks 0,1 have "
+                          "waited 660.0 s)"));
+    EXPECT_THAT(e->ends[0].message(),
+                HasSubstr("have not submitted: allreduce 'y'"));
+  }
+  EXPECT_EQ(bed_.Count(ErrorKind::kStalled), 1);
+}
+
+TEST_F(LateTest, OneRankThatDoesNotWaitIsEnoughToGoOn) {
+  // Rank 3 is busy, or stopped.
+  bed_.From(a_, Present(1, {Allreduce("x", {0, 1}, {3})}));
+  bed_.From(b_, Late({{"y", 1, 5000, {2}, {3}}}));
+  bed_.Pass(std::chrono::minutes(60));
+  EXPECT_THAT(a_.ends, IsEmpty());
+  bed_.From(b_, Late({{"y", 1, 5000, {2, 3}, {}},
+                      {"z", 1, 5000, {2}, {3}, /*stopped=*/{3}}}));
+  bed_.Pass(std::chrono::minutes(60));
+  EXPECT_THAT(a_.ends, IsEmpty());
+}
+
+TEST_F(LateTest, WhatLastsCountsAndNotWhatRecurs) {
+  for (uint32_t n = 1; n < 30; ++n) {
+    bed_.From(a_, Present(n, {Allreduce("x", {0, 1}, {3})}));
+    bed_.From(b_, Present(n, {Allreduce("y", {2, 3}, {3})}));
+    bed_.Pass(std::chrono::minutes(1));
+    bed_.From(b_, Present(n, {Allreduce("x", {2, 3}, {3})}));
+    bed_.From(a_, Present(n, {Allreduce("y", {0, 1}, {3})}));
+  }
+  EXPECT_THAT(a_.ends, IsEmpty());
+}
+
 TEST_F(LateTest, RequestsForProcessSetsAreLateToo) {
   bed_.From(a_, MakeSet(0, 1, {0, 1}));
   bed_.From(b_, MakeSet(2, 1, {0, 1}));
@@ -393,6 +436,17 @@ TEST_F(LateTimesTest, ShutdownCountsWhatOneNodeSays) {
   EXPECT_THAT(a_.ends, IsEmpty());
   bed_.Pass(milliseconds(1));
   EXPECT_EQ(a_.ends.size(), 1u);
+}
+
+TEST_F(LateTimesTest, AShutdownTimeAlsoCountsIfAllWaitForEachOther) {
+  StartWith(1000, -1, 3'600'000);
+  bed_.From(a_, Present(1, {Allreduce("x", {0, 1}, {3})}));
+  bed_.From(b_, Present(1, {Allreduce("y", {2, 3}, {3})}));
+  bed_.Pass(std::chrono::minutes(59));
+  EXPECT_THAT(a_.ends, IsEmpty());
+  bed_.Pass(std::chrono::minutes(1));
+  ASSERT_EQ(a_.ends.size(), 1u);
+  EXPECT_THAT(a_.ends[0].message(), HasSubstr("the stall shutdown time"));
 }
 
 TEST_F(LateTimesTest, AbsurdTimesAreABadMessage) {
