@@ -135,7 +135,11 @@ class PeerStreamTest : public testing::TestWithParam<bool> {
     for (; steps > 0; --steps) {
       End& end = *ends[up_to(ends.size())];
       std::string text(1 + up_to(200000), '\0');
-      for (char& c : text) c = static_cast<char>(random());
+      for (size_t i = 0; i + sizeof(uint32_t) <= text.size();
+           i += sizeof(uint32_t)) {
+        const auto word = static_cast<uint32_t>(random());
+        std::memcpy(&text[i], &word, sizeof(word));
+      }
       const int error = random() % 3 != 0 ? end.Write(std::move(text))
                                           : end.Read(1 + up_to(100000));
       ASSERT_TRUE(error == 0 || error == EAGAIN) << std::strerror(error);
@@ -174,7 +178,7 @@ TEST_P(PeerStreamTest, LosesAndRepeatsNothing) {
 TEST_P(PeerStreamTest, MovesWithoutALoss) {
   std::mt19937 random(11);
   std::vector<int> lost;
-  for (int move = 0; move < 50; ++move) {
+  for (int move = 0; move < 30; ++move) {
     Play(random, {&a_, &b_}, random() % 120);
     a_.supply->RequestMove();
     if (!a_.stream.Move()) {  // it still waits for the number of the last time
@@ -205,7 +209,7 @@ TEST_P(PeerStreamTest, MovesWithoutALoss) {
   EXPECT_GT(a_.written.size(), 500000u);
   EXPECT_GT(b_.written.size(), 500000u);
   EXPECT_EQ(a_.lost, lost);
-  EXPECT_GT(std::count(lost.begin(), lost.end(), 0), 12);
+  EXPECT_GT(std::count(lost.begin(), lost.end(), 0), 8);
   EXPECT_TRUE(b_.lost.empty());
 }
 
