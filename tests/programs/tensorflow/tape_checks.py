@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 import maypole.tensorflow as hvd
-from maypole.tensorflow import _gradient_reduction, reductions
+from maypole.tensorflow import _gradient_reduction, reductions, util
 
 
 def mean(values):
@@ -295,6 +295,22 @@ def check_one_name_in_two_places_of_a_function():
         close(results[0], [1.0])
         for result in results[1:]:
             close(result, [100.0])
+
+
+def check_other_variables_are_broadcast():
+    """Ranks that pass other variables to broadcast_variables() than others get an error that names them."""
+    variables = [tf.Variable([float(hvd.rank())]) for _ in range(3)]
+    refused(lambda: hvd.broadcast_variables(variables if hvd.rank() == 0 else variables[:1], 0), ValueError,
+            "'1: float32(1,)', '2: float32(1,)' on rank 0 but not on rank 1")
+    hvd.broadcast_variables(variables, 0)
+    close(variables[2], [0.0])
+
+
+def check_names_without_counts():
+    """As elastic jobs use them, in which a new process has not made the models that the others have made before."""
+    assert util.without_counts(["m_3.dense_7.kernel", "m_3.dense_9.kernel", "x_y"]) == [
+        "m.dense.kernel", "m.dense_1.kernel", "x_y"]
+    assert util.without_counts(["dense_2.kernel", "dense.kernel"]) == ["dense_1.kernel", "dense.kernel"]
 
 
 def check_indexed_slices():

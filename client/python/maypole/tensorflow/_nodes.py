@@ -257,8 +257,7 @@ class _Calls:
     calls run concurrently.
     """
 
-    def __init__(self, graph: Any):
-        self._graph = weakref.ref(graph)
+    def __init__(self) -> None:
         self._looked_at = 0
         self._last: Any = None
         self._since: list[Any] = []  # own collectives after the last call
@@ -266,15 +265,15 @@ class _Calls:
     def add(self, begin: Any, end: Any) -> None:
         """Adds an own collective: its first and its last operation. None: added by another call of this method."""
         if begin is not None:
-            self.look()
+            self.look(begin.graph)
             if self._last is not None:
                 begin._add_control_input(self._last)
         if end is not None:
             self._since.append(end)
 
-    def look(self) -> None:
-        """Finds new calls, and lets them wait."""
-        operations = self._graph().get_operations()
+    def look(self, graph: Any) -> None:
+        """Finds new calls in the graph, and lets them wait."""
+        operations = graph.get_operations()
         for operation in operations[self._looked_at:]:
             if _calls_collectives(operation):
                 operation._add_control_inputs(self._since + ([] if self._last is None else [self._last]))
@@ -288,7 +287,7 @@ def _calls_in(graph: Any) -> Optional[_Calls]:
         return None
     calls = getattr(graph, "_maypole_calls", None)
     if calls is None:
-        calls = graph._maypole_calls = _Calls(graph)
+        calls = graph._maypole_calls = _Calls()
     return calls
 
 
@@ -322,7 +321,7 @@ def _look_at_call(operation: Any, reads: Any, writes: Any) -> bool:
     del reads, writes
     calls = _calls_in(operation.graph) if operation.type in _FUNCTIONS else None
     if calls is not None:
-        calls.look()
+        calls.look(operation.graph)
     return False  # reads and writes stay what they are
 
 
