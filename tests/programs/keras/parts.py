@@ -98,6 +98,15 @@ def schedules():
     close(mine.get_weights(), corrected(expected, top), 1e-3)
 
 
+def refuses_a_schedule():
+    """An optimizer with a schedule of its own has no rate that a callback can set."""
+    rates = keras.optimizers.schedules.ExponentialDecay(0.1, 100, 0.9)
+    mine = compiled(model(7), hvd.DistributedOptimizer(keras.optimizers.SGD(rates)))
+    callback = hvd.callbacks.LearningRateWarmupCallback(0.1, steps_per_epoch=4)
+    callback.set_model(mine)
+    refused(ValueError, "that has a ExponentialDecay", callback.on_train_begin)
+
+
 def corrected(rates, first):
     """The weights after these rates, of one process that multiplies the momentum by itself."""
     alone = compiled(model(7), keras.optimizers.SGD(first, momentum=0.9))
@@ -354,8 +363,6 @@ def same_on_all(of):
 
 def different_beginnings():
     """Ranks that begin with other weights, states or settings than others get an error, if nothing broadcasts them."""
-    if BACKEND == "jax":
-        return
     sgd = keras.optimizers.SGD
 
     def trained(seed, optimizer, iterations=0):
@@ -453,4 +460,4 @@ def places_of_training():
 
 CASES = [values, broadcast_and_average, built_on_some_ranks, schedules, best_checkpoint, elastic_state, process_sets,
          wrong_arguments, compiled_by_xla, missing_gradients, other_metrics, copies, own_loops, different_beginnings, trained_before,
-         layers_in_another_order, what_else_is_broadcast, places_of_training]
+         layers_in_another_order, what_else_is_broadcast, places_of_training, refuses_a_schedule]

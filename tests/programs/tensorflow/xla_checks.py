@@ -42,6 +42,12 @@ def check_compiled_collectives():
             np.testing.assert_allclose(got, right, rtol=1e-6)
     refused(compiled(lambda: hvd.alltoall(tf.zeros([n]))), "no fixed shape")
 
+    def of_some_rows():
+        rows = tf.where(tf.ones([3]) > 0)[:, 0]  # how many is not known when the function is traced
+        return hvd.allreduce(tf.IndexedSlices(tf.gather(tf.ones([3, 2]), rows), rows, tf.constant([3, 2])))
+
+    refused(compiled(of_some_rows), "use sparse_as_dense=True")
+
 
 def check_compiled_gradients():
     if not WORKS:

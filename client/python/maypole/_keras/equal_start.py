@@ -9,7 +9,7 @@ checksums once, when fit() makes its first step or traces it. There is no check
     outside of fit()            a program's own loop may broadcast after its first step, as Horovod's examples do
     if a callback broadcasts    the ranks are equal then; variables that the callback leaves out may differ
     in elastic jobs             a state's sync() makes them equal
-    on Keras' JAX backend       the variables' values are not accessible while the step is traced
+    in version 1 graphs         of Keras 2, whose variables may have no values yet
 
 Weights that are not trained, such as the averages of batch norm, are not compared; with Adasum, neither are states.
 MAYPOLE_CHECK_START=0 turns this off on a rank that differs on purpose; the others still compare.
@@ -17,7 +17,6 @@ MAYPOLE_CHECK_START=0 turns this off on a rank that differs on purpose; the othe
 Thread contract: the thread that trains.
 """
 
-import contextlib
 import os
 import sys
 import zlib
@@ -28,13 +27,14 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 
 from maypole._keras import variables as values_of
-from maypole._keras.values import as_array
+from maypole._keras.values import as_array, session
 from maypole.arrays import same_on_all
 from maypole.common import basics, collectives, objects
 from maypole.common.constants import Adasum
 from maypole.common.process_sets import id_of
 
 _LEFT_OUT = -1
+_PLAIN = (bool, int, float, str, type(None))
 
 
 class _Fact(NamedTuple):
@@ -51,9 +51,10 @@ def check(optimizer: Any, reduction: Any, variables: Sequence[Any]) -> None:
 
     Raises ValueError, on all ranks, that names the first difference; HorovodInternalError if a rank is lost.
     """
-    if reduction.has_checked_start or basics.is_elastic():
+    if reduction.has_checked_start or basics.is_elastic() or session() is not None:
         return
-    callbacks = _callbacks_of_fit()
+    fit = _variables_of_fit()
+    callbacks = getattr(fit.get("callbacks"), "callbacks", None)
     if callbacks is None:
         return
     broadcasts = [done for done in (getattr(callback, "broadcast_done", None) for callback in callbacks)
@@ -61,44 +62,44 @@ def check(optimizer: Any, reduction: Any, variables: Sequence[Any]) -> None:
     if not all(broadcasts):
         return
     reduction.has_checked_start = True
-    outside = reduction.gradients.outside()
-    if broadcasts or outside is None:
+    if broadcasts:
         return
-    with outside:
-        _compare(_facts(optimizer, reduction, variables), f"keras.{reduction.name}.start", reduction.process_set)
+    with reduction.gradients.outside():
+        held = reduction.gradients.held(fit["self"], fit.get("state"))
+        _compare(_facts(optimizer, reduction, variables, held), f"keras.{reduction.name}.start", reduction.process_set)
 
 
-def _callbacks_of_fit() -> Optional[Sequence[Any]]:
-    """Returns the callbacks of the fit() that makes this step; None if there is none.
+def _variables_of_fit() -> dict[str, Any]:
+    """Returns the local variables of the fit() that makes this step; none outside of fit().
 
     Optimizers do not know who calls them, so this searches the call stack.
     """
     frame: Optional[FrameType] = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_name == "fit" and hasattr(frame.f_locals.get("self"), "train_step"):
-            return getattr(frame.f_locals.get("callbacks"), "callbacks", None)
+            return frame.f_locals
         frame = frame.f_back
-    return None
+    return {}
 
 
-def _facts(optimizer: Any, reduction: Any, variables: Sequence[Any]) -> list[_Fact]:
-    facts = [_of_array("weights", variable) for variable in variables]
+def _facts(optimizer: Any, reduction: Any, variables: Sequence[Any], held: dict[int, Any]) -> list[_Fact]:
+    """Returns what this rank begins with. held: see BackendGradients.held()."""
+    facts = [_of_array("weights", variable, held) for variable in variables]
     if reduction.op != Adasum:
         state = values_of.of_training_optimizer(optimizer)
         if reduction.has_local():  # of variables that may differ
             state = [variable for variable in state if not variable.shape]
-        facts += [_of_array("state", variable) for variable in state]
-    with contextlib.suppress(NotImplementedError):
-        config = values_of.optimizer_of(optimizer).get_config()
-        facts += [_Fact(f"settings of the optimizer, {key}", f"settings {key}", zlib.crc32(repr(value).encode()),
-                        repr(value))
-                  for key, value in sorted(config.items())
-                  if key not in ("name", "learning_rate") and isinstance(value, (bool, int, float, str, type(None)))]
+        facts += [_of_array("state", variable, held) for variable in state]
+    # Not get_config(), which reads the learning rate, also where fit() holds it.
+    facts += [_Fact(f"settings of the optimizer, {key}", f"settings {key}", zlib.crc32(repr(value).encode()),
+                    repr(value))
+              for key, value in sorted(vars(values_of.optimizer_of(optimizer)).items())
+              if key not in ("name", "built") and key[0] != "_" and isinstance(value, _PLAIN)]
     return facts
 
 
-def _of_array(kind: str, variable: Any) -> _Fact:
-    value = as_array(variable)
+def _of_array(kind: str, variable: Any, held: dict[int, Any]) -> _Fact:
+    value = as_array(held.get(id(variable), variable))
     checksum = zlib.crc32(value.tobytes())
     name = getattr(variable, "path", None) or variable.name
     return _Fact(f"{kind} of {'parameter' if kind == 'weights' else 'the optimizer,'} {name!r}",

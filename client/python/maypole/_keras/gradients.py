@@ -51,8 +51,12 @@ class BackendGradients:
                                   "them to apply(), which reduces them")
 
     def outside(self) -> Any:
-        """Returns a context in which values of variables can be read during a step; None if that is impossible."""
+        """Returns a context in which the values of variables can be read during a step."""
         return contextlib.nullcontext()
+
+    def held(self, model: Any, state: Any) -> dict[int, Any]:
+        """Returns, by the id() of a variable, the values that a model's fit() holds itself. state: its `state`."""
+        return {}
 
     def place(self) -> Any:
         """Returns the graph that is being made; None if there is none."""

@@ -36,6 +36,11 @@ class LearningRateSchedule(Callback):
         self.current_epoch = 0
 
     def on_train_begin(self, logs: Any = None) -> None:
+        """Raises ValueError if it cannot set the rate."""
+        rate = getattr(variables.optimizer_of(self.model.optimizer), "_learning_rate", None)
+        if hasattr(rate, "get_config") and callable(rate):
+            raise ValueError(f"{type(self).__name__} cannot set the learning rate of an optimizer that has a "
+                             f"{type(rate).__name__}; give the optimizer a number, or leave out the callback")
         if self.staircase or self.steps_per_epoch:
             return
         self.steps_per_epoch = self.params.get("steps")

@@ -130,6 +130,11 @@ def _node_name(name: str) -> str:
     return _NOT_AT_START.sub("", _NOT_IN_NAMES.sub("_", name)) or "Maypole"
 
 
+def is_compiled() -> bool:
+    """Whether XLA compiles the function that is being made."""
+    return not tf.executing_eagerly() and _is_compiled(tf.compat.v1.get_default_graph())
+
+
 def _is_compiled(graph: Any) -> bool:
     """Whether the graph belongs to a function with jit_compile=True, or is inside one."""
     context = graph._get_control_flow_context()
