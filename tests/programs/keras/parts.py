@@ -104,7 +104,7 @@ def refuses_a_schedule():
     mine = compiled(model(7), hvd.DistributedOptimizer(keras.optimizers.SGD(rates)))
     callback = hvd.callbacks.LearningRateWarmupCallback(0.1, steps_per_epoch=4)
     callback.set_model(mine)
-    refused(ValueError, "that has a ExponentialDecay", callback.on_train_begin)
+    refused(ValueError, "that has a ExponentialDecay", lambda: callback.on_train_batch_begin(0))
 
 
 def corrected(rates, first):
