@@ -98,6 +98,15 @@ def schedules():
     close(mine.get_weights(), corrected(expected, top), 1e-3)
 
 
+def refuses_a_schedule():
+    """An optimizer with a schedule of its own has no rate that a callback can set."""
+    rates = keras.optimizers.schedules.ExponentialDecay(0.1, 100, 0.9)
+    mine = compiled(model(7), hvd.DistributedOptimizer(keras.optimizers.SGD(rates)))
+    callback = hvd.callbacks.LearningRateWarmupCallback(0.1, steps_per_epoch=4)
+    callback.set_model(mine)
+    refused(ValueError, "that has a ExponentialDecay", lambda: callback.on_train_batch_begin(0))
+
+
 def corrected(rates, first):
     """The weights after these rates, of one process that multiplies the momentum by itself."""
     alone = compiled(model(7), keras.optimizers.SGD(first, momentum=0.9))
@@ -346,5 +355,109 @@ def own_loops():
                 close([np.array(weights)], [np.full(2, 1.0 - moved)], 1e-5)
 
 
+def same_on_all(of):
+    """Checks that the model's weights are equal on all ranks."""
+    everyones = hvd.allgather(np.concatenate([np.ravel(w) for w in of.get_weights()])[None], name="same")
+    check(bool((everyones == everyones[0]).all()), everyones)
+
+
+def different_beginnings():
+    """Ranks that begin with other weights, states or settings than others get an error, if nothing broadcasts them."""
+    sgd = keras.optimizers.SGD
+
+    def trained(seed, optimizer, iterations=0):
+        mine = compiled(model(seed), hvd.DistributedOptimizer(optimizer))
+        if iterations:
+            mine.optimizer.iterations.assign(iterations)
+        fit(mine, MINE, BATCH // SIZE)
+        return mine
+
+    for text, train in (("different weights of parameter", lambda: trained(7 + RANK, sgd(0.1))),
+                        ("BroadcastGlobalVariablesCallback(root_rank=0)", lambda: trained(7, sgd(0.1 + RANK))),
+                        ("0 on rank 0 and 5 on rank 1", lambda: trained(7, sgd(0.1), 5 * RANK)),
+                        ("clipnorm: 1.0 on rank 0 and 2.0 on rank 1", lambda: trained(7, sgd(0.1, clipnorm=1.0 + RANK)))):
+        refused(Exception, text, train)
+    if RANK > 0:
+        os.environ["MAYPOLE_CHECK_START"] = "0"
+    trained(7, sgd(0.1 + RANK))
+    os.environ.pop("MAYPOLE_CHECK_START", None)
+    same_on_all(trained(7, sgd(0.1)))
+
+
+def trained_before():
+    """DistributedOptimizer() after fit(): the next fit() compiles its step again."""
+    mine = compiled(model(7), keras.optimizers.SGD(0.1))
+    fit(mine, slice(0, 8), 8)
+    mine.optimizer = hvd.DistributedOptimizer(mine.optimizer)
+    fit(mine, MINE, BATCH // SIZE)
+    same_on_all(mine)
+
+
+def layers_in_another_order():
+    """Layers of equal shape that the ranks create in another order are not taken for each other."""
+    if BACKEND != "tensorflow":
+        return
+    layers = [keras.layers.Dense(2, name=name) for name in (("left", "right") if RANK == 0 else ("right", "left"))]
+    for layer in layers:
+        layer(np.ones((1, 2), np.float32))
+    kernels = [layer.kernel for layer in layers]
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    refused(ValueError, "variable 0 'left/kernel'", lambda: optimizer.apply_gradients(zip(ones_of(kernels), kernels)))
+
+
+def what_else_is_broadcast():
+    """A model's second optimizer, what Normalization computes; words must be equal; a build() may build nothing."""
+    if not KERAS3:
+        return
+    normalize = keras.layers.Normalization(axis=-1)
+    normalize.adapt(np.float32([[1.0], [3.0]]) * (1 + RANK))
+    mine = compiled(keras.Sequential([keras.Input((1,)), normalize, keras.layers.Dense(1)]), "sgd")
+    mine.second = keras.optimizers.SGD(0.5 + RANK)
+    callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    callback.set_model(mine)
+    callback.on_train_begin()
+    close([np.asarray(mine.second.learning_rate)], [0.5], 1e-6)
+    close([mine.predict(np.ones((1, 1)), verbose=0)], [hvd.broadcast(mine.predict(np.ones((1, 1)), verbose=0), 0)], 0)
+
+    class BuildsNothing(keras.Model):
+
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+
+        def build(self, shape):
+            self.built = True
+
+        def call(self, x):
+            return self.dense(x)
+
+    later = BuildsNothing()
+    later.build((None, 6))
+    compiled(later, hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)))
+    fit(later, MINE, BATCH // SIZE, [hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
+    same_on_all(later)
+    if BACKEND == "tensorflow":
+        words = keras.layers.StringLookup()
+        words.adapt(["a", "a", "b"] if RANK == 0 else ["b", "b", "a"])
+        other = compiled(keras.Sequential([keras.Input((), dtype="string"), words, keras.layers.Embedding(3, 1)]), "sgd")
+        callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+        callback.set_model(other)
+        refused(ValueError, "'vocabulary of StringLookup 0: 3 words", callback.on_train_begin)
+
+
+def places_of_training():
+    """Ranks that have made other steps, or are in another epoch, end with an error that says so."""
+    mine = compiled(model(7), hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)))
+    callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    callback.set_model(mine)
+    callback.on_train_begin()
+    callback.on_epoch_begin(0)
+    mine.optimizer.iterations.assign(RANK)
+    refused(ValueError, "different iterations: 0 on rank 0 and 1 on rank 1", lambda: callback.on_epoch_begin(1))
+    refused(ValueError, "'epoch 2 of fit()' on rank 0 but not on rank 1",
+            lambda: callback.on_epoch_begin(2) if RANK == 0 else callback.on_train_begin())
+
+
 CASES = [values, broadcast_and_average, built_on_some_ranks, schedules, best_checkpoint, elastic_state, process_sets,
-         wrong_arguments, compiled_by_xla, missing_gradients, other_metrics, copies, own_loops]
+         wrong_arguments, compiled_by_xla, missing_gradients, other_metrics, copies, own_loops, different_beginnings, trained_before,
+         layers_in_another_order, what_else_is_broadcast, places_of_training, refuses_a_schedule]

@@ -1,10 +1,12 @@
 """DistributedGradientTape: its gradients on every rank. For training.py."""
 
+import time
+
 import numpy as np
 import tensorflow as tf
 
 import maypole.tensorflow as hvd
-from maypole.tensorflow import _gradient_reduction, reductions
+from maypole.tensorflow import _gradient_reduction, reductions, util
 
 
 def mean(values):
@@ -239,6 +241,76 @@ def check_loop_in_a_function():
 
     steps(tf.constant(20))
     close(w, [8.0 * (1 - 0.2 * mean(lambda r: r + 1.0)) ** 20] * 2, 1e-4)
+
+
+def late(value, on_rank_0):
+    """Returns the value, a bit later on rank 0 or on the others."""
+
+    def wait(x):
+        time.sleep(0.2 if (hvd.rank() == 0) == on_rank_0 else 0)
+        return x
+
+    same = tf.numpy_function(wait, [value], tf.float32, stateful=False)
+    same.set_shape(value.shape)
+    return same
+
+
+def check_one_name_in_two_places_of_a_function():
+    """Calls of a function, branches and scopes: each gets its own gradients, in whatever order they are ready."""
+    v = tf.Variable([1.0])
+
+    def gradient_of(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(v * x)
+        return hvd.DistributedGradientTape(tape).gradient(loss, [v])[0]
+
+    inner = tf.function(gradient_of)
+    inner(tf.ones([1]))  # is traced before the function that calls it
+
+    @tf.function
+    def two_calls(a, b):
+        return inner(late(a, True)), inner(late(b, False))
+
+    @tf.function
+    def call_and_own(a, b):
+        called, own = inner(late(a, True)), gradient_of(late(b, False))
+        return called + 0.0 * own, own, inner(late(b, True))
+
+    @tf.function
+    def own_and_branch(a, b, yes):
+        own = gradient_of(late(a, True))
+        return own, tf.cond(yes, lambda: gradient_of(late(b, False)), lambda: tf.zeros([1]))
+
+    @tf.function
+    def scopes(a, b):
+        a, b = late(a, True), late(b, False)
+        with tf.name_scope("first"):
+            a = hvd.allreduce(a, name="x", ignore_name_scope=True)
+        with tf.name_scope("second"):
+            return a, hvd.allreduce(b, name="x", ignore_name_scope=True)
+
+    one, two = tf.constant([1.0]), tf.constant([100.0])
+    for results in (two_calls(one, two), call_and_own(one, two), own_and_branch(one, two, tf.constant(True)),
+                    scopes(one, two)):
+        close(results[0], [1.0])
+        for result in results[1:]:
+            close(result, [100.0])
+
+
+def check_other_variables_are_broadcast():
+    """Ranks that pass other variables to broadcast_variables() than others get an error that names them."""
+    variables = [tf.Variable([float(hvd.rank())]) for _ in range(3)]
+    refused(lambda: hvd.broadcast_variables(variables if hvd.rank() == 0 else variables[:1], 0), ValueError,
+            "'1: float32(1,)', '2: float32(1,)' on rank 0 but not on rank 1")
+    hvd.broadcast_variables(variables, 0)
+    close(variables[2], [0.0])
+
+
+def check_names_without_counts():
+    """As elastic jobs use them, in which a new process has not made the models that the others have made before."""
+    assert util.without_counts(["m_3.dense_7.kernel", "m_3.dense_9.kernel", "x_y"]) == [
+        "m.dense.kernel", "m.dense_1.kernel", "x_y"]
+    assert util.without_counts(["dense_2.kernel", "dense.kernel"]) == ["dense_1.kernel", "dense.kernel"]
 
 
 def check_indexed_slices():

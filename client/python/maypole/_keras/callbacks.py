@@ -6,15 +6,17 @@ Thread contract: the thread that trains.
 """
 
 import logging
+import math
+import os
+import zlib
 from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
-from maypole import arrays
-from maypole._keras import variables
+from maypole._keras import classes, variables
+from maypole._keras.values import as_array
 from maypole.arrays import same_on_all
 from maypole.common import basics
-from maypole.common.constants import Min
 from maypole.common.process_sets import global_process_set
 
 if TYPE_CHECKING:
@@ -63,9 +65,31 @@ class BroadcastGlobalVariables(Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Broadcasts before the first step, unless the model gets its variables only in that step."""
-        # Some ranks may have loaded the model from a file, while on others it is not built yet.
-        if arrays.allreduce(np.array(int(self.model.built)), op=Min, name="keras.broadcast.built"):
+        # Some ranks may have loaded the model from a file, while on others it is not built yet. A class's build() may
+        # leave the variables to the first step.
+        built = bool(self.model.built and self.model.weights)
+        if _progress("beginning of fit()", [float(built)]).all():
             self._broadcast()
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Compares the ranks' iterations and learning rates. Raises ValueError, on all ranks, if they differ."""
+        if basics.is_elastic() or not self.broadcast_done:
+            return
+        variables.settle(self.model)
+        optimizer = self.model.optimizer
+        values = [_number(getattr(optimizer, name, None)) for name in ("iterations", "learning_rate")]
+        if os.environ.get("MAYPOLE_CHECK_START") == "0" or not classes.is_distributed(optimizer):
+            values = [math.nan, math.nan]  # not compared
+        rows = _progress(f"epoch {epoch} of fit()", values)
+        for name, column in zip(("iterations", "learning rates"), rows.T.tolist()):
+            compared = [(rank, value) for rank, value in enumerate(column) if not math.isnan(value)]
+            other = next((each for each in compared if each[1] != compared[0][1]), None)
+            if other is not None:
+                raise ValueError(
+                    f"BroadcastGlobalVariablesCallback: at the beginning of epoch {epoch} the optimizers of the ranks "
+                    f"have different {name}: {compared[0][1]:g} on rank {compared[0][0]} and {other[1]:g} on rank "
+                    f"{other[0]}. A rank has skipped a step, or a callback has acted on its own logs: let "
+                    "MetricAverageCallback come before it, or set MAYPOLE_CHECK_START=0 if the ranks are to differ")
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Broadcasts after the first step, if the model had no variables before it."""
@@ -77,9 +101,47 @@ class BroadcastGlobalVariables(Callback):
         model = self.model
         variables.settle(model)
         variables.build_optimizer(model, model.optimizer)
-        variables.broadcast([v for v in variables.of_training(model, model.optimizer)
-                             if id(v) not in self._local], self.root_rank, "keras.broadcast")
+        training = variables.of_training(model, model.optimizer)
+        for optimizer in variables.other_optimizers(model):
+            training += variables.of_training_optimizer(optimizer)
+        layers = variables.layers_of(model)
+        variables.broadcast([v for v in training if id(v) not in self._local], self.root_rank, "keras.broadcast",
+                            _vocabularies(layers))
+        for layer in layers:
+            if type(layer).__name__ == "Normalization":  # has computed numbers from its variables
+                layer.finalize_state()
         self.broadcast_done = True
+
+
+def _progress(where: str, values: list[float]) -> np.ndarray:
+    """Returns all ranks' values. Raises ValueError, on all ranks, if they are not at the same place."""
+    return same_on_all.gather(np.array(values), [where], "keras.progress", global_process_set, _other_place)
+
+
+def _other_place(difference: str) -> ValueError:
+    return ValueError(f"the ranks are not at the same place of their training: {difference}; all ranks must call fit() "
+                      "equally often, with the same epochs, and stop in the same one: let MetricAverageCallback come "
+                      "before EarlyStopping")
+
+
+def _number(value: Any) -> float:
+    """Returns the number of a variable; NaN for others, such as Keras 2's schedules."""
+    try:
+        return float(as_array(value))
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def _vocabularies(layers: Any) -> list[str]:
+    """Returns texts that are equal if layers that look up words have the same ones."""
+    texts: list[str] = []
+    for layer in layers:
+        if hasattr(layer, "get_vocabulary"):
+            words = layer.get_vocabulary()
+            digest = zlib.crc32("\n".join(map(str, words)).encode())
+            texts.append(f"vocabulary of {type(layer).__name__} {len(texts)}: {len(words)} words, "
+                         f"checksum {digest:08x}")
+    return texts
 
 
 class MetricAverage(Callback):

@@ -3,6 +3,7 @@
 Thread contract: as Reduction's.
 """
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any, Callable
 
@@ -48,6 +49,14 @@ class BackendGradients:
         raise NotImplementedError("_compute_gradients() needs Keras' TensorFlow backend, which has "
                                   "a gradient tape; compute them as this backend does, and pass "
                                   "them to apply(), which reduces them")
+
+    def outside(self) -> Any:
+        """Returns a context in which the values of variables can be read during a step."""
+        return contextlib.nullcontext()
+
+    def held(self, model: Any, state: Any) -> dict[int, Any]:
+        """Returns, by the id() of a variable, the values that a model's fit() holds itself. state: its `state`."""
+        return {}
 
     def place(self) -> Any:
         """Returns the graph that is being made; None if there is none."""

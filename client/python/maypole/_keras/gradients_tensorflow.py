@@ -15,6 +15,7 @@ import tensorflow as tf
 
 import maypole.tensorflow as hvd
 from maypole._keras.gradients import BackendGradients
+from maypole._keras.variables import name_of
 from maypole.tensorflow import _gradient_layouts
 
 
@@ -30,7 +31,7 @@ class Gradients(BackendGradients):
         del prefix  # ranks with other variables have another prefix
         return _gradient_layouts.completed(
             f"keras.{reduction.name}", reduction.process_set, grads, variables,
-            [f"variable {i}" for i in indices], reduction.sparse_as_dense)
+            [f"variable {i}{name_of(variable)}" for i, variable in zip(indices, variables)], reduction.sparse_as_dense)
 
     def reduce(self, reduction: Any, grads: Sequence[Any], prefix: str, indices: Sequence[int],
                own: bool, postscale: float) -> list[Any]:
@@ -61,6 +62,9 @@ class Gradients(BackendGradients):
                 loss = loss()
         variables = list(variables() if callable(variables) else variables)
         return list(zip(tape.gradient(loss, variables, grad_loss), variables))
+
+    def outside(self) -> Any:
+        return tf.init_scope()
 
     def place(self) -> Any:
         return None if tf.executing_eagerly() else weakref.ref(tf.compat.v1.get_default_graph())

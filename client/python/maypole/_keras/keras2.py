@@ -16,7 +16,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from maypole._keras import classes
+from maypole._keras import classes, equal_start
+from maypole._keras import variables as values_of
 from maypole._keras.reduction import Reduction, Step
 from maypole.tensorflow._gradient_sums import GradientSums
 from maypole.tensorflow.gradient_aggregation import variable_of
@@ -77,6 +78,7 @@ def distribute(keras: Any, optimizer: Any, reduction: Reduction) -> Any:
             classes.undo(optimizer)
         optimizer = keras.mixed_precision.LossScaleOptimizer(optimizer)
     classes.become(optimizer, methods, _State(reduction))
+    values_of.forget_compiled_steps(optimizer)
     return optimizer
 
 
@@ -118,6 +120,7 @@ def methods(base: Any) -> dict[str, Any]:
             return apply(grads)
         step = state.step(variables)
         if reduction.active():
+            equal_start.check(self, reduction, [v for v, local in zip(variables, step.local) if not local])
             grads = step.completed(grads)
         if reduction.passes > 1:
             return _in_passes(self, state, step, grads, apply)

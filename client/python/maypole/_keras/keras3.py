@@ -22,7 +22,8 @@ from typing import Any, Optional
 
 import keras
 
-from maypole._keras import classes
+from maypole._keras import classes, equal_start
+from maypole._keras import variables as values_of
 from maypole._keras.reduction import Reduction, Step
 
 _LossScale = keras.optimizers.LossScaleOptimizer
@@ -48,6 +49,8 @@ def distribute(optimizer: Any, reduction: Reduction) -> Any:
     if optimizer is not inner and classes.is_distributed(inner):
         classes.undo(inner)
     classes.become(optimizer, methods, reduction)
+    if inner.built:
+        values_of.forget_compiled_steps(optimizer)
     return optimizer
 
 
@@ -80,6 +83,7 @@ def _step(optimizer: Any, count: int, variables: Optional[Sequence[Any]]) -> Ste
     else:
         indices = range(len(variables))
     local = [reduction.is_local(v, inner._var_key) for v in variables]
+    equal_start.check(optimizer, reduction, [v for v, here in zip(variables, local) if not here])
     return Step(reduction, reduction.prefix(known or ()), list(variables)[:count], indices[:count],
                 local[:count])
 

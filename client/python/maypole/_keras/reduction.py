@@ -46,6 +46,7 @@ class Reduction:
         self.local_layers = list(local_layers)
         self.local_variables: list[Any] = []  # those of register_local_var()
         self.scale_local_gradients = scale_local_gradients
+        self.has_checked_start = False  # see equal_start.py
         # Keras averages over the passes.
         self.over_passes = 1 if average_aggregated_gradients else passes
 

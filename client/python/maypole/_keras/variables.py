@@ -6,6 +6,8 @@ back. Every callback that reads or writes a variable must call it first.
 Thread contract: the thread that trains.
 """
 
+import gc
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +18,7 @@ from maypole.arrays import _submissions, same_on_all
 from maypole.common import operations
 from maypole.common.process_sets import global_process_set
 
+_NUMBER = re.compile(r"_?\d+")
 _SEED = "seed_generator_state"
 
 
@@ -63,20 +66,59 @@ def of_optimizer(optimizer: Any) -> list[Any]:
     return list(variables() if callable(variables) else variables)
 
 
+def of_training_optimizer(optimizer: Any) -> list[Any]:
+    """Returns the optimizer's variables, also the learning rate, which Keras 2 does not list, each once."""
+    rate = getattr(optimizer, "learning_rate", None)
+    found = {id(v): v for v in of_optimizer(optimizer) + ([rate] if hasattr(rate, "assign") else [])}
+    return list(found.values())
+
+
+def other_optimizers(model: Any) -> list[Any]:
+    """Returns the optimizers that are attributes of the model besides `optimizer` (a GAN has two)."""
+    found = {id(value): value for value in vars(model).values()
+             if hasattr(value, "apply_gradients") and hasattr(value, "variables") and value is not model.optimizer}
+    return list(found.values())
+
+
+def layers_of(model: Any) -> list[Any]:
+    """Returns the model's layers, also those within layers."""
+    return list(model._flatten_layers()) if hasattr(model, "_flatten_layers") else []
+
+
+def forget_compiled_steps(optimizer: Any) -> None:
+    """Makes fit() compile again for the models that have this optimizer: how it steps has changed.
+
+    Optimizers do not know their models, so this asks the garbage collector.
+    """
+    for holder in gc.get_referrers(optimizer):
+        attributes = holder if isinstance(holder, dict) else getattr(holder, "__dict__", {})
+        if attributes.get("optimizer") is optimizer:
+            for name in ("train_function", "train_tf_function"):
+                if attributes.get(name) is not None:
+                    attributes[name] = None
+
+
 def of_training(model: Any, optimizer: Any) -> list[Any]:
     """Returns the variables on which a model's training depends: its weights and its optimizer's, each once.
 
     They do not include states of random numbers, which differ between ranks on purpose, nor metrics.
     """
     found, seen = [], set()
-    # Keras 2 does not list the learning rate among the optimizer's variables.
-    rate = getattr(optimizer, "learning_rate", None)
-    rates = [rate] if hasattr(rate, "assign") else []
-    for variable in list(model.weights) + of_optimizer(optimizer) + rates:
+    for variable in list(model.weights) + of_training_optimizer(optimizer):
         if id(variable) not in seen and getattr(variable, "name", "") != _SEED:
             seen.add(id(variable))
             found.append(variable)
     return found
+
+
+def name_of(variable: Any) -> str:
+    """Returns " 'dense/kernel'", the end of the variable's name without numbers; "" if it has none.
+
+    Keras numbers what the process has made, so the numbers may differ between ranks.
+    """
+    name = getattr(variable, "path", None) or (variable.name if hasattr(variable, "read_value") else "")
+    parts = [_NUMBER.sub("", part) for part in name.partition(":")[0].split("/")]
+    return f" {'/'.join(parts[-2:])!r}" if name else ""
 
 
 def read(variables: Sequence[Any]) -> list[np.ndarray]:
@@ -90,13 +132,15 @@ def write(variables: Sequence[Any], values: Sequence[np.ndarray]) -> None:
         assign(variable, value)
 
 
-def broadcast(variables: Sequence[Any], root_rank: int, name: str) -> None:
+def broadcast(variables: Sequence[Any], root_rank: int, name: str, labels: Sequence[str] = ()) -> None:
     """Overwrites the variables with those of rank root_rank.
 
-    Variables are matched by their position. Raises ValueError, on all ranks, if a rank has different ones.
+    Variables are matched by their position. labels: texts that must also be equal on all ranks. Raises ValueError, on
+    all ranks, if a rank has different ones.
     """
     values = read(variables)
-    same_on_all.gather(np.zeros(0), [f"{i}: {value.dtype}{list(value.shape)}" for i, value in enumerate(values)],
+    same_on_all.gather(np.zeros(0), [f"{i}: {value.dtype}{list(value.shape)}" for i, value in enumerate(values)]
+                       + list(labels),
                        f"{name}.shapes", global_process_set, _other_variables)
     pending = [operations.start(_submissions.broadcast(value, root_rank, f"{name}.{i}", 0, True))
                for i, value in enumerate(values)]
@@ -108,4 +152,4 @@ def broadcast(variables: Sequence[Any], root_rank: int, name: str) -> None:
 
 def _other_variables(difference: str) -> ValueError:
     return ValueError(f"broadcast of a model's variables: the ranks have different ones: {difference}; all ranks must "
-                      "create and build the same model and optimizer")
+                      "create and build the same model and optimizers, and adapt() layers to the same data")

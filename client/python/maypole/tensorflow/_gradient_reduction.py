@@ -33,7 +33,7 @@ from maypole.common.process_sets import ProcessSet, global_process_set
 from maypole.tensorflow import _gradient_layouts, _nodes, reductions
 from maypole.tensorflow.compression import Compression
 from maypole.tensorflow.mpi_ops import size_op
-from maypole.tensorflow.util import groups_of, vars_to_refs
+from maypole.tensorflow.util import groups_of, vars_to_refs, without_counts
 
 _GROUP_BYTES = 32 << 20
 
@@ -233,8 +233,11 @@ class GradientReduction:
 
 
 def _labels(variables: Sequence[Any], generic: bool) -> list[str]:
-    return [f"gradient_{i}" if generic else label_of(variable)
-            for i, variable in enumerate(variables)]
+    if generic:
+        return [f"gradient_{i}" for i in range(len(variables))]
+    labels = [label_of(variable) for variable in variables]
+    # A new process has not made what the others have made before.
+    return without_counts(labels) if basics.is_elastic() else labels
 
 
 def label_of(variable: Any) -> str:

@@ -11,7 +11,10 @@ scopes. Eager operations without a name are matched by the order of the calls.
 
 Order. The operations of a tf.function are stateful, so that TensorFlow neither
 drops nor folds any, but they run concurrently, as soon as their inputs are
-ready.
+ready. A function that another one calls, and the branches of a cond, have names
+of their own, which may be those of operations in the graph around them, or of
+another call. So such a call runs after the calls and collectives that come
+before it in the program, and before those that come after it (_Calls).
 
 Waiting. From TensorFlow 2.13 on no thread waits. In earlier versions a
 collective is a pair of operations, Submit and Wait. A Wait blocks a thread of
@@ -26,6 +29,7 @@ Thread contract: that of TensorFlow's graphs.
 
 import collections
 import contextlib
+import itertools
 import re
 import threading
 import weakref
@@ -33,6 +37,10 @@ from collections.abc import Iterator
 from typing import Any, Optional
 
 import tensorflow as tf
+
+# Not public: what TensorFlow calls for the operations of a function before it orders them.
+from tensorflow.python.framework.auto_control_deps import register_acd_resource_resolver
+from tensorflow.python.framework.func_graph import FuncGraph
 
 from maypole.common import collectives
 from maypole.tensorflow import _xla
@@ -55,7 +63,7 @@ def call(kind: str, inputs: dict[str, Any], attributes: dict[str, Any], name: Op
         return _add(function, inputs, dict(attributes, tensor_name=name or ""), None)
     graph = tf.compat.v1.get_default_graph()
     node = graph.unique_name(_node_name(name or _default_name(graph, kind, attributes)))
-    shared = node.rpartition("/")[2] if ignore_name_scope else node
+    shared = _without_scope(graph, node) if ignore_name_scope else node
     if _is_compiled(graph):
         return _xla.call(kind, inputs, attributes, shared)
     # With a trailing slash TensorFlow takes the name as it is, without the scopes that unique_name() added.
@@ -89,6 +97,20 @@ def count_use(name: str) -> int:
     return uses[name]
 
 
+# The names without scopes that a graph's operations have.
+_names: "weakref.WeakKeyDictionary[Any, set[str]]" = weakref.WeakKeyDictionary()
+
+
+def _without_scope(graph: Any, node: str) -> str:
+    """Returns the node's name without the scopes, with a number if an operation in another scope has this name."""
+    names = _names.setdefault(graph, set())
+    plain = node.rpartition("/")[2]
+    found = next(name for name in itertools.chain([plain], (f"{plain}_{i}" for i in itertools.count(1)))
+                 if name not in names)
+    names.add(found)
+    return found
+
+
 def place(what: str, process_set: int, name: Optional[str] = None) -> Any:
     """Returns the operation for this process's place ("size", "rank", ...).
 
@@ -108,6 +130,11 @@ def _node_name(name: str) -> str:
     return _NOT_AT_START.sub("", _NOT_IN_NAMES.sub("_", name)) or "Maypole"
 
 
+def is_compiled() -> bool:
+    """Whether XLA compiles the function that is being made."""
+    return not tf.executing_eagerly() and _is_compiled(tf.compat.v1.get_default_graph())
+
+
 def _is_compiled(graph: Any) -> bool:
     """Whether the graph belongs to a function with jit_compile=True, or is inside one."""
     context = graph._get_control_flow_context()
@@ -124,20 +151,27 @@ def _is_compiled(graph: Any) -> bool:
 
 def _add(function: str, inputs: dict[str, Any], attributes: dict[str, Any], node: Optional[str],
          graph: Any = None) -> Any:
+    calls = None if graph is None else _calls_in(graph)
     if ASYNC:
         result = getattr(ops, function)(**inputs, **attributes, name=node)
         if graph is not None:
             _run_independently(graph, _operation_of(result))
+        if calls is not None:
+            calls.add(_operation_of(result), _operation_of(result))
         return result
     submit_name = None if node is None else node[:-1] + ".submit/"
     handle = getattr(ops, function + "_submit")(**inputs, **attributes, name=submit_name)
     if graph is None:
         return getattr(ops, function + "_wait")(**inputs, **attributes, handle=handle)
     order = _order_in(graph)
+    if calls is not None:
+        calls.add(handle.op, None)
     order.add_submit(handle.op)
     with tf.control_dependencies(order.submits):
         result = getattr(ops, function + "_wait")(**inputs, **attributes, handle=handle, name=node)
     order.add_wait(_operation_of(result))
+    if calls is not None:
+        calls.add(None, _operation_of(result))
     _set_shapes(function, inputs, result)
     for operation in (handle.op, _operation_of(result)):
         _run_independently(graph, operation)
@@ -215,6 +249,88 @@ class _Order:
                     todo.append(other)
         return waits & seen
 
+
+# The attributes that name functions, by the type of an operation that calls them.
+_FUNCTIONS = {"StatefulPartitionedCall": ("f",), "If": ("then_branch", "else_branch"), "Case": ("branches",),
+              "While": ("cond", "body")}
+
+
+class _Calls:
+    """In a tf.function's graph: the calls of functions that have collectives, and the graph's own collectives.
+
+    A call waits for all that are before it, and all that are after it wait for it. Own collectives between two
+    calls run concurrently.
+    """
+
+    def __init__(self) -> None:
+        self._looked_at = 0
+        self._last: Any = None
+        self._since: list[Any] = []  # own collectives after the last call
+
+    def add(self, begin: Any, end: Any) -> None:
+        """Adds an own collective: its first and its last operation. None: added by another call of this method."""
+        if begin is not None:
+            self.look(begin.graph)
+            if self._last is not None:
+                begin._add_control_input(self._last)
+        if end is not None:
+            self._since.append(end)
+
+    def look(self, graph: Any) -> None:
+        """Finds new calls in the graph, and lets them wait."""
+        operations = graph.get_operations()
+        for operation in operations[self._looked_at:]:
+            if _calls_collectives(operation):
+                operation._add_control_inputs(self._since + ([] if self._last is None else [self._last]))
+                self._last, self._since = operation, []
+        self._looked_at = len(operations)
+
+
+def _calls_in(graph: Any) -> Optional[_Calls]:
+    """Returns the _Calls of a tf.function's graph; None for a version 1 graph."""
+    if not isinstance(graph, FuncGraph) or graph._get_control_flow_context() is not None:
+        return None
+    calls = getattr(graph, "_maypole_calls", None)
+    if calls is None:
+        calls = graph._maypole_calls = _Calls()
+    return calls
+
+
+def _calls_collectives(operation: Any) -> bool:
+    """Whether the operation calls a function, or has a branch, that has collectives."""
+    for attribute in _FUNCTIONS.get(operation.type, ()):
+        functions = operation.get_attr(attribute)
+        for function in functions if isinstance(functions, (list, tuple)) else [functions]:
+            called = operation.graph._get_function(function.name)
+            inner = getattr(called, "graph", None)
+            if inner is not None and _has_collectives(inner):
+                return True
+    return False
+
+
+_COLLECTIVES = ("MaypoleAll", "MaypoleBarrier", "MaypoleBroadcast", "MaypoleJoin", "MaypoleReducescatter")
+# Of complete graphs.
+_have_collectives: "weakref.WeakKeyDictionary[Any, bool]" = weakref.WeakKeyDictionary()
+
+
+def _has_collectives(graph: Any) -> bool:
+    if graph not in _have_collectives:
+        _have_collectives[graph] = any(
+            operation.type.startswith(_COLLECTIVES) or _calls_collectives(operation)
+            for operation in graph.get_operations())
+    return _have_collectives[graph]
+
+
+def _look_at_call(operation: Any, reads: Any, writes: Any) -> bool:
+    """TensorFlow calls it for each operation of a complete function, before it adds control dependencies."""
+    del reads, writes
+    calls = _calls_in(operation.graph) if operation.type in _FUNCTIONS else None
+    if calls is not None:
+        calls.look(operation.graph)
+    return False  # reads and writes stay what they are
+
+
+register_acd_resource_resolver(_look_at_call)
 
 _scopes = threading.local()
 

@@ -18,8 +18,10 @@ import struct
 from collections.abc import Sequence
 from typing import Any, Optional, Union
 
+import numpy as np
 import tensorflow as tf
 
+from maypole.arrays import same_on_all
 from maypole.common import collectives
 from maypole.common.constants import Adasum, ReduceOp
 from maypole.common.process_sets import ProcessSet, global_process_set, id_of
@@ -122,6 +124,12 @@ def _broadcast(tensors: Sequence[Any], root_rank: int, name: Optional[str],
                         "process_set_id": process_set})
 
 
+def _other_variables(difference: str) -> ValueError:
+    return ValueError(f"broadcast of variables: the ranks pass different ones: {difference}; all ranks must create and "
+                      "build the same model and optimizer: optimizer.build(model.trainable_variables) makes those of "
+                      "a Keras optimizer that has not stepped yet")
+
+
 @as_it_is
 def broadcast_(variables: Sequence[Any], root_rank: int, name: Optional[str] = None,
                process_set: ProcessSet = global_process_set) -> list[Any]:
@@ -134,14 +142,21 @@ def broadcast_(variables: Sequence[Any], root_rank: int, name: Optional[str] = N
         name: ranks match the operation by this name; None: by the order of submission.
         process_set: the ranks that take part; all of them must make the call.
 
+    Raises:
+        ValueError: in eager execution, on all ranks, if ranks pass different variables.
+
     Returns:
         The results of the assignments: in eager execution, when they are done; in a graph, the tensors or
         operations that make them.
     """
     number = id_of(process_set)
     assigned: list[Any] = []
+    variables = [tf_variable(variable) for variable in variables]
+    if tf.executing_eagerly():
+        labels = [f"{i}: {v.dtype.base_dtype.name}{v.shape}" for i, v in enumerate(variables)]
+        same_on_all.gather(np.zeros(0), labels, f"{name or 'broadcast'}.shapes", process_set, _other_variables)
     with _nodes.together():
-        for group in groups_of(map(tf_variable, variables), lambda variable: variable, _GROUP_BYTES):
+        for group in groups_of(variables, lambda variable: variable, _GROUP_BYTES):
             values = _broadcast([variable.read_value() for variable in group], root_rank,
                                 f"{name or 'broadcast'}.{len(assigned)}", False, number)
             assigned += [variable.assign(value) for variable, value in zip(group, values)]

@@ -12,7 +12,7 @@ from maypole.common import collectives
 from maypole.common.collectives import reduction
 from maypole.common.constants import OP_NAMES, Average, ReduceOp, Sum
 from maypole.common.process_sets import ProcessSet, global_process_set, id_of
-from maypole.tensorflow import mpi_ops
+from maypole.tensorflow import _nodes, mpi_ops
 from maypole.tensorflow._library import as_it_is
 from maypole.tensorflow.compression import Compression, Compressor
 
@@ -74,6 +74,11 @@ def _sparse_allreduce(tensor: tf.IndexedSlices, op: ReduceOp, factor: float, nam
         raise NotImplementedError(
             f"allreduce of tf.IndexedSlices: op={OP_NAMES[op]} needs dense tensors; use "
             "sparse_as_dense=True, or tf.convert_to_tensor()")
+    if not tensor.values.shape.is_fully_defined() and _nodes.is_compiled():
+        raise ValueError(
+            f"{collectives.title('allreduce', name)} of tf.IndexedSlices (an embedding's gradient) in a function with "
+            f"jit_compile=True: expected a fixed shape, got {tensor.values.shape}; use sparse_as_dense=True, or "
+            "jit_compile=False")
     scale: Any = factor
     if op == Average:
         scale = factor / tf.cast(mpi_ops.size_op(id_of(process_set)), tf.float64)

@@ -63,7 +63,8 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
             mask = args[0] if args else kwargs.get("mask")
         return _of_all_ranks(
             mean, variance, _count(inputs, axes, mask),
-            unique_name(f"SyncBatchNormalization.{self.name}"))
+            # Not after the layer: Keras numbers those that each process has made.
+            unique_name(f"SyncBatchNormalization.{mean.shape.num_elements()}"))
 
     if _KERAS_2:  # whose layers can be part of a version 1 graph
 

@@ -4,7 +4,9 @@ A tf.Variable compares by value, so it cannot be a key; its reference can. A
 Keras 3 variable has no reference, but holds a tf.Variable that has one.
 """
 
-from collections.abc import Iterable
+import itertools
+import re
+from collections.abc import Iterable, Sequence
 from typing import Any, Callable
 
 
@@ -28,6 +30,32 @@ def refs_to_vars(refs: Any) -> Any:
     if isinstance(refs, (list, tuple)):
         return [refs_to_vars(ref) for ref in refs]
     return refs.deref()
+
+
+def without_counts(labels: Sequence[str]) -> list[str]:
+    """Returns variables' names with numbers that count within them ("dense_7" and "dense_9": "dense" and "dense_1").
+
+    Keras and TensorFlow count what the process has made.
+    """
+    counts: dict[str, set[int]] = {}
+    parts = [re.split(r"([./:])", label) for label in labels]
+    for part in itertools.chain(*parts):
+        base, count = _counted(part)
+        counts.setdefault(base, set()).add(count)
+    places = {base: sorted(found) for base, found in counts.items()}
+
+    def counted_anew(part: str) -> str:
+        base, count = _counted(part)
+        place = places[base].index(count)
+        return f"{base}_{place}" if place else base
+
+    return ["".join(map(counted_anew, each)) for each in parts]
+
+
+def _counted(part: str) -> tuple[str, int]:
+    """Returns ("dense", 7) for "dense_7", ("dense", 0) for "dense"."""
+    base, _, count = part.rpartition("_")
+    return (base, int(count)) if base and count.isdecimal() else (part, 0)
 
 
 def assign(variable: Any, value: Any, session: Any) -> None:
