@@ -234,6 +234,20 @@ class RanksTest(fake_library.TwoRanks):
         self.assertEqual(one, two)
         self.assertEqual(one, [[[-1.0, -1.0]], [-2.0], [[-20.0, -20.0]], [-1.0]])
 
+    def test_optimizers_with_other_names_do_not_meet(self):
+        """Their operations besides the gradients', which threads or ranks may start in another order, have other names."""
+
+        def rank(r):
+            made = []
+            for name in "ab" if r == 0 else "ba":
+                weights = [torch.nn.Parameter(torch.zeros(1)) for _ in range(2)]
+                names = [(f"{name}.v", weights[0]), (f"{name}.w", weights[1])][::1 if r == 0 else -1]
+                made.append(hvd.DistributedOptimizer(torch.optim.SGD([p for _, p in names], lr=1.0), names))
+            return sorted(optimizer._maypole._operation("step") for optimizer in made)
+
+        expected = ["DistributedOptimizer(a.v):step", "DistributedOptimizer(b.v):step"]
+        self.assertEqual(list(self.both(rank)), [expected] * 2)
+
     def test_an_optimizer_that_replaces_another_has_its_name(self):
 
         def rank(r):

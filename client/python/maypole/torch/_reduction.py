@@ -129,7 +129,7 @@ class GradientReduction:
         return self._parameters.names
 
     def _operation(self, what: str) -> str:
-        return f"{self._parameters.prefix}:{what}"
+        return f"{self._parameters.identity}:{what}"
 
     def wake_anew(self) -> None:
         """Wakes a copy by a use for which earlier gradients do not matter."""
