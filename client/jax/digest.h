@@ -13,7 +13,7 @@
 namespace maypole::jax {
 
 // For each argument but the first a number, then the numbers' complements; if
-// nothing is compared after so many steps (the first argument), the greatest
+// nothing is compared after this many steps (the first argument), the greatest
 // integer for all. Returns false if the call's arrays are not those expected.
 bool WriteDigests(const xla::ffi::CallFrame& frame);
 

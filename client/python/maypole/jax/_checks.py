@@ -1,4 +1,4 @@
-"""What the ranks compare while they reduce gradients: whether it is the same optimizer, and whether they train one model.
+"""What the ranks compare while they reduce gradients: the optimizer, and whether they train one model.
 
 An optimizer's reduction has one leaf more, of integers of 32 bits: for each fact a
 number, then the numbers' complements. Its minimum over the ranks (client/xla/collective.cc,
@@ -41,8 +41,8 @@ _SPREAD = 11  # different digests differ by more than the tolerance
 _DIGEST = (1 << 20) - 1
 _LEFT_OUT = np.int32(2**31 - 1)  # for a number and its complement
 
-_CURE = ("; before the first step, and after join(), call hvd.broadcast_parameters() and "
-         "hvd.broadcast_optimizer_state(), and give all ranks the same settings (MAYPOLE_CHECK_START=0: do not compare)")
+_CURE = ("; before the first step, and after join(), call hvd.broadcast_parameters() and broadcast_optimizer_state(), "
+         "and give all ranks the same settings (MAYPOLE_CHECK_START=0: do not compare)")
 
 
 class Instance(NamedTuple):
@@ -109,8 +109,8 @@ def first_difference(own: Any, least: Any, labels: Sequence[str]) -> Optional[st
 
 
 def _label_of(instance: Instance) -> str:
-    return (f"{instance.who}: the ranks use different optimizers here, this rank number {instance.number} of those made "
-            f"at {instance.place}; make them, and call update(), in the same order on all ranks")
+    return (f"{instance.who}: the ranks use different optimizers here, this rank number {instance.number} of those "
+            f"made at {instance.place}; make them, and call update(), in the same order on all ranks")
 
 
 def _leaf(numbers: Any) -> Any:

@@ -50,6 +50,6 @@ def code(dtype: Any, plan: Plan, leaf: int) -> int:
             f"{what}: dtype {name} is not supported here, expected one of "
             f"{', '.join([*_native.DTYPES, *others])}")
     if name in _SUMMED and (plan.prescale, plan.postscale) != (1.0, 1.0):
-        raise ValueError(f"{what}: dtype {name} with prescale_factor or postscale_factor, which are for signed integers "
-                         "and floats; multiply the array instead")
+        raise ValueError(f"{what}: dtype {name} with prescale_factor or postscale_factor, which are for signed "
+                         "integers and floats; multiply the array instead")
     return others[name]

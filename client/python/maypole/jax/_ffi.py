@@ -86,7 +86,7 @@ def register() -> Any:
 
 
 def take_failure() -> Optional[str]:
-    """Returns the text of the first error of a program's collective in this membership epoch, once; None if there is none.
+    """Returns the text of the first error of a program's collective in this membership epoch, once; None without one.
 
     jaxlib 0.4.38 may not raise it (collective.h).
     """

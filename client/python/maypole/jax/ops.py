@@ -73,11 +73,7 @@ def reduce_checked(tree: Any,
                    prescale_factor: float,
                    postscale_factor: float,
                    process_set: ProcessSet) -> Any:
-    """As allreduce(); the ranks also compare facts of an optimizer.
-
-    Args:
-        check: of _checks.facts().
-    """
+    """As allreduce(); the ranks also compare facts of an optimizer: `check` is what _checks.facts() returns."""
     return _reduced(_native.ALLREDUCE, tree, name, compression, collectives.reduction(None, op), prescale_factor,
                     postscale_factor, process_set, check)
 
@@ -252,8 +248,8 @@ def _array(leaf: Any, kind: str, label: str) -> Any:
     try:
         return jnp.asarray(leaf)
     except TypeError as error:
-        raise TypeError(f"{collectives.title(kind, label)}: a leaf of the pytree is {leaf!r:.80}, expected an array or a "
-                        f"number; leave it out, or use broadcast_object() ({error})") from None
+        raise TypeError(f"{collectives.title(kind, label)}: a leaf of the pytree is {leaf!r:.80}, expected an array "
+                        f"or a number; leave it out, or use broadcast_object() ({error})") from None
 
 
 def _check_place(kind: int) -> None:
