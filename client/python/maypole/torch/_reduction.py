@@ -325,6 +325,15 @@ class GradientReduction:
             self._keep_results()
         return self._synchronized == _BY_ACCESS
 
+    def drop_incomplete(self) -> None:
+        """Drops the passes of a step that has not begun to reduce: other ranks may have made fewer."""
+        if self._complete or any(finish is not None for finish in self._pending.values()):
+            return
+        self._guards.release()
+        self._pending.clear()
+        self._read_early.clear()
+        self._reset_passes()
+
     @not_compiled
     def _synchronize(self, how: int) -> None:
         self._guards.release()
