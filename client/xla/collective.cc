@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <iterator>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace maypole::xla {
@@ -20,6 +23,8 @@ using frameworks::kErrorMark;
 //   kind, op, root, process_set   int32, as in maypole_operation
 //   prescale, postscale           double
 //   names                         one for each result, with newlines between
+//   check                         optional: what the last operation compares,
+//                                 with newlines between (see Call::Compare())
 //
 // Arguments after those that have a name only make XLA wait for them.
 struct Plan {
@@ -30,6 +35,11 @@ struct Plan {
   double prescale;
   double postscale;
   std::vector<std::string> names;
+  std::vector<std::string> check;
+
+  bool Checks(size_t i) const {
+    return !check.empty() && i + 1 == names.size();
+  }
 };
 
 std::vector<std::string> Lines(std::string_view text) {
@@ -58,6 +68,10 @@ bool ReadPlan(const ffi::CallFrame& frame, Plan* plan) {
   }
   *plan = {
       *kind, *op, *root, *set, *prescale, *postscale, Lines(names->text())};
+  if (const ffi::ByteSpan* const check = ffi::FindString(attributes, "check");
+      check != nullptr && !check->text().empty()) {
+    plan->check = Lines(check->text());
+  }
   const auto count = static_cast<int64_t>(plan->names.size());
   return count <= frame.arguments.size && count == frame.results.size;
 }
@@ -67,7 +81,8 @@ bool OnlyMoves(int32_t kind) {
 }
 
 // The library's dtype; -1 if it has none. It has no unsigned integers of 32 and
-// 64 bits: treated as signed, they are moved and summed correctly.
+// 64 bits: treated as signed, they are moved and summed correctly. Then
+// ForeignDims() makes the shapes of ranks that give other types differ.
 int32_t DtypeOf(const ffi::Buffer& buffer, const Plan& plan) {
   const bool bits = OnlyMoves(plan.kind) || plan.op == MAYPOLE_SUM;
   switch (buffer.dtype) {
@@ -104,6 +119,83 @@ int32_t DtypeOf(const ffi::Buffer& buffer, const Plan& plan) {
   }
 }
 
+// How many dimensions of 1 are appended to the shape, because the library sees
+// another dtype (maypole/jax/_dtypes.py does the same).
+int32_t ForeignDims(int32_t dtype) {
+  if (dtype == ffi::kC64) return 2;
+  return dtype == ffi::kU32 || dtype == ffi::kU64 ? 1 : 0;
+}
+
+bool IsFloating(int32_t dtype) {
+  return dtype == ffi::kF16 || dtype == ffi::kF32 || dtype == ffi::kF64 ||
+         dtype == ffi::kBf16 || dtype == ffi::kC64;
+}
+
+const char* NameOf(maypole_status code) {
+  constexpr const char* kNames[] = {"OK",
+                                    "CANCELLED",
+                                    "UNKNOWN",
+                                    "INVALID_ARGUMENT",
+                                    "DEADLINE_EXCEEDED",
+                                    "NOT_FOUND",
+                                    "ALREADY_EXISTS",
+                                    "PERMISSION_DENIED",
+                                    "RESOURCE_EXHAUSTED",
+                                    "FAILED_PRECONDITION",
+                                    "ABORTED",
+                                    "OUT_OF_RANGE",
+                                    "UNIMPLEMENTED",
+                                    "INTERNAL",
+                                    "UNAVAILABLE",
+                                    "DATA_LOSS",
+                                    "UNAUTHENTICATED"};
+  const auto number = static_cast<size_t>(code);
+  return number < std::size(kNames) ? kNames[number] : "UNKNOWN";
+}
+
+// The first failure of the membership epoch, as long as the process has not
+// taken it; see collective.h.
+class Failures {
+ public:
+  void Begin(int64_t epoch) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    epoch_ = epoch;
+    first_.clear();
+  }
+
+  int64_t epoch() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return epoch_;
+  }
+
+  std::string Take() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return std::exchange(first_, std::string());
+  }
+
+  // Returns the error's text, for the program.
+  std::string Add(int64_t epoch, maypole_status code, const std::string& text) {
+    std::string full = kErrorMark + text;
+    if (epoch != 0) {
+      full += std::string(" [") + NameOf(code) + ", membership epoch " +
+              std::to_string(epoch) + "]";
+    }
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (epoch == epoch_ && first_.empty()) first_ = full;
+    return full;
+  }
+
+ private:
+  std::mutex mutex_;
+  int64_t epoch_ = 0;  // guarded by mutex_
+  std::string first_;  // guarded by mutex_
+};
+
+Failures& failures() {
+  static Failures* const failures = new Failures;
+  return *failures;
+}
+
 bool GivesItsOwnMemory(int32_t kind) {
   return kind == MAYPOLE_ALLGATHER || kind == MAYPOLE_ALLTOALL;
 }
@@ -129,10 +221,12 @@ class Call {
     Call* call;
     void* output;
     int64_t bytes;
+    int32_t dtype;  // XLA's
   };
 
   static void OnDone(void* context, int64_t handle, maypole_status status);
   void CopyResult(const Member& member, int64_t handle);
+  void Compare(const Member& member);
   void Fail(maypole_status code, const std::string& text);
   void End(int64_t members);
 
@@ -140,6 +234,7 @@ class Call {
   const CodeOf code_of_;
   const ffi::Api& api_;
   const Plan plan_;
+  const int64_t epoch_ = failures().epoch();
   std::vector<maypole_operation> operations_;
   std::vector<Member> members_;
   ffi::Future* future_ = nullptr;
@@ -166,16 +261,22 @@ std::string Call::Prepare(const ffi::CallFrame& frame) {
     operation.name = plan_.names[i].c_str();
     operation.input = in.data;
     operation.output = GivesItsOwnMemory(plan_.kind) ? nullptr : out.data;
-    if (operation.dtype < 0 || in.rank > MAYPOLE_MAX_DIMS) {
+    if (plan_.Checks(i)) {
+      operation.op = MAYPOLE_MIN;
+      operation.prescale = operation.postscale = 1;
+    }
+    const int32_t foreign = ForeignDims(in.dtype);
+    if (operation.dtype < 0 || in.rank + foreign > MAYPOLE_MAX_DIMS) {
       return "'" + plan_.names[i] + "': type " + std::to_string(in.dtype) +
              " of XLA with " + std::to_string(in.rank) +
              " dimensions, expected a type that Maypole has and at most " +
-             std::to_string(MAYPOLE_MAX_DIMS) + " dimensions";
+             std::to_string(MAYPOLE_MAX_DIMS - foreign) + " dimensions";
     }
-    operation.dims = static_cast<int32_t>(in.rank);
+    operation.dims = static_cast<int32_t>(in.rank) + foreign;
     std::copy_n(in.dims, in.rank, operation.shape);
+    std::fill_n(operation.shape + in.rank, foreign, 1);
     operations_.push_back(operation);
-    members_.push_back({this, out.data, ffi::SizeOf(out)});
+    members_.push_back({this, out.data, ffi::SizeOf(out), out.dtype});
   }
   return "";
 }
@@ -206,9 +307,18 @@ void Call::OnDone(void* context, int64_t handle, maypole_status status) {
   const Member& member = *static_cast<Member*>(context);
   Call* const self = member.call;
   if (status != MAYPOLE_OK) {
-    self->Fail(status, self->maypole_.last_error());
+    std::string text = self->maypole_.last_error();
+    if (ForeignDims(member.dtype) != 0) {
+      text +=
+          " (of an unsigned or complex array: the shape given here ends with "
+          "dimensions of 1 that the array lacks, which ranks with another "
+          "dtype do not have)";
+    }
+    self->Fail(status, text);
   } else if (GivesItsOwnMemory(self->plan_.kind)) {
     self->CopyResult(member, handle);
+  } else if (self->plan_.Checks(&member - self->members_.data())) {
+    self->Compare(member);
   }
   self->maypole_.release(handle);
   self->End(1);
@@ -235,22 +345,53 @@ void Call::CopyResult(const Member& member, int64_t handle) {
   }
 }
 
+// The array has rows of a number for each line of `check`, then that number's
+// complement (~). Its minimum over the ranks shows the least and the greatest
+// number. Ranks that are not compared give the greatest integer for both.
+void Call::Compare(const Member& member) {
+  constexpr int32_t kLeftOut = std::numeric_limits<int32_t>::max();
+  constexpr int64_t kTolerance = 1024;
+  const auto* least = static_cast<const int32_t*>(member.output);
+  const auto* own =
+      static_cast<const int32_t*>(operations_[&member - members_.data()].input);
+  const auto lines = static_cast<int64_t>(plan_.check.size());
+  const int64_t numbers = member.bytes / static_cast<int64_t>(sizeof *least);
+  for (int64_t row = 0; row + 2 * lines <= numbers; row += 2 * lines) {
+    for (int64_t i = row; i < row + lines; ++i) {
+      if (own[i] == kLeftOut && own[i + lines] == kLeftOut) continue;
+      if (int64_t{~least[i + lines]} - least[i] > kTolerance) {
+        Fail(MAYPOLE_FAILED_PRECONDITION, plan_.check[i - row]);
+        return;
+      }
+    }
+  }
+}
+
 void Call::Fail(maypole_status code, const std::string& text) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (code_ != MAYPOLE_OK) return;
   code_ = code;
-  text_ = kErrorMark + text;
-  if (code == MAYPOLE_ALREADY_EXISTS) {
-    text_ +=
-        " (in JAX: a jitted function that is called twice at once by others, "
-        "or by two threads; give each call a name= of its own)";
-  }
+  text_ = failures().Add(
+      epoch_, code,
+      code == MAYPOLE_ALREADY_EXISTS
+          ? text +
+                " (in JAX: a jitted function that is called twice at once "
+                "by others, or by two threads; give each call a name= of "
+                "its own)"
+          : text);
 }
 
 void Call::End(int64_t members) {
   if (left_.fetch_sub(members, std::memory_order_acq_rel) != members) return;
   const ffi::Api& api = api_;
   ffi::Future* const future = future_;
+  // jaxlib 0.4.38 does not see that an array has failed if it had before the
+  // program that uses it began, and computes with what is in its memory: NaN.
+  for (const Member& member : members_) {
+    if (code_ != MAYPOLE_OK && IsFloating(member.dtype)) {
+      std::memset(member.output, 0xff, member.bytes);
+    }
+  }
   ffi::Error* const error =
       code_ == MAYPOLE_OK ? nullptr
                           : ffi::MakeError(api, code_of_(code_), text_.c_str());
@@ -259,6 +400,10 @@ void Call::End(int64_t members) {
 }
 
 }  // namespace
+
+void BeginEpoch(int64_t number) { failures().Begin(number); }
+
+std::string TakeFailure() { return failures().Take(); }
 
 ffi::Error* Run(const Functions& functions, CodeOf code_of,
                 ffi::CallFrame* frame) {
@@ -274,8 +419,11 @@ ffi::Error* Run(const Functions& functions, CodeOf code_of,
   auto call =
       std::make_unique<Call>(functions, code_of, *frame->api, std::move(plan));
   if (const std::string error = call->Prepare(*frame); !error.empty()) {
-    return ffi::MakeError(*frame->api, MAYPOLE_INVALID_ARGUMENT,
-                          (kErrorMark + error).c_str());
+    return ffi::MakeError(
+        *frame->api, MAYPOLE_INVALID_ARGUMENT,
+        failures()
+            .Add(failures().epoch(), MAYPOLE_INVALID_ARGUMENT, error)
+            .c_str());
   }
   ffi::Future* future = nullptr;
   if (ffi::Error* error = ffi::MakeFuture(*frame->api, &future);

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstdint>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -143,8 +146,9 @@ ffi::Error* SetError(FutureArguments* arguments) {
 // A custom call with `names.size()` results of 3 floats, and its arguments.
 class Frame {
  public:
-  Frame(int32_t kind, const std::string& names, int arguments, int results)
-      : names_(names), kind_(kind) {
+  Frame(int32_t kind, const std::string& names, int arguments, int results,
+        const std::string& check = "")
+      : names_(names), check_(check), kind_(kind) {
     api_.functions[5] = reinterpret_cast<void*>(&CreateError);
     api_.functions[6] = reinterpret_cast<void*>(&CreateFuture);
     api_.functions[7] = reinterpret_cast<void*>(&SetAvailable);
@@ -158,7 +162,7 @@ class Frame {
     frame_.api = &api_;
     frame_.stage = ffi::kExecute;
     buffers_.resize(arguments + results);
-    memory_.resize(arguments + results, std::vector<float>(3));
+    memory_.resize(arguments + results, std::vector<float>(4));
     for (size_t i = 0; i < buffers_.size(); ++i) {
       buffers_[i] = {.dtype = ffi::kF32,
                      .data = memory_[i].data(),
@@ -178,6 +182,8 @@ class Frame {
     Add("postscale", ffi::kF64, &postscale_);
     names_span_ = {names_.data(), names_.size()};
     AddAttribute("names", ffi::kStringAttribute, &names_span_);
+    check_span_ = {check_.data(), check_.size()};
+    AddAttribute("check", ffi::kStringAttribute, &check_span_);
     Finish();
   }
 
@@ -190,6 +196,10 @@ class Frame {
   ffi::CallFrame& frame() { return frame_; }
   ffi::Buffer& buffer(int i) { return buffers_[i]; }
   float* memory(int i) { return memory_[i].data(); }
+  void SetInt32(int i) {  // of 4 numbers
+    buffers_[i].dtype = ffi::kS32;
+    buffers_[i].dims = four_;
+  }
 
  private:
   void Add(const char* name, int32_t dtype, const void* value) {
@@ -221,10 +231,11 @@ class Frame {
   ffi::Api api_ = {};
   ffi::CallFrame frame_ = {};
   std::string names_;
-  ffi::ByteSpan names_span_;
+  std::string check_;
+  ffi::ByteSpan names_span_, check_span_;
   int32_t kind_, op_ = MAYPOLE_SUM, root_ = 0, set_ = 0;
   double prescale_ = 0.5, postscale_ = 1;
-  int64_t dims_[1] = {3};
+  int64_t dims_[1] = {3}, four_[1] = {4};
   std::vector<std::vector<float>> memory_;
   std::vector<ffi::Buffer> buffers_;
   std::vector<ffi::Buffer*> pointers_;
@@ -237,7 +248,10 @@ class Frame {
 
 class CollectiveTest : public testing::Test {
  protected:
-  void SetUp() override { library = &library_; }
+  void SetUp() override {
+    library = &library_;
+    BeginEpoch(0);  // none: errors name no epoch
+  }
 
   Library library_;
 };
@@ -302,6 +316,81 @@ TEST_F(CollectiveTest, ARefusalIsAnErrorOfTheFuture) {
   ASSERT_NE(made->error, nullptr);
   EXPECT_EQ(made->error->code, 1000 + MAYPOLE_ALREADY_EXISTS);
   EXPECT_EQ(made->error->text.find("maypole: 'a' is pending (in JAX: "), 0u);
+}
+
+// jaxlib 0.4.38 can compute with the result of a failed call, without an error.
+TEST_F(CollectiveTest, AFailureMakesResultsNanAndIsKept) {
+  BeginEpoch(4);
+  EXPECT_EQ(TakeFailure(), "");
+  Frame call(MAYPOLE_ALLREDUCE, "a\nb", 2, 2);
+  call.buffer(3).dtype = ffi::kS32;
+  ASSERT_EQ(call.Run(), nullptr);
+  library_.error = "rank 1 was lost";
+  library_.End(0, MAYPOLE_ABORTED);
+  library_.End(1, MAYPOLE_OK);
+  const std::string text =
+      "maypole: rank 1 was lost [ABORTED, membership epoch 4]";
+  EXPECT_EQ(made->error->text, text);
+  EXPECT_TRUE(std::isnan(call.memory(2)[0]));
+  EXPECT_TRUE(std::isnan(call.memory(2)[2]));
+  EXPECT_EQ(call.memory(3)[0], 0);
+  EXPECT_EQ(TakeFailure(), text);
+  EXPECT_EQ(TakeFailure(), "");
+}
+
+// A call of an epoch that is over is no failure of the next one.
+TEST_F(CollectiveTest, AFailureBelongsToTheEpochInWhichTheCallBegan) {
+  BeginEpoch(4);
+  Frame call(MAYPOLE_ALLREDUCE, "a", 1, 1);
+  ASSERT_EQ(call.Run(), nullptr);
+  BeginEpoch(5);
+  library_.End(0, MAYPOLE_ABORTED);
+  EXPECT_NE(made->error->text.find("epoch 4]"), std::string::npos);
+  EXPECT_EQ(TakeFailure(), "");
+}
+
+TEST_F(CollectiveTest, TheLastOperationComparesRanks) {
+  constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
+  for (const bool left_out : {false, true}) {
+    Frame call(MAYPOLE_ALLREDUCE, "a\nc", 2, 2,
+               "first differs\nsecond differs");
+    for (const int i : {1, 3}) call.SetInt32(i);
+    int32_t own[] = {5, 7, ~5, ~7};
+    if (left_out) own[1] = own[3] = kMost;
+    std::memcpy(call.memory(1), own, sizeof own);
+    ASSERT_EQ(call.Run(), nullptr);
+    EXPECT_EQ(library_.operations.end()[-2].operation.op, MAYPOLE_SUM);
+    EXPECT_EQ(library_.operations.back().operation.op, MAYPOLE_MIN);
+    EXPECT_EQ(library_.operations.back().operation.prescale, 1);
+    // Within the tolerance in the first, not in the second.
+    const int32_t least[] = {5 - 1024, 7, ~5, ~(7 + 1025)};
+    std::memcpy(call.memory(3), least, sizeof least);
+    const auto last = static_cast<int64_t>(library_.operations.size()) - 1;
+    library_.End(last, MAYPOLE_OK);
+    library_.End(last - 1, MAYPOLE_OK);
+    if (left_out) {
+      EXPECT_TRUE(made->available);
+      continue;
+    }
+    ASSERT_NE(made->error, nullptr);
+    EXPECT_EQ(made->error->code, 1000 + MAYPOLE_FAILED_PRECONDITION);
+    EXPECT_EQ(made->error->text, "maypole: second differs");
+  }
+}
+
+// The library moves and sums them as signed ones, which ranks must not mix.
+TEST_F(CollectiveTest, UnsignedArraysHaveOneDimensionMore) {
+  Frame call(MAYPOLE_ALLREDUCE, "a", 1, 1);
+  call.buffer(0).dtype = call.buffer(1).dtype = ffi::kU32;
+  ASSERT_EQ(call.Run(), nullptr);
+  const maypole_operation& operation = library_.operations[0].operation;
+  EXPECT_EQ(operation.dtype, MAYPOLE_INT32);
+  EXPECT_EQ(operation.dims, 2);
+  EXPECT_EQ(operation.shape[1], 1);
+  library_.error = "mismatched shapes";
+  library_.End(0, MAYPOLE_FAILED_PRECONDITION);
+  EXPECT_NE(made->error->text.find("of an unsigned or complex array"),
+            std::string::npos);
 }
 
 // The operations continue, and use XLA's memory until they have ended.

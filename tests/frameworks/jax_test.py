@@ -17,7 +17,7 @@ import harness
 PROGRAMS = os.path.join(harness.ROOT, "tests/programs/jax")
 EXAMPLE = os.path.join(harness.ROOT, "examples/jax_fashion_mnist.py")
 BENCH = os.path.join(harness.ROOT, "tests/bench/jax_bench.py")
-CHECKS = 27  # of main.py
+CHECKS = 31  # of main.py
 ABORTED = 10
 QUIET = {"JAX_PLATFORMS": "cpu"}
 

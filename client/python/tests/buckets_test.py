@@ -458,12 +458,12 @@ class BucketsTest(unittest.TestCase):
             own = [[-2**62] * 6 + [0]], [[0, -2**62, -2**62, 0], [0, 0, 0, 0]]
             for question, answer in zip(("start", "layouts"), own):
                 hvd.allreduce_(torch.tensor(answer), op=hvd.Max,
-                               name="DistributedOptimizer:" + question)
+                               name="DistributedOptimizer(p):" + question)
             for count, name in enumerate(names):
                 hvd.allreduce_(torch.ones(16 if "bucket" in name else 2), None,
                                name)
                 hvd.allreduce_(torch.tensor([count + 1, -count - 1, 0, 0, 1, 0, 0, 1, 0]),
-                               op=hvd.Max, name="DistributedOptimizer:step")
+                               op=hvd.Max, name="DistributedOptimizer(p):step")
 
         single, bucket = "DistributedOptimizer.p", "DistributedOptimizer.p.bucket"
         fake = self.fake

@@ -151,6 +151,26 @@ class ElasticTest(unittest.TestCase):
             self.assertIs(raised.exception, error)
         self.assertNotIn("epoch", self.state.events)
 
+    def test_a_failed_value_of_an_epoch_that_is_over_is_no_new_loss(self):
+        """It would recur in each restart: a script has kept the result of a step that had failed."""
+        calls = []
+
+        def train(_):
+            calls.append(1)
+            raise OSError("what the framework raises")
+
+        def convert(_):
+            error = error_of(_native.ABORTED)
+            error.epoch = epoch
+            return error
+
+        epoch = basics.joins() - 1
+        with self.assertRaisesRegex(RuntimeError, "was used in epoch .*pid 7.*do not keep results") as raised:
+            elastic.run_converting(train, convert)(self.state)
+        self.assertIsInstance(raised.exception.__cause__, OSError)
+        self.assertEqual(len(calls), 1)
+        self.assertNotIn("restore", self.state.events)
+
     def test_without_elastic_ranks_a_lost_one_is_an_error(self):
         self.make_elastic(False)
         with self.assertRaisesRegex(hvd.HorovodInternalError, "pid 7"):

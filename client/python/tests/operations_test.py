@@ -186,8 +186,15 @@ class OperationsTest(unittest.TestCase):
                 ("a code that is new: NEW: maypole: rank 1 was lost", None,
                  _native.INTERNAL)):
             error = exceptions.from_framework(text, code)
-            self.assertEqual((str(error), error.status),
-                             ("rank 1 was lost", status))
+            self.assertEqual((str(error), error.status, error.epoch),
+                             ("rank 1 was lost", status, None))
+        # XLA's own texts and codes in front: what counts is the operation's code, at the end.
+        for text in ("ABORTED: ", "INTERNAL: Error dispatching computation: Error dispatching computation: ",
+                     "INTERNAL: Compute error: Error dispatching computation: %s", "INTERNAL: Compute error: ",
+                     "FAILED_PRECONDITION: Buffer Definition Event: Error preparing computation: ", ""):
+            error = exceptions.from_framework(text + "maypole: rank 1 was lost [ABORTED, membership epoch 12]; more")
+            self.assertEqual((str(error), error.status, error.epoch), ("rank 1 was lost", _native.ABORTED, 12))
+        self.assertIsNone(exceptions.from_framework("INTERNAL: maypole: no [INVALID_ARGUMENT, membership epoch 1]"))
         for text, code in ((None, 2), ("rank 1 was lost", 2),
                            ("of a program: maypole: lost", None),
                            ("maypole: wrong", _native.INVALID_ARGUMENT),

@@ -234,6 +234,44 @@ class RanksTest(fake_library.TwoRanks):
         self.assertEqual(one, two)
         self.assertEqual(one, [[[-1.0, -1.0]], [-2.0], [[-20.0, -20.0]], [-1.0]])
 
+    def test_a_pass_left_over_before_a_join_is_dropped(self):
+        """The other rank has completed its step, and would not take part in another one."""
+
+        def rank(r):
+            p = torch.nn.Parameter(torch.zeros(1))
+            optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p], lr=1.0, momentum=0.9), [("p", p)],
+                                                 backward_passes_per_step=2)
+            for i in range(3 if r == 0 else 4):
+                (p * (i + r)).sum().backward()
+                if i % 2:
+                    optimizer.step()
+                    optimizer.zero_grad()
+            last = hvd.join()
+            hvd.broadcast_parameters([("p", p)], last)
+            hvd.broadcast_optimizer_state(optimizer, last)
+            optimizer.zero_grad()
+            for _ in range(2):
+                (p * 1.0).sum().backward()
+            optimizer.step()
+            return p.item()
+
+        one, two = self.both(rank)
+        self.assertEqual(one, two)
+
+    def test_optimizers_with_other_names_do_not_meet(self):
+        """Their operations besides the gradients', which threads or ranks may start in another order, have other names."""
+
+        def rank(r):
+            made = []
+            for name in "ab" if r == 0 else "ba":
+                weights = [torch.nn.Parameter(torch.zeros(1)) for _ in range(2)]
+                names = [(f"{name}.v", weights[0]), (f"{name}.w", weights[1])][::1 if r == 0 else -1]
+                made.append(hvd.DistributedOptimizer(torch.optim.SGD([p for _, p in names], lr=1.0), names))
+            return sorted(optimizer._maypole._operation("step") for optimizer in made)
+
+        expected = ["DistributedOptimizer(a.v):step", "DistributedOptimizer(b.v):step"]
+        self.assertEqual(list(self.both(rank)), [expected] * 2)
+
     def test_an_optimizer_that_replaces_another_has_its_name(self):
 
         def rank(r):

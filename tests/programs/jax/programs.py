@@ -1,5 +1,6 @@
 """Names and order of operations in programs; errors; training's helpers."""
 
+import os
 import threading
 import time
 
@@ -84,6 +85,22 @@ def check_names():
     assert len(long) == 511 and long != _names.of_leaves("x" * 601, structure)[0]
 
 
+def check_earlier_traces_make_no_difference():
+    """A jitted function is called by another one, and has been traced for something else on rank 0."""
+    mean = (hvd.size() - 1) / 2
+    inner = jax.jit(lambda x: hvd.allreduce(x))
+    first, second = jax.jit(lambda x: inner(x) + 1), jax.jit(lambda x: inner(x) + 2)
+    x = jnp.full(2, float(hvd.rank()))
+    if hvd.rank() == 0:
+        jax.make_jaxpr(second)(x)
+    equal(first(x), np.full(2, mean + 1))
+    equal(second(x), np.full(2, mean + 2))
+    loss = jax.jit(lambda w, x: jnp.mean((x * w - hvd.allreduce(x.mean()))**2))
+    if hvd.rank() == 0:
+        jax.make_jaxpr(loss)(x, x)
+    equal(jax.jit(lambda w, x: hvd.allreduce(jax.grad(loss)(w, x)))(jnp.ones(2), jnp.ones(2)), np.zeros(2))
+
+
 def check_retracing_on_one_rank():
     """A last batch of another size on one rank only."""
 
@@ -139,6 +156,72 @@ def check_optimizer():
     raises(ValueError, "expected a positive integer", hvd.DistributedOptimizer, optax.sgd(1.0),
            backward_passes_per_step=0)
     raises(ValueError, "op=Average", hvd.reduce_gradients, op=hvd.Sum, gradient_predivide_factor=2.0)
+
+
+def check_optimizers_are_not_mixed_up():
+    """Two of one factory, which rank 0 calls in another order."""
+
+    def make():
+        optimizer = hvd.DistributedOptimizer(optax.sgd(0.1))
+        return optimizer, lambda g: optimizer.update(g, optimizer.init(g))[0]
+
+    (_, first), (_, second) = make(), make()
+    for run in BOTH:
+        for update in (first, second):
+            equal(run(update)(jnp.ones(2)), np.full(2, -0.1, np.float32))
+        raises((ValueError, RuntimeError), "the ranks use different optimizers here",
+               run(first if hvd.rank() == 0 else second), jnp.ones(2))
+
+
+def check_unequal_ranks():
+    """Other weights, another learning rate, missed steps: an error on all ranks, in place of different models."""
+    rank = hvd.rank()
+
+    def train(run, start, rate, steps, missed=0):
+        optimizer = hvd.DistributedOptimizer(optax.sgd(rate, momentum=0.9))
+        params = {"a": jnp.ones(3), "b": jnp.full(2, start, jnp.bfloat16), "key": jax.random.PRNGKey(1)}
+        state = optimizer.init({"a": params["a"], "b": params["b"]})
+        if missed:
+            state = jax.tree_util.tree_map(lambda s: s, (state[0]._replace(steps=state[0].steps + missed), state[1]))
+
+        def step(params, state):
+            weights = {"a": params["a"], "b": params["b"]}
+            updates, state = optimizer.update({"a": weights["a"] + rank, "b": weights["b"]}, state, weights)
+            return {**optax.apply_updates(weights, updates), "key": params["key"]}, state
+
+        step = run(step)
+        for _ in range(steps):
+            params, state = jax.block_until_ready(step(params, state))
+        return params
+
+    either = (ValueError, RuntimeError)
+    for run in BOTH:
+        train(run, 1.0, 0.1, 9)
+        raises(either, "different weights at ['b']", train, run, 1.0 + rank % 2, 0.1, 1)
+        raises(either, "different weights at ['a']", train, run, 1.0, 0.1 * (1 + rank % 2), 2)
+        raises(either, "different numbers of steps", train, run, 1.0, 0.1, 1, rank % 2)
+        os.environ["MAYPOLE_CHECK_START"] = "0"
+        train(run, 1.0 + rank % 2, 0.1 * (1 + rank % 2), 2)
+        del os.environ["MAYPOLE_CHECK_START"]
+
+
+def check_unusual_arguments():
+    """Their errors say what is wrong."""
+    long = "k" * 600
+    for run in BOTH:
+        raises(ValueError, "a scalar cannot be scattered", run(hvd.reducescatter), jnp.float32(1))
+        raises(ValueError, "9 dimensions, expected at most 8", run(hvd.allreduce), jnp.ones((1,) * 9))
+        raises(ValueError, "a key of jax.random", run(lambda x: hvd.broadcast(x, 0)), jax.random.key(1))
+        equal(run(jax.grad(lambda x: hvd.allreduce({long: x})[long].sum()))(jnp.ones(2)), np.ones(2))
+    raises(TypeError, "['name']", hvd.broadcast_parameters, {"w": jnp.ones(2), "name": "abc"})
+    integers = jax.grad(lambda x: x["a"].sum() * 2., allow_int=True)({"a": jnp.ones(2), "i": jnp.ones(2, int)})
+    raises(ValueError, "float0", hvd.allreduce, integers)
+    alone = hvd.add_process_set([0])
+    outside = jax.jit(jax.grad(lambda x: hvd.allgather(x, process_set=alone).sum()))
+    if hvd.rank() > 0:
+        raises((ValueError, RuntimeError), "is not in it; its ranks are [0]", outside, jnp.ones(2))
+    hvd.barrier()
+    hvd.remove_process_set(alone)
 
 
 def check_optimizer_of_mixed_types():
@@ -200,10 +283,10 @@ def check_where_results_are():
 
 def check_errors_name_the_leaf():
     tree = {"a": jnp.ones(2), "b": [jnp.ones(2 + hvd.rank() % 2)]}
-    raises(RuntimeError, "leaf ['b'][0] of the tree", hvd.allreduce, tree)
+    raises(RuntimeError, "allreduce.tree['b'][0]", hvd.allreduce, tree)
     raises(RuntimeError, "named['b'][0]", lambda: hvd.allreduce(tree, name="named"))
     raises(RuntimeError, "['b'][0]", jax.jit(hvd.allreduce), tree)
-    raises(ValueError, "\"['b'][0]\"", hvd.allreduce, {"a": 1.0, "b": [jnp.ones(2, jnp.complex64)]})
+    raises(ValueError, "['b'][0]\": dtype complex64", hvd.allreduce, {"a": 1.0, "b": [jnp.ones(2, jnp.complex64)]})
 
 
 def check_join():

@@ -56,6 +56,10 @@ def check_dtypes():
               np.arange(hvd.size()).astype(np.complex64) * 1j)
         raises(ValueError, "uint32", run(hvd.allreduce), jnp.ones(2, jnp.uint32))
         raises(ValueError, "complex64", run(hvd.allreduce), jnp.ones(2, jnp.complex64))
+        raises(ValueError, "uint32 with prescale_factor or postscale_factor",
+               run(lambda x: hvd.allreduce(x, op=hvd.Sum, postscale_factor=0.5)), jnp.ones(2, jnp.uint32))
+        raises(RuntimeError, "mismatched", run(lambda x: hvd.broadcast(x, 0)),
+               jnp.ones(2, jnp.int32 if hvd.rank() else jnp.uint32))
         raises((ValueError, RuntimeError), "bool",
                run(lambda x: hvd.allreduce(x, op=hvd.Sum, prescale_factor=2.0)), jnp.ones(2) > 0)
         equal(run(lambda x: hvd.allreduce(x, op=hvd.Sum, prescale_factor=0.5, postscale_factor=30.0))(

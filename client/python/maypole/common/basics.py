@@ -23,6 +23,9 @@ _log = logging.getLogger("maypole")
 _atexit_registered = False
 _joins = 0
 _finished = False
+# Functions of frameworks: called when the process has joined a job, and while it is still in the job before it leaves.
+_after_joining: list[Callable[[], None]] = []
+_before_leaving: list[Callable[[], None]] = []
 # What rank() and the like answer. A forked child, such as a worker of a DataLoader, has only this copy.
 _place: dict[str, int] = {}
 _PLACES = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size", "is_homogeneous")
@@ -76,6 +79,8 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         _place = {name: getattr(library, name)() for name in _PLACES}
         sets.forget_all()
         _set_horovods_places()
+        for function in _after_joining:
+            function()
     # Ends the native threads while the tensors they may write to still live.
     if not _atexit_registered:
         atexit.register(shutdown)
@@ -119,11 +124,29 @@ def _interruptibly(function: Callable[[], Any]) -> Any:
     return results[0]
 
 
+def call_at_epochs(after_joining: Callable[[], None], before_leaving: Callable[[], None]) -> None:
+    """Makes init() call the first function when it has joined a job, and shutdown() and the like the second one.
+
+    The first one is called now if this process has joined one. Neither may raise an error.
+    """
+    _after_joining.append(after_joining)
+    _before_leaving.append(before_leaving)
+    if in_job():
+        after_joining()
+
+
+def _prepare_to_leave() -> None:
+    if in_job():
+        for function in _before_leaving:
+            function()
+
+
 def shutdown() -> None:
     """Leaves the job. Pending operations end with an error.
 
     Process sets end as well. Does nothing when not initialized.
     """
+    _prepare_to_leave()
     _native.library().shutdown()
     _place.clear()
     sets.forget_all()
@@ -134,6 +157,7 @@ def leave_epoch() -> None:
 
     In an elastic job the next epoch waits for this process.
     """
+    _prepare_to_leave()
     _native.library().leave_epoch()
     _place.clear()
     sets.forget_all()
@@ -144,6 +168,7 @@ def abandon_epoch() -> None:
 
     The process rejoins with the seniority it had before this epoch, so processes that hold newer state come first.
     """
+    _prepare_to_leave()
     _native.library().abandon_epoch()
     _place.clear()
     sets.forget_all()

@@ -352,7 +352,8 @@ def run_converting(
 ) -> Callable[..., Any]:
     """As run(func), for a framework that raises errors of its own when a collective fails.
 
-    internal_error(error) returns the HorovodInternalError that caused such an error; None for all other errors.
+    internal_error(error) returns the HorovodInternalError that caused such an error; None for all other errors. One of
+    an earlier membership epoch is not a new loss of a rank, and would recur in each restart: it ends the training.
     """
 
     @functools.wraps(func)
@@ -365,6 +366,12 @@ def run_converting(
             internal = internal_error(error)
             if internal is None:
                 raise
+            if internal.epoch not in (None, basics.joins()):
+                raise RuntimeError(
+                    f"a value is the result of an operation that failed in membership epoch {internal.epoch}, and was "
+                    f"used in epoch {basics.joins()}: {internal}. After a loss of a rank only the state returns to its "
+                    "last commit; do not keep results of the steps after it elsewhere, or make them attributes of the "
+                    "state") from error
             raise internal from error
 
     return run(converted)

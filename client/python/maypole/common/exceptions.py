@@ -12,10 +12,12 @@ class HorovodInternalError(RuntimeError):
 
     It has Horovod's name, so that `except HorovodInternalError` still works.
     The text is the library's: what happened, to which tensor, on which rank.
-    status: the library's code; None if a program has raised it.
+    status: the library's code; None if a program has raised it. epoch: the membership epoch of the operation, by
+    basics.joins(); None if it is not known.
     """
 
     status: Optional[int] = None
+    epoch: Optional[int] = None
 
 
 MaypoleError = HorovodInternalError
@@ -85,10 +87,12 @@ def from_status(code: int, text: str) -> Exception:
 
 
 # What the text of a framework's error contains if one of our operations has
-# caused it (kErrorMark of client/frameworks). XLA puts the code's name in
-# front; where it executes a computation at once, it replaces the code by
-# INTERNAL.
+# caused it: kErrorMark of client/frameworks. XLA puts a code's name and other
+# text in front ("FAILED_PRECONDITION: Buffer Definition Event: ABORTED: "), which
+# is XLA's own where something that uses the operation's result has failed. So
+# client/xla/collective.cc appends the operation's code, and the membership epoch.
 _IN_TEXT = re.compile(r"(?:\b([A-Z_]+): (?:Error dispatching computation: )?)?maypole: (.*)")
+_APPENDED = re.compile(r"(.*) \[([A-Z_]+), membership epoch (\d+)\]")
 
 
 def from_framework(text: Any, code: Optional[int] = None
@@ -101,12 +105,22 @@ def from_framework(text: Any, code: Optional[int] = None
 
     Returns:
         None if the error has another cause, or is a mistake of the program: wrong arguments, or a name that is
-        pending twice.
+        pending twice. The error's `epoch` is the number of the membership epoch (basics.joins()) in which the
+        operation began; None if the text does not say it.
     """
     found = _IN_TEXT.search(str(text or ""))
-    if found is None or code is None and found.group(1) is None:
+    if found is None:
         return None
+    name, cause, epoch = found.group(1), found.group(2), None
+    appended = _APPENDED.match(cause)
+    if appended is not None:
+        cause, name, epoch = appended.group(1), appended.group(2), int(appended.group(3))
     if code is None:
-        code = getattr(_native, found.group(1), _native.INTERNAL)
-    error = from_status(code, found.group(2))
-    return error if isinstance(error, HorovodInternalError) else None
+        if name is None:
+            return None
+        code = getattr(_native, name, _native.INTERNAL)
+    error = from_status(code, cause)
+    if not isinstance(error, HorovodInternalError):
+        return None
+    error.epoch = epoch
+    return error

@@ -198,7 +198,7 @@ def _of(plan: Plan, members: Sequence[int]) -> Plan:
     """Returns the plan for only these leaves."""
     return dataclasses.replace(
         plan, names=tuple(plan.names[i] for i in members),
-        rows=tuple(plan.rows[i] for i in members) if plan.rows else ())
+        rows=tuple(plan.rows[i] for i in members) if plan.rows else (), check=())
 
 
 # The collective on its leaves' tangents. It is linear, and its transpose is the
@@ -309,6 +309,8 @@ def _allgather_gradient(plan: Plan, cotangents: Leaves,
 def _first_rows(plan: Plan, rows: list[int]) -> list[int]:
     """Where this rank's rows begin in each gathered array."""
     ranks = collectives.ranks_of(plan.process_set)
+    if basics.rank() not in ranks:  # the forward operation is an error
+        return [0 for _ in rows]
     position = ranks.index(basics.rank())
     if not _internals.is_top_level():  # there all ranks have as many rows
         return [position * count for count in rows]

@@ -18,7 +18,8 @@ import numpy as np
 from maypole import _native
 from maypole.arrays._submissions import address, contiguous, rows_of
 from maypole.common import collectives, operations
-from maypole.jax import _dtypes
+from maypole.common.constants import Min
+from maypole.jax import _checks, _dtypes
 from maypole.jax._plans import Plan
 
 _log = logging.getLogger("maypole.jax")
@@ -39,9 +40,14 @@ def run(plan: Plan, leaves: Sequence[Any],
     results, error = operations.wait_all(members)
     if error is not None:
         failed = next(i for i, result in enumerate(results) if result is None)
-        if not plan.names[failed] and plan.label(failed):
-            error.args = (f"{error} (leaf {plan.label(failed)} of the tree)",)
+        if _dtypes.foreign_dims(leaves[failed].dtype):
+            error.args = (f"{error} (of an unsigned or complex array: the shape given here ends with dimensions of 1 "
+                          "that the array lacks, which ranks with another dtype do not have)",)
         raise error
+    if plan.check:
+        different = _checks.first_difference(leaves[-1], results[-1], plan.check)
+        if different is not None:
+            raise ValueError(different)
     return [_placed(result, leaf) for result, leaf in zip(results, leaves)]
 
 
@@ -57,9 +63,12 @@ def _prepare(plan: Plan, i: int, leaf: Any,
             shape = (collectives.scattered_rows(shape[0], plan.process_set),
                      ) + shape[1:]
         target = _aligned(shape, source.dtype)
+    op, prescale, postscale = plan.op, plan.prescale, plan.postscale
+    if plan.check and i == len(plan.names) - 1:
+        op, prescale, postscale = Min, 1.0, 1.0
     return operations.prepare(
-        plan.kind, _dtypes.code(source.dtype, plan, i), plan.op, plan.root,
-        source.shape, plan.prescale, plan.postscale, plan.names[i] or None,
+        plan.kind, _dtypes.code(source.dtype, plan, i), op, plan.root,
+        source.shape + (1,) * _dtypes.foreign_dims(source.dtype), prescale, postscale, plan.names[i] or None,
         address(source), 0 if target is None else address(target), source,
         target, finish, finish_releases=finish is not None,
         process_set=plan.process_set, splits=splits)

@@ -9,20 +9,29 @@ Thread contract: any thread; register() takes effect once per process.
 
 import ctypes
 import functools
+import logging
 import os
 import re
+import sys
+import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Optional
 
 import jaxlib
 import numpy as np
 
 from maypole import _native
-from maypole.common import xla_header
+from maypole.common import basics, xla_header
+from maypole.jax import _internals
 
 OLDEST_JAXLIB = (0, 4, 38)
 
 _TARGET = "maypole_collective"
+_DIGEST = "maypole_digest"
+_POLL_SECONDS = 0.002
+_PATIENCE_SECONDS = 60.0  # with programs that make no progress, when this process leaves the job
+
+_log = logging.getLogger("maypole.jax")
 
 
 def check_version(version: str) -> None:
@@ -45,8 +54,8 @@ except ImportError:  # before jax 0.5
 
 
 @functools.cache
-def register() -> None:
-    """Makes the handler known to JAX, once.
+def register() -> Any:
+    """Makes the handler known to JAX, once; returns the library.
 
     Raises ImportError if the library or jaxlib's header is missing.
     """
@@ -68,6 +77,53 @@ def register() -> None:
     _jax_ffi.register_ffi_target(
         _TARGET, _jax_ffi.pycapsule(library.maypole_jax_collective),
         platform="cpu")
+    _jax_ffi.register_ffi_target(_DIGEST, _jax_ffi.pycapsule(library.maypole_jax_digest), platform="cpu")
+    begin_epoch = library.maypole_jax_begin_epoch
+    begin_epoch.argtypes, begin_epoch.restype = (ctypes.c_int64,), None
+    library.maypole_jax_take_failure.restype = ctypes.c_char_p
+    basics.call_at_epochs(lambda: begin_epoch(basics.joins()), _end_programs)
+    return library
+
+
+def take_failure() -> Optional[str]:
+    """Returns the text of the first error of a program's collective in this membership epoch, once; None without one.
+
+    jaxlib 0.4.38 may not raise it (collective.h).
+    """
+    text = register().maypole_jax_take_failure()
+    return None if text is None else text.decode("utf-8", "replace")
+
+
+def _end_programs() -> None:
+    """Waits until the programs that were dispatched have run: their collectives need this rank.
+
+    Not if the process ends by an error, after which other ranks may wait for something else, and only while
+    operations end: other ranks may have dispatched fewer programs.
+    """
+    failure = None
+    if getattr(sys, "last_value", None) is None:
+        pending, deadline = None, 0.0
+        while not _internals.programs_have_ended():
+            now, done = time.monotonic(), basics.counter("completed")
+            if done != pending:
+                pending, deadline = done, now + _PATIENCE_SECONDS
+            elif now > deadline:
+                _log.error("maypole.jax: programs of this rank have not ended for %.0f s: other ranks have not called "
+                           "their collectives; leaving the job", _PATIENCE_SECONDS)
+                break
+            time.sleep(_POLL_SECONDS)
+        else:
+            _internals.forget_ended_programs()
+        failure = take_failure()
+    if failure is not None:
+        _log.error("maypole.jax: a collective of a program has failed; if this error was not raised, results that "
+                   "depend on it are wrong: %s", failure)
+
+
+def lower_digest(context: Any, *operands: Any) -> Any:
+    """The custom call of client/jax/digest.h."""
+    register()
+    return _jax_ffi.ffi_lowering(_DIGEST)(context, *operands)
 
 
 def lower(context: Any, operands: Sequence[Any], plan: Any) -> Any:
@@ -82,4 +138,4 @@ def lower(context: Any, operands: Sequence[Any], plan: Any) -> Any:
         context, *operands, kind=np.int32(plan.kind), op=np.int32(plan.op),
         root=np.int32(plan.root), process_set=np.int32(plan.process_set),
         prescale=np.float64(plan.prescale), postscale=np.float64(plan.postscale),
-        names="\n".join(plan.names))
+        names="\n".join(plan.names), check="\n".join(plan.check))

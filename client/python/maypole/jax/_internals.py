@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 import jax
-from jax._src import core, effects, sharding_impls
+from jax._src import core, dispatch, effects, sharding_impls
 from jax._src.interpreters import ad, batching
 from jax._src.interpreters import partial_eval as pe
 
@@ -104,6 +104,24 @@ def device_axes() -> set[Any]:
         axes.discard(getattr(axis, "name", None))
         trace = getattr(trace, "parent_trace", None)
     return axes
+
+
+def programs_have_ended() -> bool:
+    """Whether all programs have run whose results still exist, and the last ones of this thread with a collective."""
+    tokens = list(dispatch.runtime_tokens.output_runtime_tokens.values())
+    return all(_is_ready(value) for value in [*tokens, *jax.live_arrays()])
+
+
+def forget_ended_programs() -> None:
+    """Keeps JAX from raising the errors of these programs once more when the process ends."""
+    dispatch.runtime_tokens.output_runtime_tokens.clear()
+
+
+def _is_ready(value: Any) -> bool:
+    try:
+        return value.is_ready()
+    except (AttributeError, RuntimeError):  # a token without this method; an array that was donated
+        return True
 
 
 def no_tangent(result: Any) -> Any:

@@ -10,8 +10,12 @@ traced function is named after the place in the program that calls it:
               innermost function and line
 
 So the name is the same on all ranks, whatever else they have traced and how
-often, and differs between the calls of a traced function. docs/jax.md says what
-follows for programs.
+often, and differs between the calls of a traced function. JAX keeps the program of a
+jitted function for all its callers, so the name does not depend on these. docs/jax.md
+says what follows for programs.
+
+Outside traced functions, the leaves of a pytree are named after their paths, so that
+ranks with other trees do not mix them up: `allreduce.tree['dense']`.
 
 Thread contract: any thread.
 """
@@ -27,10 +31,10 @@ from typing import Any, Optional
 import jax
 
 from maypole.jax import _internals
-
-_MAX_BYTES = 511  # of the library
+from maypole.jax._plans import limited
 
 _JAX = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
+_JITTED = os.path.join("jax", "_src", "pjit.py")  # calls functions to trace them
 _MAYPOLE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 # How often a place was called, by trace. A trace disappears when its function has been compiled.
@@ -41,10 +45,22 @@ _counts: "weakref.WeakKeyDictionary[Any, dict[str, int]]" = (
 @functools.lru_cache(maxsize=1024)
 def of_leaves(base: str, structure: Any) -> tuple[str, ...]:
     """Returns the names of the leaves of a pytree of this structure."""
+    return tuple(limited(base + path) for path in paths_of(structure))
+
+
+@functools.lru_cache(maxsize=1024)
+def paths_of(structure: Any) -> tuple[str, ...]:
+    """Returns the paths of the leaves of a pytree of this structure."""
     tree = structure.unflatten([0] * structure.num_leaves)
     paths, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return tuple(
-        _limited(base + jax.tree_util.keystr(path)) for path, _ in paths)
+    return tuple(jax.tree_util.keystr(path) for path, _ in paths)
+
+
+@functools.lru_cache(maxsize=1024)
+def outside(kind: str, process_set: int, structure: Any) -> tuple[str, ...]:
+    """Returns the names of unnamed leaves outside traced functions; "" for one that is the whole tree."""
+    base = f"{kind}.tree" + (f".{process_set}" if process_set else "")
+    return tuple(path and limited(base + path) for path in paths_of(structure))
 
 
 def of_place(kind: str) -> str:
@@ -56,8 +72,19 @@ def of_place(kind: str) -> str:
     return f"{place}.{count}" if count else place
 
 
+def maker() -> str:
+    """Describes the caller of maypole.jax that is no part of it, of JAX or of Optax: `make:12`."""
+    frame: Optional[FrameType] = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if not code.co_filename.startswith((_JAX, _MAYPOLE)) and f"{os.sep}optax{os.sep}" not in code.co_filename:
+            return f"{code.co_name}:{frame.f_lineno} of {os.path.basename(code.co_filename)}"
+        frame = frame.f_back
+    return "?"
+
+
 def _place() -> str:
-    """Describes the calls from the traced function to here, innermost first."""
+    """Describes the calls from the innermost jitted function to here, innermost first."""
     calls: list[tuple[str, str, int]] = []
     inside = 0
     frame: Optional[FrameType] = sys._getframe(1)
@@ -65,6 +92,8 @@ def _place() -> str:
         code = frame.f_code
         if code.co_filename.startswith(_JAX):
             inside = len(calls)
+            if code.co_filename.endswith(_JITTED):
+                break
         elif not code.co_filename.startswith(_MAYPOLE):
             calls.append((os.path.basename(code.co_filename), code.co_name,
                           frame.f_lineno))
@@ -75,13 +104,3 @@ def _place() -> str:
         return "jit"
     digest = zlib.crc32(repr(calls).encode("utf-8"))
     return f"{calls[0][1]}:{calls[0][2]}.{digest:08x}"
-
-
-def _limited(name: str) -> str:
-    """Returns `name` in a form that the library accepts."""
-    name = name.replace("\n", " ")
-    encoded = name.encode("utf-8")
-    if len(encoded) <= _MAX_BYTES:
-        return name
-    kept = encoded[:_MAX_BYTES - 9].decode("utf-8", "ignore")
-    return f"{kept}.{zlib.crc32(encoded):08x}"

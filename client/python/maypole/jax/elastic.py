@@ -28,6 +28,7 @@ from maypole.common import basics
 from maypole.common.elastic import ObjectState, State, request_departure, reset, run_converting
 from maypole.common.exceptions import HorovodInternalError, from_framework
 from maypole.common.objects import broadcast_object
+from maypole.jax import _ffi
 from maypole.jax.functions import broadcast_parameters, is_key
 
 __all__ = [
@@ -51,8 +52,11 @@ class JaxState(ObjectState):
 
     def save(self) -> None:
         """Keeps copies of the attributes, once the operations that compute them have ended."""
-        # The array of a failed operation must not be saved.
+        # The array of a failed operation must not be saved. jaxlib 0.4.38 drops some errors.
         jax.block_until_ready(self._values())
+        failure = _ffi.take_failure()
+        if failure is not None:
+            raise from_framework(failure) or ValueError(failure)
         super().save()
 
     def sync(self) -> None:
@@ -117,7 +121,10 @@ def internal_error(error: BaseException) -> Optional[HorovodInternalError]:
 
     None for other errors.
     """
-    return from_framework(error) if isinstance(error, RuntimeError) else None
+    found = from_framework(error) if isinstance(error, RuntimeError) else None
+    if found is not None:
+        _ffi.take_failure()  # the program knows now
+    return found
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:

@@ -15,6 +15,7 @@ Thread contract: any thread; operations of one name must not overlap.
 Raises ValueError for wrong arguments and before init().
 """
 
+import dataclasses
 from typing import Any, Callable, Optional
 
 import jax
@@ -26,7 +27,7 @@ from maypole.common.constants import Average, ReduceOp
 from maypole.common.exceptions import not_initialized
 from maypole.common.process_sets import ProcessSet, global_process_set, id_of
 from maypole.jax import _collectives, _dtypes, _internals, _names
-from maypole.jax._plans import KIND_NAMES, Plan
+from maypole.jax._plans import KIND_NAMES, Plan, limited
 from maypole.jax.compression import Compression, Compressor
 
 
@@ -64,6 +65,19 @@ def allreduce(tree: Any,
                     postscale_factor, process_set)
 
 
+def reduce_checked(tree: Any,
+                   check: tuple[Any, tuple[str, ...]],
+                   name: Optional[str],
+                   compression: type[Compressor],
+                   op: ReduceOp,
+                   prescale_factor: float,
+                   postscale_factor: float,
+                   process_set: ProcessSet) -> Any:
+    """As allreduce(); the ranks also compare facts of an optimizer: `check` is what _checks.facts() returns."""
+    return _reduced(_native.ALLREDUCE, tree, name, compression, collectives.reduction(None, op), prescale_factor,
+                    postscale_factor, process_set, check)
+
+
 def reducescatter(tree: Any,
                   name: Optional[str] = None,
                   compression: type[Compressor] = Compression.none,
@@ -90,8 +104,10 @@ def reducescatter(tree: Any,
         ValueError: wrong arguments, or before init().
         HorovodInternalError: the operation failed: ranks disagreed on it, or a rank was lost.
     """
-    return _reduced(_native.REDUCESCATTER, tree, name, compression,
-                    collectives.reduction(None, op), prescale_factor,
+    op = collectives.reduction(None, op)
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        collectives.check_scattered((name or "") + jax.tree_util.keystr(path), jnp.ndim(leaf), op)
+    return _reduced(_native.REDUCESCATTER, tree, name, compression, op, prescale_factor,
                     postscale_factor, process_set)
 
 
@@ -184,14 +200,19 @@ def alltoall(tree: Any,
 
 
 def _reduced(kind: int, tree: Any, name: Optional[str], compression: type[Compressor],
-             op: ReduceOp, prescale: float, postscale: float,
-             process_set: Any) -> Any:
+             op: ReduceOp, prescale: float, postscale: float, process_set: Any,
+             check: Optional[tuple[Any, tuple[str, ...]]] = None) -> Any:
     prescale, postscale = collectives.check_factors(KIND_NAMES[kind], name,
                                                     prescale, postscale)
     plan, leaves, rebuild = _planned(kind, tree, name, process_set, op=op,
                                      prescale=prescale, postscale=postscale)
     compressed = [compression.compress(leaf) for leaf in leaves]
-    results = _collectives.apply(plan, tuple(small for small, _ in compressed))
+    inputs = [small for small, _ in compressed]
+    if check is not None and inputs:
+        base = plan.names[0][:len(plan.names[0]) - len(plan.paths[0])] or KIND_NAMES[kind]
+        plan = dataclasses.replace(plan, names=plan.names + (limited(base + ".check"),), check=check[1])
+        inputs.append(check[0])
+    results = _collectives.apply(plan, tuple(inputs))
     return rebuild([
         compression.decompress(result, context)
         for result, (_, context) in zip(results, compressed)
@@ -204,20 +225,31 @@ def _planned(kind: int, tree: Any, name: Optional[str], process_set: Any,
     _check_place(kind)
     collectives.check_name(KIND_NAMES[kind], name)
     leaves, structure = jax.tree_util.tree_flatten(tree)
-    leaves = [
-        leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)
-        for leaf in leaves
-    ]
+    arguments["paths"] = paths = _names.paths_of(structure)
+    leaves = [_array(leaf, KIND_NAMES[kind], (name or "") + path) for leaf, path in zip(leaves, paths)]
     if name is None and _internals.is_top_level():
-        names: tuple[str, ...] = ("",) * len(leaves)  # matched by order
-        arguments["paths"] = _names.of_leaves("", structure)
+        names = _names.outside(KIND_NAMES[kind], id_of(process_set), structure)
     else:
         base = _names.of_place(KIND_NAMES[kind]) if name is None else name
         names = _names.of_leaves(base, structure)
     plan = Plan(kind, names, process_set=id_of(process_set), **arguments)
     for i, leaf in enumerate(leaves):
         _dtypes.code(leaf.dtype, plan, i)
+        most = _dtypes.MAX_DIMS - _dtypes.foreign_dims(leaf.dtype)
+        if leaf.ndim > most:
+            raise ValueError(f"{collectives.title(KIND_NAMES[kind], plan.label(i))}: it has {leaf.ndim} dimensions, "
+                             f"expected at most {most}; reshape it")
     return plan, leaves, lambda results: structure.unflatten(results)
+
+
+def _array(leaf: Any, kind: str, label: str) -> Any:
+    if isinstance(leaf, jax.Array) or getattr(leaf, "dtype", None) == jax.dtypes.float0:
+        return leaf
+    try:
+        return jnp.asarray(leaf)
+    except TypeError as error:
+        raise TypeError(f"{collectives.title(kind, label)}: a leaf of the pytree is {leaf!r:.80}, expected an array "
+                        f"or a number; leave it out, or use broadcast_object() ({error})") from None
 
 
 def _check_place(kind: int) -> None:

@@ -9,7 +9,7 @@ Optax is imported when one of these functions is called.
 Thread contract: that of the transformation's functions, which are pure.
 """
 
-from typing import Any, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,9 @@ import jax.numpy as jnp
 from maypole.common.constants import Average, ReduceOp
 from maypole.common.process_sets import ProcessSet, global_process_set
 from maypole.common.training_arguments import check_passes, check_predivision
+from maypole.jax import _checks
 from maypole.jax.compression import Compression, Compressor
-from maypole.jax.ops import allreduce
+from maypole.jax.ops import reduce_checked
 
 
 def reduce_gradients(name: Optional[str] = None,
@@ -40,16 +41,22 @@ def reduce_gradients(name: Optional[str] = None,
         process_set: the ranks whose gradients are reduced.
     """
     optax = _optax()
-    check_predivision(op, gradient_predivide_factor)
+    instance = _checks.new_instance("reduce_gradients", name)
+    reduce = _reduction(name, compression, op, gradient_predivide_factor, process_set)
 
     def update(updates: Any, state: Any, params: Any = None) -> Any:
-        return allreduce(updates, name=name, compression=compression, op=op,
-                         prescale_factor=1.0 / gradient_predivide_factor,
-                         postscale_factor=gradient_predivide_factor,
-                         process_set=process_set), state
+        return reduce(updates, _checks.of_instance(instance)), state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(),
                                         update)
+
+
+def _reduction(name: Optional[str], compression: type[Compressor], op: ReduceOp, predivision: float,
+               process_set: ProcessSet) -> Callable[[Any, Any], Any]:
+    """Returns a function of the gradients and of what the ranks compare."""
+    check_predivision(op, predivision)
+    return lambda updates, check: reduce_checked(updates, check, name, compression, op, 1.0 / predivision, predivision,
+                                                 process_set)
 
 
 def DistributedOptimizer(
@@ -82,13 +89,38 @@ def DistributedOptimizer(
     """
     check_passes(backward_passes_per_step)
     optax = _optax()
-    reduction = reduce_gradients(name, compression, op, gradient_predivide_factor,
-                                 process_set)
+    reduced = _reduced(optax, optimizer, _checks.new_instance("DistributedOptimizer", name),
+                       _reduction(name, compression, op, gradient_predivide_factor, process_set))
     if backward_passes_per_step == 1:
-        return optax.chain(reduction, optimizer)
+        return reduced
     divisor = backward_passes_per_step if average_aggregated_gradients else 1
-    return _accumulated(optax, optimizer, reduction, backward_passes_per_step,
+    return _accumulated(optax, optimizer, reduced, backward_passes_per_step,
                         divisor)
+
+
+class ReductionState(NamedTuple):
+    """The first part of the state of a DistributedOptimizer; the second one is that of the optimizer.
+
+    steps: how many steps it has made, which the ranks compare.
+    """
+
+    steps: Any
+
+
+def _reduced(optax: Any, optimizer: Any, instance: _checks.Instance, reduce: Callable[[Any, Any], Any]) -> Any:
+    """Returns the optimizer on reduced gradients; the ranks compare weights and state before it uses them."""
+    plain = optax.with_extra_args_support(optimizer)
+
+    def init(params: Any) -> Any:
+        return ReductionState(jnp.zeros((), jnp.int32)), plain.init(params)
+
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+        steps, inner = state[0].steps, state[1]
+        updates = reduce(updates, _checks.facts(instance, steps, params, inner))
+        updates, inner = plain.update(updates, inner, params, **extra)
+        return updates, (ReductionState(steps + 1), inner)
+
+    return optax.GradientTransformationExtraArgs(init, update)
 
 
 class AccumulationState(NamedTuple):
@@ -104,10 +136,9 @@ class AccumulationState(NamedTuple):
     inner: Any
 
 
-def _accumulated(optax: Any, optimizer: Any, reduction: Any, passes: int,
+def _accumulated(optax: Any, optimizer: Any, reduced: Any, passes: int,
                  divisor: int) -> Any:
     # Not optax.MultiSteps: some of its versions call the inner update, and so the allreduce, in each pass.
-    reduced = optax.chain(reduction, optimizer)
     plain = optax.with_extra_args_support(optimizer)
 
     def init(params: Any) -> AccumulationState:

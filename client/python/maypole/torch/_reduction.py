@@ -129,7 +129,7 @@ class GradientReduction:
         return self._parameters.names
 
     def _operation(self, what: str) -> str:
-        return f"{self._parameters.prefix}:{what}"
+        return f"{self._parameters.identity}:{what}"
 
     def wake_anew(self) -> None:
         """Wakes a copy by a use for which earlier gradients do not matter."""
@@ -324,6 +324,15 @@ class GradientReduction:
             self._synchronize(_BY_ACCESS)
             self._keep_results()
         return self._synchronized == _BY_ACCESS
+
+    def drop_incomplete(self) -> None:
+        """Drops the passes of a step that has not begun to reduce: other ranks may have made fewer."""
+        if self._complete or any(finish is not None for finish in self._pending.values()):
+            return
+        self._guards.release()
+        self._pending.clear()
+        self._read_early.clear()
+        self._reset_passes()
 
     @not_compiled
     def _synchronize(self, how: int) -> None:

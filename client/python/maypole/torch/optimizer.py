@@ -174,9 +174,14 @@ class _DistributedOptimizer(Wrapped):
         super().load_state_dict(*args, **kwargs)
 
     def _finish_pending(self) -> None:
-        """Ends pending reductions, so that all ranks do so before some of them load a state."""
+        """Ends pending reductions, so that all ranks do so before some of them load a state.
+
+        Passes left over from a step that is not complete, perhaps before a join(), are dropped: their number may differ
+        between ranks.
+        """
         reduction = self._attached()
         if reduction is not None:
+            reduction.drop_incomplete()
             reduction.finish_pending()
 
 

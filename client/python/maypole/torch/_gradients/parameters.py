@@ -2,6 +2,7 @@
 
     parameters = Parameters(optimizer, options, guards, on_gradient, first_pending, is_copy)
     parameters.names[p]          # 'DistributedOptimizer#1.body.weight'
+    parameters.identity          # 'DistributedOptimizer#1(body.weight)': no other optimizer has it
     for p in parameters.hooked:  # those with a hook
     parameters.follow_groups()   # after add_param_group() and the like
 
@@ -86,6 +87,14 @@ class Parameters:
         self.names = {p: f"{self.prefix}.{name}"
                       for p, name in self._options.names.items()}
         _naming.update((id(p), self) for p in self.names)
+
+    @property
+    def identity(self) -> str:
+        """Names this optimizer, on all ranks, whose parameters may be in another order.
+
+        Another optimizer that also has this parameter's name has another number.
+        """
+        return f"{self.prefix}({min(self._options.names.values(), default='')})"
 
     def wake(self) -> bool:
         """Called at a use by all ranks; returns whether it is the first use of a copy."""
