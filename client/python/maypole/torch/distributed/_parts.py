@@ -154,7 +154,8 @@ def _reduced(what: str, tensor: torch.Tensor, op: Any, into: Optional[torch.Tens
     if reduction is None:
         if kind in _BITWISE:
             if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
-                raise ValueError(f"{what}: {kind.name} needs a tensor of integers or bool, this one is of {tensor.dtype}")
+                raise ValueError(f"{what}: {kind.name} needs a tensor of integers or bool, this one is of "
+                                 f"{tensor.dtype}")
             return Part(partial(_submissions.allgather, _rows(tensor)), partial(_copy_bitwise, target, kind),
                         f".{kind.name}")
         reduction, factor = _reduction(kind), _factor(op)

@@ -345,7 +345,8 @@ class ProcessGroup(dist.ProcessGroup):
     def monitored_barrier(self, timeout: Optional[datetime.timedelta] = None, wait_all_ranks: bool = False) -> None:
         """As barrier(); the error after the timeout names all ranks that have not come."""
         key, number = f"maypole/monitored/{self._in_names}", next(self._monitored)
-        self._store.set(f"{key}/{self._now_rank}", str(number))
+        with contextlib.suppress(RuntimeError):  # the store is lost: the barrier's error says more
+            self._store.set(f"{key}/{self._now_rank}", str(number))
         work = self.barrier()
         try:
             work.wait(timeout)
