@@ -53,8 +53,12 @@ class TorchDistributedTest(unittest.TestCase):
         self.assertIn("right: maypole.torch; any source; strangers; sparse; dtypes; many groups; under way; sizes; default device; ranks; short forms; inference; futures; two stages; join; order; split; several backends; under Gloo; again",
                       out)
 
+    def test_what_is_left_over_reaches_no_later_call(self):
+        self.assertIn("right: left over", self.run_program(3, 1, "left_over.py"))
+
     @unittest.skipUnless(LONG, "with --all")
     def test_the_same_over_nodes(self):
+        self.assertIn("right: left over", self.run_program(4, 2, "left_over.py"))
         self.assertIn("right: maypole.torch; any source", self.run_program(4, 2, "groups.py"))
 
     @unittest.skipUnless(LONG, "with --all")
@@ -199,6 +203,19 @@ class TorchDistributedTest(unittest.TestCase):
             self.assertEqual(record["type"], "DistBackendError")
             self.assertIn("allreduce 'world#1'", record["text"])
             self.assertIn("broadcast 'world#1'", record["text"])
+
+    def test_calls_that_run_as_the_same_operation_differ(self):
+        for record in self.errors("barrier_mismatch"):
+            self.assertEqual(record["type"], "DistBackendError")
+            self.assertIn("allreduce 'world#1'", record["text"])
+            self.assertIn("allreduce 'world#1.barrier'", record["text"])
+
+    @unittest.skipUnless(LONG, "with --all")
+    def test_a_monitored_barrier_names_who_has_not_come(self):
+        first, second, last = self.errors("monitored")
+        for record in (first, second):
+            self.assertIn("of the ranks of group 'world' these have not come: 2", record["text"])
+        self.assertEqual(last["type"], "")
 
     def test_lines_of_the_script_are_named(self):
         """By MAYPOLE_TRACE_CALLS, on each rank those of all ranks."""

@@ -62,7 +62,7 @@ class Operation:
         assert self.ended.wait(30)
         return self.value
 
-    def wait_until(self, deadline):
+    def wait_until(self, deadline, comes_back=False):
         return None if self.ended.wait(max(0, deadline - time.monotonic())) else "it is pending"
 
 
@@ -124,8 +124,8 @@ class Sides:
             patch.start()
             test.addCleanup(patch.stop)
         offers = mock.Mock()  # nobody receives from any rank
-        self.sender = point_to_point.PointToPoint("world", [0, 1], 0, offers)
-        self.receiver = point_to_point.PointToPoint("world", [0, 1], 1, offers)
+        self.sender = point_to_point.PointToPoint("world", "world", [0, 1], 0, offers)
+        self.receiver = point_to_point.PointToPoint("world", "world", [0, 1], 1, offers)
         if there:
             self.open()
 

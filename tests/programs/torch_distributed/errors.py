@@ -1,6 +1,6 @@
 """The errors that a rank of torch.distributed on Maypole gets when something goes wrong.
 
-errors.py mismatch|shapes|timeout|death|backward_death|new_pair_death|any_source_death|any_source_left
+errors.py mismatch|barrier_mismatch|monitored|shapes|timeout|death|backward_death|new_pair_death|any_source_death|any_source_left
 
 Each rank records the error's type and text, and the seconds until it came.
 """
@@ -25,6 +25,25 @@ def mismatch(rank):
         dist.broadcast(tensor, 0)
     else:
         dist.all_reduce(tensor)
+
+
+def barrier_mismatch(rank):
+    """Both calls are allreduces of Maypole."""
+    if rank == dist.get_world_size() - 1:
+        dist.barrier()
+    else:
+        dist.all_reduce(torch.ones(1, dtype=torch.uint8))
+
+
+def monitored(rank):
+    """The last rank comes late."""
+    if rank == dist.get_world_size() - 1:
+        test.await_file("over")
+        return
+    try:
+        dist.monitored_barrier(timeout=datetime.timedelta(seconds=1))
+    finally:
+        test.touch("over")
 
 
 def shapes(rank):

@@ -15,6 +15,7 @@ in Python's own blocking calls.)
 
 import itertools
 import math
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
@@ -30,6 +31,9 @@ WAIT_SLICE_MS = 100
 # the library can report a rank as certainly blocked (a deadlock) only if it
 # waits without a limit.
 BOUNDED_WAITS = 10
+# The same while this process has other threads that may be about to use Maypole:
+# the library knows only of threads that have used it.
+BOUNDED_WAITS_WITH_THREADS = 100
 
 _INTERRUPTED = "a signal interrupted the wait while it fetched the result"
 
@@ -87,22 +91,29 @@ class Pending:
             raise self.error
         return self.output
 
-    def wait_until(self, deadline: float) -> Optional[str]:
+    def wait_until(self, deadline: float, comes_back: bool = False) -> Optional[str]:
         """Waits for the end until `deadline` (time.monotonic()), without taking the result.
 
+        comes_back: the caller may do more in the job when it is late, so this wait is no part of a deadlock.
+
         Returns None if the operation has ended, otherwise what it waits for; the caller must then do nothing
-        more in the job.
+        more in the job, unless it comes back.
         """
         native = self.native
         if native is None:
             return None
         library = _native.library()
         status = library.wait(native, WAIT_SLICE_MS)
+        waits = 1
         while status in (_native.DEADLINE_EXCEEDED, _native.CANCELLED):
             left = math.ceil((deadline - time.monotonic()) * 1000)
             if left <= 0:
                 return library.last_error()
-            status = library.wait(native, _native.wait_or_give_up(left))
+            if comes_back or waits < BOUNDED_WAITS_WITH_THREADS and _other_threads():
+                status = library.wait(native, min(left, WAIT_SLICE_MS))
+            else:
+                status = library.wait(native, _native.wait_or_give_up(left))
+            waits += 1
         self.status = status
         return None
 
@@ -167,11 +178,17 @@ def await_end(native: int) -> int:
     status = library.wait(native, WAIT_SLICE_MS)
     waits = 1
     while status in (_native.DEADLINE_EXCEEDED, _native.CANCELLED):
-        status = library.wait(
-            native, WAIT_SLICE_MS
-            if waits < BOUNDED_WAITS else _native.WAIT_INTERRUPTIBLE)
+        bounded = waits < BOUNDED_WAITS or waits < BOUNDED_WAITS_WITH_THREADS and _other_threads()
+        status = library.wait(native, WAIT_SLICE_MS if bounded else _native.WAIT_INTERRUPTIBLE)
         waits += 1
     return status
+
+
+def _other_threads() -> bool:
+    """Whether the program has started other threads than this one, which may be about to use Maypole."""
+    this = threading.current_thread()
+    return any(thread is not this and not thread.name.startswith("maypole-") and
+               not isinstance(thread, threading._DummyThread) for thread in threading.enumerate())
 
 
 class PendingGroup:

@@ -46,10 +46,12 @@ class CallLines:
         store: the group's store of torch.distributed.
         rank: this one's, in the job.
         ranks: the group's, in the job.
+        group: the group's name in the names of its operations.
     """
 
-    def __init__(self, store: Any, rank: int, ranks: list[int]):
+    def __init__(self, store: Any, rank: int, ranks: list[int], group: str):
         self._store = store
+        self._group = group
         self._rank = rank
         self._ranks = ranks
         self._calls: collections.OrderedDict[int, str] = collections.OrderedDict()
@@ -74,7 +76,7 @@ class CallLines:
         return f" [call {number}: {'; '.join(lines)}]"
 
     def _key(self, rank: int) -> str:
-        return f"maypole/calls/{rank}"
+        return f"maypole/calls/{self._group}/{rank}"
 
     def _of_rank(self, rank: int, number: int, deadline: float) -> str:
         if rank == self._rank:

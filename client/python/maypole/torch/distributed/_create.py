@@ -57,7 +57,7 @@ def _create(options: Any, backend_options: Optional[Any]) -> Any:
     return group
 
 
-# Counts default groups, in the same way on all ranks, so that their addresses have different keys in one store.
+# Counts default groups with one store, in the same way on all ranks, so that their addresses have different keys.
 _worlds = itertools.count()
 
 
@@ -77,8 +77,10 @@ def _rendezvous(url: str, **_: Any) -> Iterator[tuple[Any, int, int]]:
     Rank 0 serves the store.
     """
     from maypole.torch.distributed import _epochs, _offers
+    global _worlds
 
     _epochs.join()
+    _worlds = itertools.count()  # the store is new, and other processes may have joined the job later
     rank, size = basics.rank(), basics.size()
     store: Any = None
     if rank == 0:

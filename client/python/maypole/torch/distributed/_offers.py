@@ -30,10 +30,11 @@ import secrets
 import selectors
 import socket
 import threading
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 from maypole.common import basics, hosts, process_sets
 from maypole.common.exceptions import HorovodInternalError
+from maypole.common.operations import Pending
 
 _log = logging.getLogger("maypole.torch.distributed")
 # In place of a count.
@@ -41,10 +42,25 @@ LEFT, DIED = -1, -2
 
 _SECRET_BYTES = 16
 _CONNECT_SECONDS = 30
+# How often the thread looks whether the membership epoch is over, while a receive waits and nothing arrives: a child
+# of a rank that has died may hold its connections open.
+_LOOK_SECONDS = 0.5
 # A subscription has about a hundred bytes.
 _LONGEST_LINE = 65536
 # Limit of connections that have not shown the secret; beyond it the oldest is closed.
 _MOST_STRANGERS = 64
+
+
+class Listener(NamedTuple):
+    """Who hears of messages with a tag.
+
+    ranks: the group's, in the job. heard: called with a rank and how many messages it has sent, or that it has LEFT or
+    DIED. waits: whether a receive waits for a message.
+    """
+
+    ranks: list[int]
+    heard: Callable[[int, int], None]
+    waits: Callable[[], bool]
 
 
 class _Peer:
@@ -117,7 +133,9 @@ class Offers:
         self._subscribers: dict[tuple[str, int, int], _Peer] = {}  # by group, rank that receives, tag
         self._sent: dict[tuple[str, int, int], int] = {}
         self._peers: dict[int, _Peer] = {}  # the ranks to which this process has subscribed
-        self._listeners: dict[tuple[str, int], Callable[[int, int], None]] = {}  # by group, tag
+        self._listeners: dict[tuple[str, int], Listener] = {}  # by group, tag
+        self._look: Optional[Pending] = None  # a request that fails if the epoch is over
+        self._over = False  # it is
         self.address = json.dumps({
             "host": own_address(),
             "name": socket.gethostname(),
@@ -143,32 +161,40 @@ class Offers:
 
     # --- The side that receives -----------------------------------------------
 
-    def subscribe(self, group: str, ranks: list[int], tag: int,
-                  heard: Callable[[int, int], None]) -> None:
-        """Calls heard(rank, count) at each change: how many that rank has sent, or that it has LEFT or DIED.
+    def subscribe(self, group: str, tag: int, listener: Listener) -> None:
+        """Calls listener.heard at each change.
 
         A thread of this object calls it. A second subscription for a group and tag does nothing.
 
         Raises:
-            ConnectionError: a rank cannot be reached.
+            HorovodInternalError: a rank cannot be reached.
         """
         with self._lock:
             if (group, tag) in self._listeners:
                 return
-            self._listeners[group, tag] = heard
+            self._listeners[group, tag] = listener
             self._start()
-        for rank in ranks:
+        for rank in listener.ranks:
             if rank == self._rank:
                 continue
             try:
                 self._connected(rank).send({"group": group, "rank": self._rank, "tag": tag})
             except (ConnectionRefusedError, ConnectionResetError, BrokenPipeError):
-                heard(rank, DIED if self._epoch_is_over() else LEFT)
+                listener.heard(rank, DIED if self._epoch_is_over() else LEFT)
+            except Exception as error:  # torch's types for a store that is lost differ by its version
+                with self._lock:
+                    del self._listeners[group, tag]
+                self._look_now()  # names a rank that has died
+                raise HorovodInternalError(f"rank {rank} of the job cannot be reached: {error}") from None
+        self._wake()
+
+    def _look_now(self) -> None:
+        """Raises the library's error if operations can only fail, as after a death."""
+        process_sets.start_of_members([self._rank]).wait()
 
     def _epoch_is_over(self) -> bool:
-        """Whether operations can only fail, as after a death."""
         try:
-            process_sets.start_of_members([self._rank]).wait()
+            self._look_now()
         except HorovodInternalError:
             return True
         return False
@@ -230,12 +256,32 @@ class Offers:
 
     def _run(self) -> None:
         while not self._closed:
-            for key, _ in self._selector.select():
+            events = self._selector.select(_LOOK_SECONDS if self._listeners and not self._over else None)
+            for function in [key.data for key, _ in events] or [self._look_at_epoch]:
                 try:
-                    key.data()
+                    function()
                 except Exception:  # raised by a callback; the others are still served
                     _log.exception("a receive from any rank has failed")
         self._close_all()
+
+    def _look_at_epoch(self) -> None:
+        """Tells listeners that all ranks have died if the membership epoch is over; then no operation can end."""
+        with self._lock:
+            listeners = list(self._listeners.values())
+        if not any(listener.waits() for listener in listeners):
+            return
+        try:
+            # Asks each second time: a wait in this thread would make the library count it as one that uses it.
+            if self._look is None:
+                self._look = process_sets.start_of_members([self._rank])
+            elif self._look.done():
+                look, self._look = self._look, None
+                look.wait()
+        except HorovodInternalError:
+            self._over = True
+            for listener in listeners:
+                for rank in listener.ranks:
+                    listener.heard(rank, DIED)
 
     def _close_all(self) -> None:
         for key in list(self._selector.get_map().values()):
@@ -283,16 +329,16 @@ class Offers:
         with self._lock:
             for key in [key for key, each in self._subscribers.items() if each is peer]:
                 del self._subscribers[key]
-            heard = list(self._listeners.values())
+            listeners = list(self._listeners.values())
         if peer.rank is not None:  # not a subscriber
-            for function in heard:
-                function(peer.rank, LEFT if peer.left else DIED)
+            for listener in listeners:
+                listener.heard(peer.rank, LEFT if peer.left else DIED)
 
     def _tell(self, group: str, tag: int, rank: int, count: int) -> None:
         with self._lock:
-            heard = self._listeners.get((group, tag))
-        if heard is not None:
-            heard(rank, count)
+            listener = self._listeners.get((group, tag))
+        if listener is not None:
+            listener.heard(rank, count)
 
 
 def own_address() -> str:

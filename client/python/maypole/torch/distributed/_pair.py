@@ -62,12 +62,12 @@ class Deferred:
             return False
         return self._pending is None or self._pending.done()
 
-    def wait_until(self, deadline: float) -> Optional[str]:
+    def wait_until(self, deadline: float, comes_back: bool = False) -> Optional[str]:
         """As Pending.wait_until()."""
-        late = self._pair.open_until(deadline)
+        late = self._pair.open_until(deadline, comes_back)
         if late is not None or self._pending is None:
             return late
-        return self._pending.wait_until(deadline)
+        return self._pending.wait_until(deadline, comes_back)
 
     def wait(self) -> Any:
         """As Pending.wait()."""
@@ -145,11 +145,11 @@ class InTurn(Deferred):
         """As Pending.done()."""
         return self._submitted.is_set() and super().done()
 
-    def wait_until(self, deadline: float) -> Optional[str]:
+    def wait_until(self, deadline: float, comes_back: bool = False) -> Optional[str]:
         """As Pending.wait_until()."""
         if not self._submitted.wait(max(0.0, deadline - time.monotonic())):
             return f"the operation before it with this tag, '{self._name}', has not ended"
-        return super().wait_until(deadline)
+        return super().wait_until(deadline, comes_back)
 
     def wait(self) -> Any:
         """As Pending.wait()."""
@@ -188,11 +188,11 @@ class Pair:
             self.wait()
         return self._there()
 
-    def open_until(self, deadline: float) -> Optional[str]:
+    def open_until(self, deadline: float, comes_back: bool) -> Optional[str]:
         """Waits until `deadline` for open(); returns None, or what it still waits for."""
         if self._there():
             return None
-        late = self._request.wait_until(deadline)
+        late = self._request.wait_until(deadline, comes_back)
         if late is None:
             self.wait()
         return late

@@ -42,11 +42,13 @@ class Part(NamedTuple):
     """One operation of a call.
 
     describe: given the name, the process set and whether the caller waits for it next (awaited), returns what
-    operations.start() takes. finish: called with the result, unless that is in place.
+    operations.start() takes. finish: called with the result, unless that is in place. mark: ends the operation's name;
+    says what the library does not compare, because calls of another kind, root or reduction run as the same operation.
     """
 
     describe: Callable[..., Pending]
     finish: Optional[Callable[[Any], None]] = None
+    mark: str = ""
 
 
 class GroupRanks:
@@ -81,12 +83,13 @@ class GroupRanks:
 
 
 def all_reduce(tensors: Sequence[torch.Tensor], op: Any) -> list[Part]:
-    return [part for t in tensors for part in (_sparse(t, op) if t.is_sparse else [_reduced(t, op)])]
+    return [part for t in tensors for part in (_sparse(t, op) if t.is_sparse else [_reduced("all_reduce", t, op)])]
 
 
 def reduce(ranks: GroupRanks, tensors: Sequence[torch.Tensor], op: Any, root: int) -> list[Part]:
     # On ranks other than the root the tensor keeps its values, as with Gloo.
-    return [_reduced(t, op, None if ranks.rank == root else torch.empty_like(t)) for t in tensors]
+    parts = [_reduced("reduce", t, op, None if ranks.rank == root else torch.empty_like(t)) for t in tensors]
+    return [part._replace(mark=f".reduce_to_{root}{part.mark}") for part in parts]
 
 
 def reduce_scatter(ranks: GroupRanks, outputs: Sequence[torch.Tensor], inputs: Sequence[Sequence[torch.Tensor]],
@@ -115,7 +118,7 @@ def reduce_scatter_single(ranks: GroupRanks, outputs: Sequence[torch.Tensor], in
 
 def barrier() -> list[Part]:
     # A reduction, because it is matched by the group's order like all others.
-    return [_allreduce(torch.zeros(1, dtype=torch.uint8, device="cpu"), Sum, 1.0)]
+    return [_allreduce(torch.zeros(1, dtype=torch.uint8, device="cpu"), Sum, 1.0)._replace(mark=".barrier")]
 
 
 def _red_op(op: Any) -> Any:
@@ -139,15 +142,22 @@ def _allreduce(tensor: torch.Tensor, op: Any, factor: float) -> Part:
     return Part(partial(_submissions.allreduce, tensor, op=op, prescale=factor, postscale=1.0, in_place=True))
 
 
-def _reduced(tensor: torch.Tensor, op: Any, into: Optional[torch.Tensor] = None) -> Part:
-    """Reduces `tensor` into itself, or into another tensor of its shape and strides."""
+def _reduced(what: str, tensor: torch.Tensor, op: Any, into: Optional[torch.Tensor] = None) -> Part:
+    """Reduces `tensor` into itself, or into another tensor of its shape and strides.
+
+    what: the call, for errors.
+    """
     kind = _red_op(op)
     target = tensor if into is None else into
     reduction = _WITHOUT_FACTOR.get(kind)  # one look-up per call: torch's enums are slow to hash
     factor = 1.0
     if reduction is None:
         if kind in _BITWISE:
-            return Part(partial(_submissions.allgather, _rows(tensor)), partial(_copy_bitwise, target, kind))
+            if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
+                raise ValueError(f"{what}: {kind.name} needs a tensor of integers or bool, this one is of "
+                                 f"{tensor.dtype}")
+            return Part(partial(_submissions.allgather, _rows(tensor)), partial(_copy_bitwise, target, kind),
+                        f".{kind.name}")
         reduction, factor = _reduction(kind), _factor(op)
     if into is not None:
         into.copy_(tensor)
@@ -166,14 +176,14 @@ def _scattered(ranks: GroupRanks, output: torch.Tensor, rows: torch.Tensor, op: 
 def _reduced_part(output: torch.Tensor, whole: torch.Tensor, start: int, size: int, op: Any) -> Part:
     """Writes `size` elements of the reduction of `whole`, from `start` on, to `output`."""
     into = torch.empty_like(whole)
-    reduced = _reduced(whole, op, into)
+    reduced = _reduced("reduce_scatter", whole, op, into)
 
     def finish(result: Any) -> None:
         if reduced.finish is not None:
             reduced.finish(result)
         _copy_whole(output, into[start:start + size])
 
-    return reduced._replace(finish=finish)
+    return reduced._replace(finish=finish, mark=f".reduce_scatter{reduced.mark}")
 
 
 def _sparse(tensor: torch.Tensor, op: Any) -> list[Part]:
@@ -206,7 +216,7 @@ def all_gather(ranks: GroupRanks, outputs: Sequence[Sequence[torch.Tensor]],
             parts.append(Part(partial(_submissions.allgather, _rows(tensor)), partial(_copy_parts, outputs_in_order)))
         else:  # an alltoall says how much comes from each rank
             parts.append(_exchange(ranks, _joined([tensor] * ranks.size), [tensor.numel()] * ranks.size,
-                                   outputs_in_order, [t.numel() for t in outputs_in_order]))
+                                   outputs_in_order, [t.numel() for t in outputs_in_order], ".all_gather"))
     return parts
 
 
@@ -226,7 +236,8 @@ def gather(ranks: GroupRanks, outputs: Sequence[Sequence[torch.Tensor]], inputs:
         flat = tensor.reshape(-1)
         splits = [flat.numel() if rank == root else 0 for rank in ranks.order]
         into = ranks.ordered(outputs[number]) if ranks.rank == root else []
-        parts.append(_exchange(ranks, flat, splits, into, [t.numel() for t in into] or [0] * ranks.size))
+        parts.append(_exchange(ranks, flat, splits, into, [t.numel() for t in into] or [0] * ranks.size,
+                               f".gather_to_{root}"))
     return parts
 
 
@@ -237,7 +248,8 @@ def scatter(ranks: GroupRanks, outputs: Sequence[torch.Tensor], inputs: Sequence
         sent = ranks.ordered(inputs[number]) if ranks.rank == root else []
         flat = _joined(sent) if sent else output.new_empty(0)
         parts.append(_exchange(ranks, flat, [t.numel() for t in sent] or [0] * ranks.size, [output],
-                               [output.numel() if rank == root else 0 for rank in ranks.order]))
+                               [output.numel() if rank == root else 0 for rank in ranks.order],
+                               f".scatter_from_{root}"))
     return parts
 
 
@@ -266,7 +278,7 @@ def all_to_all_single(ranks: GroupRanks, output: torch.Tensor, tensor: torch.Ten
 
 
 def _exchange(ranks: GroupRanks, tensor: torch.Tensor, splits: Sequence[int], outputs: Sequence[torch.Tensor],
-              expected: list[int]) -> Part:
+              expected: list[int], mark: str = "") -> Part:
     """An alltoall; the received rows are cut into the outputs, one after the other.
 
     Args:
@@ -275,6 +287,7 @@ def _exchange(ranks: GroupRanks, tensor: torch.Tensor, splits: Sequence[int], ou
         splits: the number of rows for each rank.
         outputs: get what is received.
         expected: the number of elements that the outputs have for each rank.
+        mark: as Part's.
     """
 
     def finish(result: tuple[torch.Tensor, torch.Tensor]) -> None:
@@ -285,7 +298,7 @@ def _exchange(ranks: GroupRanks, tensor: torch.Tensor, splits: Sequence[int], ou
                                        f"output expects {room}")
         _copy_parts(outputs, result[0])
 
-    return Part(partial(_submissions.alltoall, tensor, splits), finish)
+    return Part(partial(_submissions.alltoall, tensor, splits), finish, mark)
 
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor:

@@ -27,7 +27,7 @@ from typing import Any, Callable, Optional
 import torch
 
 from maypole.common.exceptions import HorovodInternalError
-from maypole.torch.distributed._offers import DIED, LEFT, Offers
+from maypole.torch.distributed._offers import DIED, LEFT, Listener, Offers
 from maypole.torch.distributed._pair import Deferred, InTurn, Pair
 
 _NUMBERED_TAGS = 256
@@ -72,11 +72,11 @@ class Matched:
         """As Pending.done()."""
         return self._event.is_set() and (self._receive is None or self._receive.done())
 
-    def wait_until(self, deadline: float) -> Optional[str]:
+    def wait_until(self, deadline: float, comes_back: bool = False) -> Optional[str]:
         """As Pending.wait_until()."""
         if not self._event.wait(max(0.0, deadline - time.monotonic())):
             return self._waits_for()
-        return None if self._receive is None else self._receive.wait_until(deadline)
+        return None if self._receive is None else self._receive.wait_until(deadline, comes_back)
 
     def wait(self) -> Any:
         """As Pending.wait()."""
@@ -110,18 +110,22 @@ class PointToPoint:
     """The sends and receives of one rank of a process group.
 
     Args:
-        group: the group's name, a part of the operations' names.
+        group: the group's name, for errors.
+        in_names: a part of the operations' names.
         ranks: the members' ranks in the job, by rank in the group.
         rank: this one's rank in the group.
         offers: the Offers of this process.
     """
 
-    def __init__(self, group: str, ranks: list[int], rank: int, offers: Offers):
+    def __init__(self, group: str, in_names: str, ranks: list[int], rank: int, offers: Offers):
         self._group = group
+        self._in_names = in_names
         self._ranks = ranks
         self._rank = rank
         self._offers = offers
-        self._matching = threading.Lock()  # of the following four, and of the order of receives
+        self._matching = threading.Lock()  # of the following five, and of the order of receives
+        # The sources and tags of receives of which a wait was late, and none has seen the end.
+        self._late: dict[Any, tuple[Optional[int], int]] = {}
         self._unmatched: dict[int, collections.deque[Matched]] = {}  # by tag: in the order of the calls
         self._offered: dict[tuple[int, int], int] = {}  # by source and tag: the number of messages it has sent
         self._gone: dict[int, int] = {}  # LEFT or DIED, by rank in the group
@@ -136,12 +140,13 @@ class PointToPoint:
         """Starts sending a contiguous tensor."""
         deferred = self._start(tensor, to, self._rank, to, tag)
         if 0 <= tag < _NUMBERED_TAGS:
-            self._offers.sent(self._group, self._ranks[to], tag, self._count(self._rank, to, tag))
+            self._offers.sent(self._in_names, self._ranks[to], tag, self._count(self._rank, to, tag))
         return deferred
 
     def receive(self, tensor: torch.Tensor, source: int, tag: int) -> Any:
         """Starts receiving into a contiguous tensor."""
         with self._matching:
+            self._refuse_after_late(source, tag)
             if tag not in self._unmatched:
                 return self._start(tensor, source, source, self._rank, tag)
             receive = Matched(tensor, source, lambda: f"rank {source} has not sent with tag {tag}")
@@ -154,17 +159,42 @@ class PointToPoint:
 
         Raises:
             ValueError: the tag has no numbers.
-            ConnectionError: a rank cannot be reached.
+            HorovodInternalError: a rank cannot be reached, or the membership epoch is over.
         """
         if not 0 <= tag < _NUMBERED_TAGS:
             raise ValueError(f"recv() from any rank of group '{self._group}': the tag is {tag}, expected 0 to "
                              f"{_NUMBERED_TAGS - 1}; with other tags a sender must be named")
-        self._offers.subscribe(self._group, self._ranks, tag, partial(self._heard, tag))
+        self._offers.subscribe(self._in_names, tag,
+                               Listener(self._ranks, partial(self._heard, tag), lambda: tag in self._unmatched))
         receive = Matched(tensor, None, partial(self._who_has_not_sent, tag))
         with self._matching:
+            self._refuse_after_late(None, tag)
             self._unmatched.setdefault(tag, collections.deque()).append(receive)
         self._match(tag)
         return receive
+
+    def note_late(self, receive: Any, source: Optional[int], tag: int, late: bool) -> None:
+        """Called when a wait for a receive is late, or has seen the end.
+
+        Args:
+            receive: what receive() or receive_any() has returned.
+            source: that of the receive; None: any rank.
+            tag: that of the receive.
+            late: whether the wait was late.
+        """
+        with self._matching:
+            if late:
+                self._late[receive] = source, tag
+            else:
+                self._late.pop(receive, None)
+
+    def _refuse_after_late(self, source: Optional[int], tag: int) -> None:
+        """Raises an error if an earlier receive, for which nobody waits any more, gets the message."""
+        for earlier, of_tag in self._late.values():
+            if of_tag == tag and (earlier == source or earlier is None or source is None):
+                raise HorovodInternalError(
+                    f"an earlier recv from {'any rank' if earlier is None else f'rank {earlier}'} with tag {tag} has "
+                    "timed out, and would get the message: wait for that one again, or make the group again")
 
     def _who_has_not_sent(self, tag: int) -> str:
         others = [rank for rank in range(len(self._ranks)) if rank != self._rank and rank not in self._gone]
@@ -194,9 +224,13 @@ class PointToPoint:
                 if source is not None:
                     waiting.remove(receive)
                     receive.source = self._last_source = source
-                    with receive.on_its_stream():
-                        deferred = self._start(receive.tensor, source, source, self._rank, tag)
-                    started.append(partial(receive.match, deferred))
+                    try:
+                        with receive.on_its_stream():
+                            deferred = self._start(receive.tensor, source, source, self._rank, tag)
+                    except Exception as failed:  # a rank has died
+                        started.append(partial(receive.match, None, failed))
+                    else:
+                        started.append(partial(receive.match, deferred))
                 elif error is not None:
                     waiting.remove(receive)
                     started.append(partial(receive.match, None, error))
@@ -228,7 +262,7 @@ class PointToPoint:
         return 0 if numbered is None else numbered.count
 
     def _name(self, source: int, target: int, tag: int) -> str:
-        return f"{self._group}.{source}>{target}.{tag}"
+        return f"{self._in_names}.{source}>{target}.{tag}"
 
     def _start(self, tensor: torch.Tensor, peer: int, source: int, target: int, tag: int) -> Deferred:
         with self._lock:

@@ -36,10 +36,13 @@ def _op(opts: Any) -> Any:
 
 
 class _Level:
-    """The calls of a group on one level: 0: the program's; for others see _futures.level()."""
+    """The calls of a group on one level: 0: the program's; for others see _futures.level().
 
-    def __init__(self, level: int):
-        self.shown = "#" if level == 0 else f"#callbacks{'' if level == 1 else level}."
+    group: the beginning of the operations' names.
+    """
+
+    def __init__(self, group: str, level: int):
+        self.prefix = f"{group}#" if level == 0 else f"{group}#callbacks{'' if level == 1 else level}."
         self.where = "" if level == 0 else "in callbacks " if level == 1 else f"in callbacks of level {level} "
         self.numbers = itertools.count()
         self.names = Names()
@@ -113,9 +116,13 @@ class ProcessGroup(dist.ProcessGroup):
         self._now_rank, self._now_size = ranks.index(basics.rank()), len(ranks)
         self._ranks = _parts.GroupRanks(ranks, self._now_rank)
         self._own_world = world if is_default else None
-        self._levels = {0: _Level(0)}
-        self._lines = _call_lines.CallLines(self._store, basics.rank(), ranks) if _call_lines.wanted() else None
-        self._point_to_point = PointToPoint(self._shown, ranks, self._now_rank, world.offers)
+        self._in_names = _world.name_of_operations(self._shown, ranks)
+        self._levels = {0: _Level(self._in_names, 0)}
+        self._lines = None
+        if _call_lines.wanted():
+            self._lines = _call_lines.CallLines(self._store, basics.rank(), ranks, self._in_names)
+        self._point_to_point = PointToPoint(self._shown, self._in_names, ranks, self._now_rank, world.offers)
+        self._monitored = itertools.count(1)
         self._closed = ""
 
     def open_for_ranks(self, ranks: list[int]) -> None:
@@ -297,23 +304,24 @@ class ProcessGroup(dist.ProcessGroup):
         what = f"send to rank {dst} of group '{self._shown}'"
         with self._naming(what):
             pending = self._point_to_point.send(tensor.contiguous(), dst, tag)
-        return Work(what, [pending], tensors, None, self._timeout, self._failed)
+        return self._noted(Work(what, [pending], tensors, None, self._timeout, self._failed))
 
     @method_of_group
     def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> Work:
         self._check_open()
         self._check_peer("recv", "source", src)
         start = partial(self._point_to_point.receive, source=src, tag=tag)
-        return self._received(f"rank {src}", tensors, start)
+        return self._received(src, tag, tensors, start)
 
     @method_of_group
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> Work:
         self._check_open()
-        return self._received("any rank", tensors, partial(self._point_to_point.receive_any, tag=tag))
+        return self._received(None, tag, tensors, partial(self._point_to_point.receive_any, tag=tag))
 
     recvAnysource = recv_anysource  # its name in C++
 
-    def _received(self, source: str, tensors: list[torch.Tensor], start: Callable[[torch.Tensor], Any]) -> Work:
+    def _received(self, source: Optional[int], tag: int, tensors: list[torch.Tensor],
+                  start: Callable[[torch.Tensor], Any]) -> Work:
         (tensor,) = tensors
         buffer = tensor if tensor.is_contiguous() else torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
@@ -321,10 +329,12 @@ class ProcessGroup(dist.ProcessGroup):
             if buffer is not tensor:
                 tensor.copy_(buffer)
 
-        what = f"recv from {source} of group '{self._shown}'"
+        what = f"recv from {'any rank' if source is None else f'rank {source}'} of group '{self._shown}'"
         with self._naming(what):
             pending = start(buffer)
-        return Work(what, [pending], tensors, finish, self._timeout, self._failed)
+        work = Work(what, [pending], tensors, finish, self._timeout, self._failed)
+        work.note_late = partial(self._point_to_point.note_late, pending, source, tag)
+        return self._noted(work)
 
     # --- Synchronization ------------------------------------------------------
 
@@ -334,7 +344,28 @@ class ProcessGroup(dist.ProcessGroup):
 
     def monitored_barrier(self, timeout: Optional[datetime.timedelta] = None, wait_all_ranks: bool = False) -> None:
         """As barrier(); the error after the timeout names all ranks that have not come."""
-        self.barrier().wait(timeout)
+        key, number = f"maypole/monitored/{self._in_names}", next(self._monitored)
+        with contextlib.suppress(RuntimeError):  # the store is lost: the barrier's error says more
+            self._store.set(f"{key}/{self._now_rank}", str(number))
+        work = self.barrier()
+        try:
+            work.wait(timeout)
+        except dist.DistBackendError as error:
+            if work.is_completed():
+                raise
+            # The library names the missing ranks of this node; the store knows those of the others.
+            missing = [str(rank) for rank in range(self._now_size) if not self._has_come(f"{key}/{rank}", number)]
+            if not missing:
+                raise
+            raise dist.DistBackendError(f"{error}; of the ranks of group '{self._shown}' these have not come: "
+                                        f"{','.join(missing)}") from None
+
+    def _has_come(self, key: str, number: int) -> bool:
+        """Whether a rank has come to the monitored barrier of this number, as far as the store says."""
+        try:
+            return bool(self._store.check([key])) and int(self._store.get(key)) >= number
+        except RuntimeError:  # the store is lost
+            return True
 
     def _start_coalescing(self, device: Any) -> None:
         if self.others is not None and self.others.has(torch.device(device)):
@@ -444,19 +475,20 @@ class ProcessGroup(dist.ProcessGroup):
         """
         self._check_open()
         depth = _futures.level()
-        level = self._levels.get(depth) or self._levels.setdefault(depth, _Level(depth))
+        level = self._levels.get(depth) or self._levels.setdefault(depth, _Level(self._in_names, depth))
         number = next(level.numbers)
         if self._lines is not None and depth == 0:
             self._lines.note(number, what)
         call = _Call(self, what, number, level)
         process_set = id_of(self._process_set)
         place = level.names.next((what, *[(t.dtype, t.shape) for t in equal]))
-        name = f"{self._shown}{level.shown}{place}"
+        # Ranks that differ in what the library does not compare get other names, and so an error with both.
+        name = f"{level.prefix}{place}" if len(parts) < 2 else f"{level.prefix}{place}.of_{len(parts)}"
         # Then torch's function waits for it right after this call.
         awaited = len(parts) == 1 and not getattr(opts, "asyncOp", True)
         described = [
-            part.describe(name=name if index == 0 else f"{name}.{index}", process_set=process_set, awaited=awaited)
-            for index, part in enumerate(parts)
+            part.describe(name=f"{name}{part.mark}" if index == 0 else f"{name}.{index}{part.mark}",
+                          process_set=process_set, awaited=awaited) for index, part in enumerate(parts)
         ]
         pendings: list[Any] = described
         earlier = level.latest[place]() if place in level.latest else None  # of this name
@@ -481,6 +513,10 @@ class ProcessGroup(dist.ProcessGroup):
             timeout = self._timeout
         work = Work(call, pendings, tensors, finish, timeout, call, level.order)
         level.latest[place] = weakref.ref(work)
+        return self._noted(work)
+
+    def _noted(self, work: Work) -> Work:
+        """Returns the Work of a call, which _end_coalescing() includes."""
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work

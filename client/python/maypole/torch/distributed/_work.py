@@ -57,10 +57,12 @@ class Postponed:
         """As Pending.done()."""
         return self._start.over() and (self._start.error is not None or self._pending.done())
 
-    def wait_until(self, deadline: float) -> Optional[str]:
+    def wait_until(self, deadline: float, comes_back: bool = False) -> Optional[str]:
         """As Pending.wait_until()."""
-        late = self._start.wait_until(deadline)
-        return late if late is not None or self._start.error is not None else self._pending.wait_until(deadline)
+        late = self._start.wait_until(deadline, comes_back)
+        if late is not None or self._start.error is not None:
+            return late
+        return self._pending.wait_until(deadline, comes_back)
 
     def wait(self) -> Any:
         """As Pending.wait()."""
@@ -124,10 +126,10 @@ class PostponedStart:
         """Waits for over(), after wait_until() or in the completion thread."""
         self._event.wait()
 
-    def wait_until(self, deadline: float) -> Optional[str]:
+    def wait_until(self, deadline: float, comes_back: bool) -> Optional[str]:
         """Waits for over(); returns what it still waits for at `deadline`."""
         earlier = self._earlier
-        late = None if earlier is None else earlier.wait_until(deadline)
+        late = None if earlier is None else earlier.wait_until(deadline, comes_back)
         if late is None:
             self._run()  # not the completion thread, which may be in a callback that waits for this
             self.await_over()
@@ -156,12 +158,14 @@ class Work(dist._Work):
 
     Attributes:
         awaited: whether a wait has seen the end, or the future has been completed.
+        note_late: called with True when a wait is late, with False when a later one has seen the end.
 
     Thread contract: any thread.
     """
 
     _keeps_tensors = True
     awaited = False
+    note_late: Optional[Callable[[bool], None]] = None
     _ended = False
     _error: Optional[Exception] = None
     _future: Optional[Future] = None
@@ -203,10 +207,14 @@ class Work(dist._Work):
     def wait(self, timeout: Optional[datetime.timedelta] = None) -> bool:
         """Waits for the end; raises DistBackendError if the operation failed or has not ended in time."""
         limit = timeout or self._timeout
-        late = self.wait_until(time.monotonic() + limit.total_seconds())
+        late = self.wait_until(time.monotonic() + limit.total_seconds(), comes_back=timeout is not None)
         if late is not None:
+            if self.note_late is not None:
+                self.note_late(True)
             raise dist.DistBackendError(f"{self._what} has not ended in {limit.total_seconds():g} s: {late}"
                                         f"{self._failed(None)}")
+        if self.note_late is not None:
+            self.note_late(False)
         self.awaited = True
         self._end()
         self.forget_tensors()
@@ -215,10 +223,13 @@ class Work(dist._Work):
         self._bring_results()
         return True
 
-    def wait_until(self, deadline: float) -> Optional[str]:
-        """Waits for the end until `deadline` (time.monotonic()); returns None, or what it still waits for."""
+    def wait_until(self, deadline: float, comes_back: bool = False) -> Optional[str]:
+        """Waits for the end until `deadline` (time.monotonic()); returns None, or what it still waits for.
+
+        comes_back: as in Pending.wait_until().
+        """
         for pending in self._pendings:
-            late: Optional[str] = pending.wait_until(deadline)
+            late: Optional[str] = pending.wait_until(deadline, comes_back)
             if late is not None:
                 return late
         return None
@@ -231,6 +242,8 @@ class Work(dist._Work):
     def is_completed(self) -> bool:
         """Whether wait() would return at once; if so, the results have been stored."""
         if not self._ended and all(pending.done() for pending in self._pendings):
+            if self.note_late is not None:
+                self.note_late(False)
             self._end()
         return self._ended
 

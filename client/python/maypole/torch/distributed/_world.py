@@ -8,6 +8,7 @@ Thread contract: one thread at a time makes and closes groups.
 
 from typing import Callable, Optional
 
+from maypole.common import basics
 from maypole.torch.distributed._offers import Offers
 
 
@@ -26,6 +27,29 @@ class World:
 
 
 current: Optional[World] = None
+
+# How many groups with a name and ranks there were in this membership epoch, and basics.joins() of it.
+_groups: dict[tuple[str, tuple[int, ...]], int] = {}
+_groups_in = -1
+
+
+def name_of_operations(group: str, ranks: list[int]) -> str:
+    """Returns the name of a new group in the names of its operations: "world", later "world~2".
+
+    It differs from those of earlier groups, of which operations may be pending. All members get the same one, also
+    processes that have joined later than others: each of them makes every group of these ranks in this epoch.
+
+    Args:
+        group: the group's name.
+        ranks: its members' ranks in the job.
+    """
+    global _groups_in
+    if _groups_in != basics.joins():
+        _groups_in = basics.joins()
+        _groups.clear()
+    key = group, tuple(ranks)
+    _groups[key] = number = _groups.get(key, 0) + 1
+    return group if number == 1 else f"{group}~{number}"
 
 
 def close(world: World) -> None:
