@@ -11,17 +11,9 @@ import torch
 import torch.distributed as dist
 
 import maypole.torch.distributed  # noqa: F401 - torch before 2.15 does not find the backend itself
+from groups import refused
 
 SECOND = datetime.timedelta(seconds=1)
-
-
-def refused(error, text, function):
-    try:
-        function()
-    except error as e:
-        assert text in str(e), e
-    else:
-        raise AssertionError(f"no error: {text}")
 
 
 def again():
