@@ -59,7 +59,10 @@ class Process : public std::enable_shared_from_this<Process> {
  public:
   Process(Stage* stage, Ledger* ledger, Surroundings* surroundings,
           const Place& place, int pid, bool elastic = false);
-  virtual ~Process() = default;
+  // An executor may close the connection later.
+  virtual ~Process() {
+    if (connection_ != nullptr) connection_->to_client.on_readable = nullptr;
+  }
 
   void Start();
   // SIGKILL; the kernel closes its socket after the delay.
