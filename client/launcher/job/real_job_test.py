@@ -148,6 +148,18 @@ class RealJobTest(RealJobTestCase):
         self.assertEqual(rc, 0, err)
         self.assertEqual(sorted(out.splitlines()), ["[%d]<stdout>:sum 2.0" % r for r in range(2)])
 
+    def agent_and_executor(self):
+        """The pids of the job's one agent and one executor. Until its exec the executor has the agent's command line."""
+        deadline = time.monotonic() + 20
+        while True:
+            pids = self.processes("maypole-worker")
+            executors = [pid for pid in pids if "--executor" in self.command_line(pid)]
+            agents = [pid for pid in pids if pid not in executors]
+            if len(agents) == len(executors) == 1:
+                return agents[0], executors[0]
+            self.assertLess(time.monotonic(), deadline, pids)
+            time.sleep(0.01)
+
     def test_a_stopped_executor_and_a_stopped_agent_are_named(self):
         # Rank 1 comes when rank 0's agent or executor has been stopped.
         program = "import os, time\nif os.environ['MAYPOLE_RANK'] == '1':\n" \
@@ -157,13 +169,8 @@ class RealJobTest(RealJobTestCase):
                                  (True, (1,), r"waited 3 s for the agent at \S+ \(pid %d\), which does not read what this rank "
                                               r"has sent: is it stopped\?")):
             job = self.start("-np", "2", "--start-timeout", "3", PYTHON, "-c", program, MEET_DIR=self.dir)
-            deadline = time.monotonic() + 20
-            while len(self.processes("maypole-worker")) < 2 and time.monotonic() < deadline:
-                time.sleep(0.01)
-            pids = self.processes("maypole-worker")
-            self.assertEqual(len(pids), 2)
-            is_agent = lambda pid: "--executor" not in self.command_line(pid)  # pylint: disable=unnecessary-lambda-assignment
-            (stopped,) = [pid for pid in pids if is_agent(pid) == who]
+            agent, executor = self.agent_and_executor()
+            stopped = agent if who else executor
             os.kill(stopped, signal.SIGSTOP)
             go = os.path.join(self.dir, "go")
             with open(go, "w"):
