@@ -21,6 +21,17 @@ Config ConfigOf(Config config, const proto::EpochStart& start) {
   return config;
 }
 
+// Why the epoch of a node that has not heard of its end is over.
+std::string WhyOver(const std::string& node, const proto::NodeState& state,
+                    const Recovery::Epoch& last) {
+  if (state.start().epoch() == last.start.epoch()) {
+    return last.over.empty() ? "all ranks have left" : last.over;
+  }
+  return absl::StrCat("the job had gone on without node ", node, ", in epoch ",
+                      last.start.epoch(),
+                      ", before the coordinator was replaced");
+}
+
 }  // namespace
 
 void JobRecovery::Await(Time now, SessionId session, const std::string& node) {
@@ -63,13 +74,6 @@ JobRecovery::Result JobRecovery::Finish(uint64_t* decisions) {
   if (last) nodes_.SetEpoch(std::max(nodes_.epoch(), last->start.epoch()));
   const bool all_left = last && last->left.size() == last->start.size();
   const bool runs = last && last->over.empty() && !all_left;
-  std::string over = "all ranks have left";
-  if (runs) {
-    over = absl::StrCat("the job has gone on without this node, in epoch ",
-                        last->start.epoch());
-  } else if (last && !last->over.empty()) {
-    over = last->over;
-  }
   std::vector<SessionId> told;
   if (runs) result.epoch = Continue(*last, *decisions, &told);
   for (const SessionId session : recovery.Sessions()) {
@@ -80,7 +84,8 @@ JobRecovery::Result JobRecovery::Finish(uint64_t* decisions) {
       continue;
     }
     if (state->has_start() && !state->has_end()) {
-      nodes_.SendEpochOver(session, state->start().epoch(), over);
+      nodes_.SendEpochOver(session, state->start().epoch(),
+                           WhyOver(nodes_[session].node, *state, *last));
     }
     nodes_.SendRecovered(session);
   }

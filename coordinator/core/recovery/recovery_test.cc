@@ -330,7 +330,27 @@ TEST_F(RecoveryTest, ANodeOfAnEarlierEpochIsToldWhyThatIsOver) {
   ASSERT_EQ(b.ends.size(), 1u);
   EXPECT_EQ(b.ends[0].epoch(), 1u);
   EXPECT_EQ(b.ends[0].message(),
-            "the job has gone on without this node, in epoch 2");
+            "the job had gone on without node n1, in epoch 2, before the "
+            "coordinator was replaced");
+}
+
+// What ended the later epoch is no reason for the earlier one's end.
+TEST_F(RecoveryTest, ANodeOfAnEarlierEpochIsToldTheSameIfTheLastOneIsOver) {
+  proto::EpochStart* start = state_[0].mutable_start();
+  start->set_epoch(2);
+  start->set_size(1);
+  start->mutable_nodes()->DeleteSubrange(1, 1);
+  state_[0].mutable_end();
+  state_[0].add_left(0);
+  Executor& b = TakeOver(1);
+  Executor& a = TakeOver(0);
+  after_.Pass(seconds(4));
+  EXPECT_TRUE(a.ends.empty());
+  ASSERT_EQ(b.ends.size(), 1u);
+  EXPECT_EQ(b.ends[0].epoch(), 1u);
+  EXPECT_EQ(b.ends[0].message(),
+            "the job had gone on without node n1, in epoch 2, before the "
+            "coordinator was replaced");
 }
 
 // Its predecessor was in the epoch, and has died with all that it knew.
