@@ -214,9 +214,15 @@ class OtherTensorsTest(fake_library.TwoRanks):
             hvd.allreduce_(scalar, name="i")
             self.assertGreater(scalar._version, before)
             with torch.inference_mode():
-                return hvd.allreduce_(torch.ones(2) * r, name="j").tolist()
+                made_there = torch.full((2, 2), float(r))
+                self.assertEqual(hvd.allreduce_(torch.ones(2) * r, name="j").tolist(), [0.5, 0.5])
+            # Torch stores in such tensors in that mode only.
+            hvd.allreduce_(made_there, name="k")
+            hvd.allreduce_(made_there.t(), op=hvd.Sum, name="l")
+            hvd.allreduce_(made_there[:1].expand(3, 2), op=hvd.Sum, name="m")
+            return made_there.tolist()
 
-        self.assertEqual(self.both(rank), [[0.5, 0.5]] * 2)
+        self.assertEqual(self.both(rank), [[[2.0, 2.0], [1.0, 1.0]]] * 2)
 
 
 if __name__ == "__main__":

@@ -54,6 +54,10 @@ def _copy(target: torch.Tensor, work: torch.Tensor) -> None:
 
     Raises ValueError if elements that share memory would get different values.
     """
+    if target.is_inference() and not torch.is_inference_mode_enabled():
+        # Only there torch stores in tensors that were made there.
+        with torch.inference_mode():
+            return _copy(target, work)
     whole = work
     for dim, stride in enumerate(target.stride()):
         if stride == 0 and target.shape[dim] > 1:
