@@ -299,8 +299,11 @@ void Ledger::CompareOnNode(const EpochRecord& epoch, size_t op) {
     }
     // A late rank may report the epoch's end, or another rank's departure,
     // instead of the reason why its operation failed (docs/board.md).
-    const bool aborted = r->status.code() == Code::kAborted ||
-                         other->status.code() == Code::kAborted;
+    const auto is_end = [this](const Status& s) {
+      return s.code() == Code::kAborted ||
+             (s.code() == Code::kInternal && IsBlamed(s.message()));
+    };
+    const bool aborted = is_end(r->status) || is_end(other->status);
     const bool both_fail = !r->status.ok() && !other->status.ok();
     if (aborted && both_fail) continue;
     // A rank's own GPU has ended its part, but the epoch has ended for others.

@@ -412,6 +412,51 @@ TEST_F(ElasticCoreTest, AStartWithOneWhoHasEndedIsGivenBack) {
   EXPECT_EQ(core_.clients(), 1u);
 }
 
+// The coordinator would wait for the second one as for one that returns.
+TEST_F(ElasticCoreTest, AllWhoHaveEndedBeforeAStartAreReported) {
+  Come(1, 11);
+  Come(2, 12);
+  Come(3, 13);
+  core_.OnClientGone(1, "it was killed");
+  core_.OnClientGone(3, "it was killed");
+  Drop();
+  core_.OnCoordinator(Start(1, {1, 2, 3}));
+  const auto gone = Gone();
+  ASSERT_EQ(gone.size(), 2u);
+  EXPECT_EQ(gone[0].rank(), 0u);
+  EXPECT_EQ(gone[1].rank(), 2u);
+  EXPECT_EQ(epochs_, (std::vector<uint64_t>{1, 1}));
+}
+
+// That the other node's rank has left was only known to a coordinator that has
+// died; its successor begins the next epoch.
+TEST_F(ElasticCoreTest, AnEpochNoLongerDrainsWhenTheNextOneCannotStart) {
+  Come(1, 11);
+  proto::CoordinatorMessage start = Start(1, {1});
+  start.mutable_epoch_start()->set_size(2);
+  proto::NodeInfo* other = start.mutable_epoch_start()->add_nodes();
+  other->set_protocol_version(kProtocolVersion);
+  other->set_node("n1");
+  other->add_ranks(1);
+  core_.OnCoordinator(start);
+  core_.OnBackendPrepared(std::vector<std::string>{"", "a"});
+  proto::CoordinatorMessage endpoints;
+  endpoints.set_epoch(1);
+  endpoints.mutable_endpoints()->add_addresses("");
+  endpoints.mutable_endpoints()->add_addresses("b");
+  core_.OnCoordinator(endpoints);
+  core_.OnBackendConnected(absl::OkStatus());
+  EXPECT_TRUE(core_.OnBoardCreated(absl::OkStatus()));
+  core_.OnGoodbye(1, 0, true);
+  Come(2, 11, 1, 0);
+  core_.OnClientGone(2, "it was killed");
+  EXPECT_TRUE(core_.drains());
+  Drop();
+  core_.OnCoordinator(Start(2, {2}));
+  EXPECT_FALSE(core_.drains());
+  EXPECT_EQ(Take<DropEpoch>().size(), 1u);
+}
+
 TEST_F(ElasticCoreTest, AStartThatFailsElsewhereIsWaitedForAgain) {
   Come(1, 11, 1, 0);
   Come(2, 12);

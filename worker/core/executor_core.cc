@@ -402,27 +402,40 @@ bool ExecutorCore::TakeIn(const proto::EpochStart& start) {
                absl::InternalError("the EpochStart message is invalid"));
     return false;
   }
+  // The previous epoch has drained, also if this one cannot start here.
+  ForgetEpoch();
   const auto& own = start.nodes(start.node_index()).ranks();
+  std::vector<uint32_t> missing;  // their clients have disconnected meanwhile
   for (size_t i = 0; i < clients.size(); ++i) {
-    if (gathering_.ranks().Find(clients[i]) != nullptr) continue;
-    // The client has disconnected meanwhile, so this epoch cannot start.
-    proto::ExecutorMessage message;
-    message.set_epoch(start.epoch());
-    proto::RankGone* gone = message.mutable_rank_gone();
-    gone->set_rank(own[static_cast<int>(i)]);
-    gone->set_how("it ended before the epoch began");
-    last_epoch_.Begin(start);
-    last_epoch_.End(absl::AbortedError(
-        absl::StrCat("rank ", gone->rank(), " (node ", options_.node, ", host ",
-                     options_.host, ") was lost: ", gone->how())));
-    SendGone(std::move(message));
-    gathering_.ReportElastic();
+    if (gathering_.ranks().Find(clients[i]) == nullptr) {
+      missing.push_back(own[static_cast<int>(i)]);
+    }
+  }
+  if (!missing.empty()) {
+    RefuseStart(start, missing);
     return false;
   }
   members_ = gathering_.TakeOut(clients, {own.begin(), own.end()},
                                 static_cast<int>(start.size()));
   phase_ = Phase::kReady;
   return true;
+}
+
+void ExecutorCore::RefuseStart(const proto::EpochStart& start,
+                               const std::vector<uint32_t>& missing) {
+  const std::string how = "it ended before the epoch began";
+  last_epoch_.Begin(start);
+  last_epoch_.End(absl::AbortedError(
+      absl::StrCat("rank ", missing.front(), " (node ", options_.node,
+                   ", host ", options_.host, ") was lost: ", how)));
+  for (const uint32_t rank : missing) {
+    proto::ExecutorMessage message;
+    message.set_epoch(start.epoch());
+    message.mutable_rank_gone()->set_rank(rank);
+    message.mutable_rank_gone()->set_how(how);
+    SendGone(std::move(message));
+  }
+  gathering_.ReportElastic();
 }
 
 void ExecutorCore::OnBackendPrepared(

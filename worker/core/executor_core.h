@@ -253,6 +253,9 @@ class ExecutorCore {
   // Elastic: moves the ranks that `start` names from gathering_ to members_.
   // Returns false if the epoch cannot start on this node.
   bool TakeIn(const proto::EpochStart& start);
+  // Elastic: tells the coordinator that these ranks are missing.
+  void RefuseStart(const proto::EpochStart& start,
+                   const std::vector<uint32_t>& missing);
   void OnEndpoints(uint64_t epoch, const proto::Endpoints& endpoints);
   void MakeBoard();
   // The start has failed: refuses all members and forgets the epoch.
