@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 import maypole.torch.distributed  # noqa: F401 - torch before 2.15 does not find the backend itself
-from groups import refused
+from checks import refused
 
 SECOND = datetime.timedelta(seconds=1)
 
