@@ -66,7 +66,9 @@ typedef enum {
   MAYPOLE_ALREADY_EXISTS = 6,    /* an operation of this name is pending */
   MAYPOLE_PERMISSION_DENIED = 7,
   MAYPOLE_RESOURCE_EXHAUSTED = 8,
-  MAYPOLE_FAILED_PRECONDITION = 9, /* mismatch between ranks; not initialized */
+  MAYPOLE_FAILED_PRECONDITION = 9, /* mismatch between ranks; not initialized;
+                                      the epoch ended, because ranks wait for
+                                      each other */
   MAYPOLE_ABORTED = 10,            /* the epoch ended: a rank, executor or
                                       coordinator was lost, or a rank left */
   MAYPOLE_OUT_OF_RANGE = 11,

@@ -403,10 +403,10 @@ void CoordinatorEpoch::OnRankLeft(uint32_t rank) {
   if (departures_.AllLeft()) ReportFinally();
 }
 
-void CoordinatorEpoch::End(const std::string& message) {
+void CoordinatorEpoch::End(const absl::Status& why) {
   proto::CoordinatorMessage m;
-  m.mutable_epoch_end()->set_code(static_cast<int>(absl::StatusCode::kAborted));
-  m.mutable_epoch_end()->set_message(Cut(message, kMaxErrorBytes));
+  m.mutable_epoch_end()->set_code(static_cast<int>(why.code()));
+  m.mutable_epoch_end()->set_message(Cut(why.message(), kMaxErrorBytes));
   nodes_.SendAll(m);
   ReportFinally();
 }
@@ -421,8 +421,8 @@ void CoordinatorEpoch::ReportFinally() {
   results_.Finish();
 }
 
-const std::string& CoordinatorEpoch::verdict() const {
-  return stalls_.verdict().empty() ? results_.verdict() : stalls_.verdict();
+const absl::Status& CoordinatorEpoch::verdict() const {
+  return stalls_.verdict().ok() ? results_.verdict() : stalls_.verdict();
 }
 
 // --- The operator ------------------------------------------------------------

@@ -91,14 +91,14 @@ class CoordinatorEpoch {
   // In an elastic job: how many ranks want to enter or leave. If that has
   // changed, tells the nodes that have ranks.
   void SetWanted(uint32_t new_ranks, uint32_t leaving);
-  // Sends EpochEnd(ABORTED) to all connected nodes.
-  void End(const std::string& message);
+  // Sends the reason to all connected nodes, as an EpochEnd.
+  void End(const absl::Status& why);
 
   // The fan-out of the tree in which executors relay what is sent to all nodes
   // (relays.h); 0: they do not relay.
   uint32_t RelayFanOut() const;
-  // Why the epoch itself has decided to end; empty if it has not.
-  const std::string& verdict() const;
+  // OK, or why the epoch itself has decided to end.
+  const absl::Status& verdict() const;
 
   uint64_t number() const { return nodes_.epoch(); }
   EpochNodes& nodes() { return nodes_; }

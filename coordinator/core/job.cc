@@ -115,10 +115,10 @@ absl::Status Job::OnWaiting(Time now, SessionId session,
     // The node's start timed out while its last ranks became ready: the
     // messages have crossed.
     const size_t node = *epoch_->nodes().IndexOf(session);
-    EndEpoch(absl::StrCat(
+    EndEpoch(absl::AbortedError(absl::StrCat(
         "the job cannot start: ",
         ExecutorText(nodes_[session], epoch_->nodes().members()[node].ranks),
-        " has given up waiting for it"));
+        " has given up waiting for it")));
   }
   start_.Remove(session);
   if (waiting.ranks().empty() || Refuses(session, false)) {
@@ -210,7 +210,8 @@ absl::Status Job::OnGoneFromEpoch(size_t node, const proto::RankGone& gone) {
     nodes_.out.Count(ErrorKind::kRankLost);
     nodes_.Warn("rank_lost", " node=", member.node, " rank=", gone.rank(),
                 " reason=", LogValue(how));
-    EndEpoch(absl::StrCat(member.RankText(gone.rank()), " was lost: ", how));
+    EndEpoch(absl::AbortedError(
+        absl::StrCat(member.RankText(gone.rank()), " was lost: ", how)));
     return absl::OkStatus();
   }
   nodes_.Info("rank_left", " node=", member.node, " rank=", gone.rank());
@@ -247,9 +248,9 @@ absl::Status Job::OnFailed(SessionId session, uint64_t epoch,
   // started meanwhile.
   if (epoch == 0 && LiveRanks(session).empty()) return absl::OkStatus();
   nodes_.out.Count(ErrorKind::kExecutorLost);
-  EndEpoch(absl::StrCat(
+  EndEpoch(absl::AbortedError(absl::StrCat(
       ExecutorText(nodes_[session], epoch_->nodes().members()[*index].ranks),
-      " failed: ", message));
+      " failed: ", message)));
   return absl::OkStatus();
 }
 
@@ -420,18 +421,18 @@ void Job::LoseMember(SessionId session, const std::string& how) {
   epoch_->nodes().Disconnect(*index);
   if (epoch_->departures().LiveRanks(*index).empty()) return;
   nodes_.out.Count(ErrorKind::kExecutorLost);
-  EndEpoch(absl::StrCat(
-      ExecutorText(node, epoch_->nodes().members()[*index].ranks), " ", how));
+  EndEpoch(absl::AbortedError(absl::StrCat(
+      ExecutorText(node, epoch_->nodes().members()[*index].ranks), " ", how)));
 }
 
 void Job::EndIfDecided() {
-  if (epoch_ == nullptr || epoch_->verdict().empty()) return;
-  EndEpoch(std::string(epoch_->verdict()));
+  if (epoch_ == nullptr || epoch_->verdict().ok()) return;
+  EndEpoch(absl::Status(epoch_->verdict()));
 }
 
-void Job::EndEpoch(const std::string& message) {
-  nodes_.Warn("epoch_end", " reason=", LogValue(message));
-  epoch_->End(message);
+void Job::EndEpoch(const absl::Status& why) {
+  nodes_.Warn("epoch_end", " reason=", LogValue(why.message()));
+  epoch_->End(why);
   DropEpoch();
   StartIfComplete();
 }
@@ -444,7 +445,7 @@ void Job::DropEpoch() {
 void Job::Stop(const std::string& message) {
   if (epoch_ != nullptr) {
     nodes_.Warn("epoch_end", " reason=", LogValue(message));
-    epoch_->End(message);
+    epoch_->End(absl::AbortedError(message));
     DropEpoch();
   }
   for (const SessionId session : elastic_.WaitingSessions()) {

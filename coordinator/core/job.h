@@ -152,7 +152,7 @@ class Job {
   void LoseMember(SessionId session, const std::string& how);
   // Ends the epoch if it has found a reason to end.
   void EndIfDecided();
-  void EndEpoch(const std::string& message);
+  void EndEpoch(const absl::Status& why);
   void DropEpoch();
   // Called after every event: notes when the job's state has changed.
   void NoteState(Time now);

@@ -83,7 +83,8 @@ TEST_F(DeadlockTest, CrossedWaitsEndTheEpochNamingRanksAndOperations) {
   Say(b_, {Waits(1, "x", Kind::kAllgather)}, 1);
   for (const Executor* e : {&a_, &b_}) {
     ASSERT_EQ(e->ends.size(), 1u);
-    EXPECT_EQ(e->ends[0].code(), static_cast<int>(absl::StatusCode::kAborted));
+    EXPECT_EQ(e->ends[0].code(),
+              static_cast<int>(absl::StatusCode::kFailedPrecondition));
     EXPECT_EQ(e->ends[0].message(),
               "deadlock: every rank waits for another: rank 0 waits for "
               "allreduce 'x', which rank 1 has not submitted; rank 1 waits for "

@@ -66,11 +66,12 @@ void StallMonitor::CheckForStragglers(Time now) {
   // Begins with the essential part, because the text may be truncated.
   verdict_ =
       report.shutdown
-          ? absl::StrCat("the stall shutdown time (", SecondsText(shutdown_),
-                         ") has passed: ", report.late)
-          : absl::StrCat("every rank has waited for another for ",
-                         SecondsText(Stragglers::kMutualLimit), ": ",
-                         report.late);
+          ? absl::AbortedError(absl::StrCat("the stall shutdown time (",
+                                            SecondsText(shutdown_),
+                                            ") has passed: ", report.late))
+          : absl::FailedPreconditionError(absl::StrCat(
+                "every rank has waited for another for ",
+                SecondsText(Stragglers::kMutualLimit), ": ", report.late));
 }
 
 void StallMonitor::CheckForDeadlock(Time now) {
@@ -83,7 +84,7 @@ void StallMonitor::CheckForDeadlock(Time now) {
   }
   if (verdict.text.empty()) return;
   nodes_.out.Count(ErrorKind::kDeadlock);
-  verdict_ = std::move(verdict.text);
+  verdict_ = absl::FailedPreconditionError(verdict.text);
 }
 
 void StallMonitor::Notify(const std::vector<uint32_t>& waiting,

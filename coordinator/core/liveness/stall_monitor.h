@@ -8,7 +8,7 @@
 //   StallMonitor stalls(&nodes, &departures, &sets, &table, &joins, config);
 //   stalls.OnEvent(now);                     // after each message of the epoch
 //   if (stalls.Deadline() <= now) stalls.OnTime(now);
-//   if (!stalls.verdict().empty()) ...end the epoch...
+//   if (!stalls.verdict().ok()) ...end the epoch with it...
 //
 // Thread contract: not synchronized; pure.
 #ifndef MAYPOLE_COORDINATOR_CORE_LIVENESS_STALL_MONITOR_H_
@@ -49,8 +49,9 @@ class StallMonitor {
   std::optional<Time> Deadline() const;
 
   const Stragglers& stragglers() const { return stragglers_; }
-  // Why the epoch must end; empty if it need not.
-  const std::string& verdict() const { return verdict_; }
+  // OK, or why the epoch must end. FAILED_PRECONDITION: ranks wait for each
+  // other, which would recur, so elastic ranks do not try again.
+  const absl::Status& verdict() const { return verdict_; }
 
  private:
   void CheckForStragglers(Time now);
@@ -65,7 +66,7 @@ class StallMonitor {
   Stragglers stragglers_;
   Deadlock deadlock_;
   std::vector<uint32_t> notified_;  // Report::waiting of the last notice
-  std::string verdict_;
+  absl::Status verdict_;
 };
 
 }  // namespace maypole::coordinator

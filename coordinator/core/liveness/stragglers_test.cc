@@ -289,6 +289,8 @@ TEST_F(LateTest, ThatAllWaitForEachOtherEndsTheEpochAfterTenMinutes) {
   bed_.Pass(milliseconds(1));
   for (const Executor* e : {&a_, &b_}) {
     ASSERT_EQ(e->ends.size(), 1u);
+    EXPECT_EQ(e->ends[0].code(),
+              static_cast<int>(absl::StatusCode::kFailedPrecondition));
     EXPECT_THAT(e->ends[0].message(),
                 HasSubstr("every rank has waited for another for 600 s: "));
     EXPECT_THAT(e->ends[0].message(),

@@ -15,7 +15,7 @@ absl::Status ResultMonitor::OnResults(size_t node,
   Log(found);
   if (found.empty() || mode_ == ChecksumMode::kWarn) return status;
   nodes_.out.Count(ErrorKind::kResultsDiffer);
-  verdict_ = found.front().text;
+  verdict_ = absl::AbortedError(found.front().text);
   return status;
 }
 

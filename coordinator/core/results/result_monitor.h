@@ -6,7 +6,7 @@
 //
 //   ResultMonitor results(&nodes, &sets, ChecksumMode::kFail);
 //   absl::Status s = results.OnResults(node, message);
-//   if (!results.verdict().empty()) ...end the epoch...
+//   if (!results.verdict().ok()) ...end the epoch with it...
 //   results.Finish();                         // the epoch is over
 //
 // Thread contract: not synchronized; pure.
@@ -34,7 +34,7 @@ class ResultMonitor {
   // Decides the comparisons that are still open.
   void Finish();
   // Why the epoch must end; empty if it need not.
-  const std::string& verdict() const { return verdict_; }
+  const absl::Status& verdict() const { return verdict_; }
 
  private:
   void Log(const std::vector<ResultDifference>& found);
@@ -43,7 +43,7 @@ class ResultMonitor {
   const ChecksumMode mode_;
   ResultComparison comparison_;
   uint64_t logged_ = 0;
-  std::string verdict_;
+  absl::Status verdict_;
 };
 
 }  // namespace maypole::coordinator
