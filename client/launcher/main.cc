@@ -3,6 +3,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -75,19 +76,13 @@ Status CheckFiles(const launcher::LauncherOptions& options) {
       errno, "cannot read " + options.identity_file + " (--ssh-identity-file)");
 }
 
-bool AnyNodeIsHere(const launcher::LauncherOptions& options) {
-  for (int node = 0; node < options.nodes; ++node) {
-    if (launcher::NodeIsHere(options, node)) return true;
-  }
-  return false;
-}
-
 int RunJob(const launcher::LauncherOptions& options) {
   for (const std::string& note : options.notes) {
     fprintf(stderr, "maypolerun: %s\n", note.c_str());
   }
   launcher::JobLauncher::Settings settings{.options = options};
-  if (AnyNodeIsHere(options)) {
+  if (options.elastic || std::any_of(options.hosts.begin(), options.hosts.end(),
+                                     [](const auto& h) { return h.here; })) {
     std::string program;
     Status status = launcher::FindProgram(options.command[0], &program);
     if (!status.ok()) {

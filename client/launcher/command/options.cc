@@ -9,7 +9,6 @@
 #include "client/launcher/command/elastic_options.h"
 #include "client/launcher/command/horovod_options.h"
 #include "client/launcher/command/usage.h"
-#include "client/launcher/hosts/placement.h"
 #include "client/launcher/hosts/ssh.h"
 #include "common/address.h"
 #include "common/checksum/checksum_mode.h"
@@ -212,7 +211,8 @@ bool IsLoopback(const std::string& address) {
   return SplitHostPort(address, &at) && IsLoopbackHost(at.host);
 }
 
-// Checks the slots against -np, and chooses the hosts that become nodes.
+// Checks the slots against -np, and chooses the hosts that become nodes. Leaves
+// them out if all ranks run on this machine.
 Status ChooseHosts(const Given& given, LauncherOptions* o) {
   if (given.hosts.empty()) {
     return o->ranks > 0 ? Status()
@@ -233,24 +233,24 @@ Status ChooseHosts(const Given& given, LauncherOptions* o) {
     return Invalid("--nodes divides this machine only; with other hosts in " +
                    std::string(flag) + " each host is a node");
   }
-  o->nodes = static_cast<int>(hosts.size());
   o->hosts = std::move(hosts);
   return Status();
 }
 
 Status CheckLocalRanks(const LauncherOptions& o) {
-  const std::vector<int> ranks = RanksByNode(o);
-  const auto most = std::max_element(ranks.begin(), ranks.end());
-  if (*most <= kMaxLocalRanks) return Status();
-  if (!o.hosts.empty()) {
-    return Invalid(o.hosts[static_cast<size_t>(most - ranks.begin())].name +
-                   " has " + std::to_string(*most) +
+  const Host& most = *std::max_element(
+      o.hosts.begin(), o.hosts.end(),
+      [](const Host& a, const Host& b) { return a.slots < b.slots; });
+  if (most.slots <= kMaxLocalRanks) return Status();
+  if (AnyElsewhere(o.hosts)) {
+    return Invalid(most.name + " has " + std::to_string(most.slots) +
                    " ranks, but the limit of one host is " +
                    std::to_string(kMaxLocalRanks) + ": give more hosts");
   }
   return Invalid("-np " + std::to_string(o.ranks) + " on " +
-                 std::to_string(o.nodes) + " node(s) puts " +
-                 std::to_string(*most) + " ranks on one, but the limit is " +
+                 std::to_string(o.hosts.size()) + " node(s) puts " +
+                 std::to_string(most.slots) +
+                 " ranks on one, but the limit is " +
                  std::to_string(kMaxLocalRanks) + ": raise --nodes");
 }
 
@@ -365,19 +365,22 @@ Status CheckTogether(const Given& given, LauncherOptions* o) {
   if (!status.ok()) return status;
   status = CheckCommand(*o);
   if (!status.ok()) return status;
-  if (o->nodes > o->ranks) {
-    return Invalid("--nodes " + std::to_string(o->nodes) +
+  if (given.nodes > o->ranks) {
+    return Invalid("--nodes " + std::to_string(given.nodes) +
                    " needs at least as many ranks, but -np is " +
                    std::to_string(o->ranks));
   }
+  if (o->hosts.empty()) {
+    o->hosts = NodesHere(o->ranks, std::max(given.nodes, 1));
+  }
   status = CheckLocalRanks(*o);
   if (!status.ok()) return status;
-  if (!o->networks.empty() &&
-      o->networks.size() != static_cast<size_t>(o->nodes)) {
-    return Invalid(
-        "--network-addresses has " + std::to_string(o->networks.size()) +
-        " address(es) for " + (o->hosts.empty() ? "--nodes " : "hosts: ") +
-        std::to_string(o->nodes) + ": give one per node, separated by commas");
+  if (!o->networks.empty() && o->networks.size() != o->hosts.size()) {
+    return Invalid("--network-addresses has " +
+                   std::to_string(o->networks.size()) + " address(es) for " +
+                   (AnyElsewhere(o->hosts) ? "hosts: " : "--nodes ") +
+                   std::to_string(o->hosts.size()) +
+                   ": give one per node, separated by commas");
   }
   if (!o->networks.empty() && !o->interfaces.empty()) {
     return Invalid(
@@ -440,7 +443,6 @@ Status ParseOptions(const std::vector<std::string>& args,
   Given given;
   Status status = ParseWithConfig(args, around, &given, out);
   if (!status.ok() || RunsNoJob(*out)) return status;
-  if (given.nodes > 0) out->nodes = given.nodes;
   if (given.arena_bytes >= 0) {
     out->agent_flags.push_back("--arena_bytes=" +
                                std::to_string(given.arena_bytes));
@@ -459,13 +461,6 @@ Status ParseOptions(const std::vector<std::string>& args,
   if (status.ok()) status = FindShim(around, given.horovod, out);
   if (status.ok()) status = ApplyHorovod(around, given.horovod, out);
   return status.ok() ? CheckTogether(given, out) : status;
-}
-
-std::vector<int> RanksByNode(const LauncherOptions& o) {
-  if (o.hosts.empty()) return SpreadEvenly(o.ranks, o.nodes);
-  std::vector<int> ranks;
-  for (const Host& host : o.hosts) ranks.push_back(host.ranks);
-  return ranks;
 }
 
 }  // namespace maypole::launcher

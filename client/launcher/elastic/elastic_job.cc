@@ -102,7 +102,6 @@ void ElasticJob::Do(const ElasticDriver::StartNode& start, Time now) {
   Node& node = nodes_[start.node];
   node.ready_by = now + launcher_.start_limit;
   node.host = hosts_.at(start.host);
-  node.host.ranks = 0;  // they start one by one
   node.runner = launcher_.start_node(start.node, node.host);
 }
 

@@ -63,21 +63,6 @@ ElasticDriver::Settings DriverSettings(const LauncherOptions& options) {
           .longest_cooldown = seconds(elastic.cooldown_s[1])};
 }
 
-// The hosts of a job that has no discovery script. Each node of this machine is
-// a host of its own.
-std::vector<Host> HostsOf(const LauncherOptions& options) {
-  if (options.elastic) return options.elastic->hosts;
-  std::vector<Host> hosts = options.hosts;
-  const std::vector<int> ranks = RanksByNode(options);
-  for (size_t node = 0; node < ranks.size(); ++node) {
-    if (node == hosts.size()) {
-      hosts.push_back({.name = NodeName(static_cast<int>(node)), .here = true});
-    }
-    hosts[node].slots = ranks[node];
-  }
-  return hosts;
-}
-
 }  // namespace
 
 JobLauncher::JobLauncher(Settings settings)
@@ -204,7 +189,7 @@ ElasticJob::Launcher JobLauncher::Hands() {
 }
 
 Status JobLauncher::AddRank(int rank, const Host& host, int node) {
-  const bool has_name = options_.elastic || !options_.hosts.empty();
+  const bool has_name = options_.elastic || AnyElsewhere(options_.hosts);
   ranks_.Add(rank, {.node = node, .host = has_name ? host.name : ""});
   supervision_.OnRankStart();
   if (options_.elastic) return output_.AddRank(rank, host.here);
@@ -220,7 +205,7 @@ Status JobLauncher::BeginRanks() {
   }
   Status status = nodes_.WriteEndpoints();
   int rank = 0;
-  for (const Host& host : HostsOf(options_)) {
+  for (const Host& host : options_.hosts) {
     for (int slot = 0; status.ok() && slot < host.slots; ++slot) {
       status = output_.AddRank(rank++, host.here);
     }
@@ -378,7 +363,7 @@ void JobLauncher::OnDaemonLost(const std::string& what, bool returns) {
   // Ranks of several nodes, and ranks that enter an epoch or have not joined,
   // would wait for the coordinator until they time out.
   if (!starting_ && nodes_.coordinator_lost() &&
-      (options_.elastic || options_.nodes > 1 || awaits_ranks_)) {
+      (options_.elastic || options_.hosts.size() > 1 || awaits_ranks_)) {
     return job_->OnJobLost(what);
   }
   output_.Print(what);

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
-#include <numeric>
 #include <utility>
 
 #include "client/launcher/hosts/own_addresses.h"
@@ -88,17 +87,19 @@ int FreePort() {
 // Checked before anything is started, because an error in the middle of the
 // start would say less.
 Status CheckOpenFiles(const LauncherOptions& o, rlim_t limit) {
-  if (!StartsDaemons(o) && o.hosts.empty()) return Status();
-  rlim_t ours = kOwnFiles;
-  int most = o.nodes;
-  const std::vector<int> ranks = RanksByNode(o);
-  for (int node = 0; node < o.nodes; ++node) {
-    ours += kFilesPerNode;
-    if (!NodeIsHere(o, node)) continue;
-    ours += kFilesPerRank * static_cast<rlim_t>(ranks[node]);
-    most = std::max(most, ranks[node]);
+  std::vector<Host> nodes = o.hosts;
+  // At first, all ranks of an elastic job may be here.
+  if (o.elastic) nodes = {{.slots = o.ranks, .here = true}};
+  if (!StartsDaemons(o) && !AnyElsewhere(nodes)) return Status();
+  rlim_t ours = kOwnFiles + kFilesPerNode * nodes.size();
+  rlim_t most = nodes.size();
+  for (const Host& node : nodes) {
+    if (!node.here) continue;
+    const auto ranks = static_cast<rlim_t>(node.slots);
+    ours += kFilesPerRank * ranks;
+    most = std::max(most, ranks);
   }
-  rlim_t daemons = kDaemonFiles + kFilesPerRank * static_cast<rlim_t>(most);
+  rlim_t daemons = kDaemonFiles + kFilesPerRank * most;
   rlim_t needed = std::max(ours, daemons);
   if (limit >= needed) return Status();
   return Status(
@@ -192,7 +193,7 @@ std::string JobNodes::TorchStore() const {
 Status JobNodes::Describe() {
   const LauncherOptions& o = options_;
   common_.set_ranks(o.ranks);
-  common_.set_nodes(o.nodes);
+  common_.set_nodes(static_cast<int>(o.hosts.size()));
   common_.set_job(JobId(o.job_name, RandomHex()));
   common_.set_token(RandomHex());
   common_.set_start_timeout_s(o.start_timeout_s);
@@ -228,11 +229,8 @@ Status JobNodes::Describe() {
 
 // Whether the coordinator must be reached from other hosts.
 bool JobNodes::HasOtherHosts() const {
-  const std::vector<Host>& hosts =
-      options_.elastic ? options_.elastic->hosts : options_.hosts;
   return (options_.elastic && !options_.elastic->discovery_script.empty()) ||
-         std::any_of(hosts.begin(), hosts.end(),
-                     [](const Host& host) { return !host.here; });
+         AnyElsewhere(HostsOf(options_));
 }
 
 // Addresses at which the host (null: this machine) may reach the coordinator,
@@ -271,8 +269,8 @@ NodeJob JobNodes::JobOf(int node, const Host& host,
   job.set_node(node);
   job.set_local_size(host.slots);
   if (!options_.elastic) {
-    const std::vector<int> ranks = RanksByNode(options_);
-    job.set_first_rank(std::accumulate(ranks.begin(), ranks.begin() + node, 0));
+    const auto& hosts = options_.hosts;
+    job.set_first_rank(SlotsOf({hosts.begin(), hosts.begin() + node}));
   }
   if (!options_.networks.empty()) {
     job.set_network(options_.networks[static_cast<size_t>(node)]);
