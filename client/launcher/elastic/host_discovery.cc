@@ -45,10 +45,6 @@ Status FindDiscovery(const std::string& script, std::string* program,
 
 Time HostDiscovery::deadline() const { return next_; }
 
-pid_t HostDiscovery::pid() const {
-  return process_ != nullptr && process_->running() ? process_->pid() : 0;
-}
-
 void HostDiscovery::OnTime(Time now) {
   if (process_ != nullptr && exit_) {
     process_->CloseOutput();

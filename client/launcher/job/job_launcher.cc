@@ -74,12 +74,6 @@ JobLauncher::JobLauncher(Settings settings)
                       .remote_program = settings_.remote_program,
                       .terminal_group = settings_.where.guard_group,
                       .output = &output_,
-                      .others =
-                          [this] {
-                            return discovery_
-                                       ? std::set<pid_t>{discovery_->pid()}
-                                       : std::set<pid_t>();
-                          },
                       .listener = this}),
       ranks_(options_.elastic ? "process" : "rank"),
       supervision_(0, seconds(options_.stop_timeout_s)),

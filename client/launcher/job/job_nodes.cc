@@ -119,7 +119,7 @@ class JobNodes::NodeHere : public ElasticNode {
  public:
   NodeHere(JobNodes* owner, int node, Host host, OnLost on_lost)
       : owner_(owner),
-        here_(&owner->here_),
+        here_(owner->here_),
         node_(node),
         host_(std::move(host)),
         on_lost_(std::move(on_lost)) {}
@@ -128,29 +128,29 @@ class JobNodes::NodeHere : public ElasticNode {
     if (!added_) {
       if (!owner_->AllGreeted()) return false;
       added_ = true;
-      const Status status = here_->AddNode(owner_->JobOf(node_, host_, nullptr),
-                                           owner_->secret_file_);
+      const Status status = here_.AddNode(owner_->JobOf(node_, host_, nullptr),
+                                          owner_->secret_file_);
       if (!status.ok()) on_lost_(status.message());
       if (!status.ok()) return false;
     }
-    if (here_->AgentIsLost(node_)) on_lost_(kAgentLost);
+    if (here_.AgentIsLost(node_)) on_lost_(kAgentLost);
     // Null: the node uses an agent that already runs on this machine.
-    const NodeCore::Daemon* const agent = here_->AgentOf(node_);
+    const NodeCore::Daemon* const agent = here_.AgentOf(node_);
     return agent == nullptr || agent->ready;
   }
   std::string Standing() const override { return "not ready"; }
   void GiveUp(const std::string& why) override { on_lost_(why); }
   Status StartProcess(int process, int slot) override {
-    return here_->StartProcess(node_, process, slot);
+    return here_.StartProcess(node_, process, slot);
   }
   void SignalProcess(int process, int signal) override {
-    here_->SignalRank(process, signal);
+    here_.SignalRank(process, signal);
   }
-  void Stop() override { here_->StopAgent(node_); }
+  void Stop() override { here_.StopAgent(node_); }
 
  private:
   JobNodes* const owner_;
-  NodeSupervisor* const here_;
+  NodeSupervisor& here_;
   const int node_;
   const Host host_;
   const OnLost on_lost_;
@@ -165,14 +165,6 @@ JobNodes::JobNodes(OutputLoop* loop, Settings settings)
                    .gives_stdin = true,
                    .raw_output = settings_.output->raw(),
                    .terminal_group = settings_.terminal_group,
-                   .others =
-                       [this] {
-                         std::set<pid_t> pids = settings_.others();
-                         for (const auto& remote : remotes_) {
-                           if (!remote->ended()) pids.insert(remote->pid());
-                         }
-                         return pids;
-                       },
                    .others_ended = [this] { return !AwaitsHosts(); },
                    .listener = settings_.listener}),
       secret_file_(options_.secret_file) {}

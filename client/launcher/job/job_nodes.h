@@ -28,7 +28,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -57,8 +56,6 @@ class JobNodes {
     std::string remote_program;  // path of maypolerun on other hosts
     pid_t terminal_group = 0;
     JobOutput* output;
-    // Our child processes that JobNodes has not started and must not end.
-    std::function<std::set<pid_t>()> others;
     NodeListener* listener;
   };
   using OnLost = std::function<void(const std::string& why)>;

@@ -72,7 +72,7 @@ void NodeSupervisor::OnSignals() {
   signalfd_siginfo info;
   while (read(signals_.fd(), &info, sizeof info) == sizeof info) {
     if (info.ssi_signo == SIGCHLD) {
-      ReapOrphans(Known());
+      ReapOrphans(loop_->Children());
     } else {
       on_signal_(info);
     }
@@ -365,23 +365,6 @@ void NodeSupervisor::SignalRank(int number, int signal) {
   }
 }
 
-std::set<pid_t> NodeSupervisor::Daemons() const {
-  std::set<pid_t> pids;
-  if (settings_.others) pids = settings_.others();
-  for (const auto& daemon : daemons_) {
-    if (daemon->process.running()) pids.insert(daemon->process.pid());
-  }
-  return pids;
-}
-
-std::set<pid_t> NodeSupervisor::Known() const {
-  std::set<pid_t> pids = Daemons();
-  for (const auto& rank : ranks_) {
-    if (rank->process.running()) pids.insert(rank->process.pid());
-  }
-  return pids;
-}
-
 bool NodeSupervisor::OutputEnded() const {
   return std::all_of(ranks_.begin(), ranks_.end(), [](const auto& rank) {
     return rank->process.output_ended();
@@ -395,10 +378,10 @@ std::vector<pid_t> NodeSupervisor::End() {
       NodeCore::Step::kKillRanks) {
     return {};
   }
-  std::vector<pid_t> left =
-      KillDescendants(Daemons(), core_.Within(kKillLimit));
-  // They were reaped: other processes may get their process ids.
+  // KillDescendants() reaps them: other processes may get their process ids.
   for (const auto& rank : ranks_) rank->process.Forget();
+  std::vector<pid_t> left =
+      KillDescendants(loop_->Children(), core_.Within(kKillLimit));
   OnTime(std::chrono::steady_clock::now());  // skips phases without work
   return left;
 }
@@ -422,12 +405,11 @@ void NodeSupervisor::OnTime(Time now) {
 
 void NodeSupervisor::Take(NodeCore::Step step) {
   if (step == NodeCore::Step::kKillAll) {
-    KillDescendants(settings_.others ? settings_.others() : std::set<pid_t>(),
-                    kKillLimit.normal);
     for (const auto& daemon : daemons_) {
       daemon->process.Forget();
       daemon->process.CloseOutput();
     }
+    KillDescendants(loop_->Children(), kKillLimit.normal);
     return;
   }
   const bool last = step == NodeCore::Step::kStopCoordinator;

@@ -86,7 +86,6 @@ class RemoteNode : public ElasticNode {
   bool runs_processes() const { return !running_.empty(); }
   // ssh has ended.
   bool ended() const { return !ssh_.running(); }
-  pid_t pid() const { return ssh_.pid(); }
 
   const Host& host() const { return settings_.host; }
   // This machine's address as the node sees it; empty: unknown.

@@ -17,7 +17,9 @@ ChildProcess::ChildProcess(OutputLoop* loop, Settings settings)
       settings_(std::move(settings)),
       out_(loop, settings_.out),
       err_(loop, settings_.err),
-      announce_(loop, settings_.announce) {}
+      announce_(loop, settings_.announce) {
+  loop_->children_.push_back(this);
+}
 
 Status ChildProcess::MakePipe(PipeReader* reader, int number,
                               std::vector<Fd>* writers) {

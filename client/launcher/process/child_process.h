@@ -46,6 +46,7 @@ class ChildProcess {
   ChildProcess(OutputLoop* loop, Settings settings);
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
+  ~ChildProcess() { std::erase(loop_->children_, this); }
 
   // Returns once the program runs, or an error if it could not be started.
   Status Start(const std::string& program, int stdin_fd = kDevNull);
