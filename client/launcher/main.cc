@@ -7,15 +7,12 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <string>
 #include <vector>
 
-#include "client/gpu/gpu_site.h"
 #include "client/launcher/command/build_info.h"
 #include "client/launcher/command/options.h"
 #include "client/launcher/hosts/own_addresses.h"
-#include "client/launcher/hosts/ssh.h"
 #include "client/launcher/job/job_launcher.h"
 #include "client/launcher/node/node_runner.h"
 #include "client/launcher/process/function_files.h"
@@ -39,15 +36,6 @@ Status ReadFile(const std::string& path, std::string* out) {
   const Status status = maypole::ReadTextFile(path, out);
   if (status.ok()) return status;
   return Status(status.code(), "cannot read " + status.message());
-}
-
-std::string OwnPath() {
-  std::error_code error;
-  return std::filesystem::read_symlink("/proc/self/exe", error).string();
-}
-
-std::string OwnDirectory() {
-  return std::filesystem::path(OwnPath()).parent_path().string();
 }
 
 // Ends maypolerun before a job was started.
@@ -93,7 +81,7 @@ int RunJob(const launcher::LauncherOptions& options) {
     }
   }
   settings.remote_program = options.remote_bin.empty()
-                                ? OwnPath()
+                                ? launcher::OwnPath().string()
                                 : options.remote_bin + "/maypolerun";
   return launcher::RunGuarded(launcher::StartsDaemons(options),
                               [&settings](const launcher::Supervised& where) {
@@ -104,12 +92,13 @@ int RunJob(const launcher::LauncherOptions& options) {
 
 int Run(const std::vector<std::string>& args) {
   launcher::LauncherOptions options;
-  Status status = launcher::ParseOptions(args,
-                                         {.is_here = launcher::IsThisMachine,
-                                          .read_file = ReadFile,
-                                          .variable = getenv,
-                                          .program_directory = OwnDirectory()},
-                                         &options);
+  Status status = launcher::ParseOptions(
+      args,
+      {.is_here = launcher::IsThisMachine,
+       .read_file = ReadFile,
+       .variable = getenv,
+       .program_directory = launcher::OwnPath().parent_path()},
+      &options);
   if (!status.ok()) return Refuse(options, status, maypole::kUsageError);
   if (!options.function_directory.empty()) EndWithParent();
   if (options.answer) return maypole::PrintAnswer(*options.answer);
@@ -132,9 +121,6 @@ int Run(const std::vector<std::string>& args) {
   status = maypole::ReadFusionThreshold(getenv, &options.fusion_threshold);
   if (status.ok()) status = CheckFiles(options);
   if (!status.ok()) return Refuse(options, status, maypole::kUsageError);
-  if (!options.gpu_site.empty()) {
-    setenv(maypole::kGpuSiteVariable, options.gpu_site.c_str(), 1);
-  }
   return RunJob(options);
 }
 

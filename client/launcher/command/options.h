@@ -78,7 +78,6 @@ struct LauncherOptions {
   // Variables to set for the ranks, on all hosts.
   std::vector<std::pair<std::string, std::string>> environment;
 
-  std::string gpu_site;    // for the ranks; empty: not given
   bool bind_gpus = false;  // each rank sees one of its host's GPUs
   std::vector<std::string> agent_flags;  // for maypole-workers that we start
   std::vector<std::string> coordinator_flags;  // for one that we start

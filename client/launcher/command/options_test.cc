@@ -255,9 +255,12 @@ TEST(OptionsTest, ReadsWhatGetoptHasRead) {
 }
 
 TEST(OptionsTest, GpuSite) {
-  EXPECT_EQ(Parsed({"-np2", "x"}).gpu_site, "");
-  EXPECT_EQ(Parsed({"-np2", "--gpu-site=agent", "x"}).gpu_site, "agent");
-  EXPECT_EQ(Parsed({"-np2", "--gpu-site", "client", "x"}).gpu_site, "client");
+  using Variables = std::vector<std::pair<std::string, std::string>>;
+  EXPECT_EQ(Parsed({"-np2", "x"}).environment, Variables());
+  EXPECT_EQ(Parsed({"-np2", "--gpu-site=agent", "x"}).environment,
+            (Variables{{"MAYPOLE_GPU_SITE", "agent"}}));
+  EXPECT_EQ(Parsed({"-np2", "--gpu-site", "client", "x"}).environment,
+            (Variables{{"MAYPOLE_GPU_SITE", "client"}}));
   EXPECT_EQ(Refused({"-np2", "--gpu-site=gpu", "x"}),
             "--gpu-site='gpu': expected auto, agent, client, or host (copies "
             "through host memory)");

@@ -9,12 +9,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "client/launcher/command/options.h"
 #include "client/launcher/hosts/placement.h"
 #include "common/system/fd.h"
@@ -81,18 +80,12 @@ void PrivateDirectory::Remove() {
 }
 
 std::string RandomHex() {
-  std::array<unsigned char, 32> bytes;
+  std::string bytes(32, 0);
   // For up to 256 bytes, getrandom() can only be interrupted by a signal.
   while (getrandom(bytes.data(), bytes.size(), 0) !=
          static_cast<ssize_t>(bytes.size())) {
   }
-  std::string text;
-  for (unsigned char byte : bytes) {
-    char digits[3];
-    snprintf(digits, sizeof digits, "%02x", byte);
-    text += digits;
-  }
-  return text;
+  return absl::BytesToHexString(bytes);
 }
 
 Status WriteSecretFile(const std::string& path, const std::string& secret) {
