@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <utility>
 
 #include "client/launcher/hosts/own_addresses.h"
@@ -42,17 +43,6 @@ constexpr rlim_t kDaemonFiles = 64;
 constexpr int kSlackSeconds = 10;
 
 Time Now() { return std::chrono::steady_clock::now(); }
-
-std::vector<std::string> TravellingEnvironment() {
-  std::vector<std::string> environment;
-  for (char** e = environ; *e != nullptr; ++e) {
-    std::string_view entry = *e;
-    size_t equals = entry.find('=');
-    if (equals == entry.npos || !Travels(entry.substr(0, equals))) continue;
-    environment.emplace_back(entry);
-  }
-  return environment;
-}
 
 // The current directory by the path that the user entered: its symbolic links
 // may exist on all hosts while the real path differs.
@@ -130,8 +120,10 @@ class JobNodes::NodeHere : public ElasticNode {
       added_ = true;
       const Status status = here_.AddNode(owner_->JobOf(node_, host_, nullptr),
                                           owner_->secret_file_);
-      if (!status.ok()) on_lost_(status.message());
-      if (!status.ok()) return false;
+      if (!status.ok()) {
+        on_lost_(status.message());
+        return false;
+      }
     }
     if (here_.AgentIsLost(node_)) on_lost_(kAgentLost);
     // Null: the node uses an agent that already runs on this machine.
@@ -279,8 +271,13 @@ NodeJob JobNodes::JobOf(int node, const Host& host,
     job.clear_directory();
     return job;
   }
-  const std::vector<std::string> environment = TravellingEnvironment();
-  *job.mutable_environment() = {environment.begin(), environment.end()};
+  for (char** e = environ; *e != nullptr; ++e) {
+    const std::string_view entry = *e;
+    const size_t equals = entry.find('=');
+    if (equals != entry.npos && Travels(entry.substr(0, equals))) {
+      job.add_environment(*e);
+    }
+  }
   job.set_host(MachineOf(host.name));
   job.set_secret(secret_);
   return job;
@@ -323,24 +320,23 @@ std::shared_ptr<ElasticNode> JobNodes::StartNode(int node, const Host& host,
     return std::make_shared<NodeHere>(this, node, host, std::move(on_lost));
   }
   auto remote = std::make_shared<RemoteNode>(
-      loop_,
-      RemoteNode::Settings{.host = host,
-                           .name = NodeName(node),
-                           .ssh = {.port = options_.ssh_port,
-                                   .identity_file = options_.identity_file,
-                                   .start_timeout_s = options_.start_timeout_s,
-                                   .program = settings_.remote_program},
-                           .log = settings_.output->err(),
-                           .log_stream_id = kFirstRemoteStream + streams_++,
-                           .verbose = options_.verbose,
-                           .files = here_.files(),
-                           .function = common_.function(),
-                           .describe =
-                               [this, node, host](const RemoteNode& r) {
-                                 return JobOf(node, host, &r);
-                               },
-                           .listener = settings_.listener,
-                           .on_lost = on_lost});
+      loop_, RemoteNode::Settings{
+                 .host = host,
+                 .name = NodeName(node),
+                 .ssh = {.port = options_.ssh_port,
+                         .identity_file = options_.identity_file,
+                         .start_timeout_s = options_.start_timeout_s,
+                         .program = settings_.remote_program},
+                 .log = options_.verbose ? settings_.output->err() : nullptr,
+                 .log_stream_id = kFirstRemoteStream + streams_++,
+                 .files = here_.files(),
+                 .function = common_.function(),
+                 .describe =
+                     [this, node, host](const RemoteNode& r) {
+                       return JobOf(node, host, &r);
+                     },
+                 .listener = settings_.listener,
+                 .on_lost = on_lost});
   remotes_.push_back(remote);
   if (Status s = remote->Start(); !s.ok()) on_lost(s.message());
   return remote;
@@ -400,16 +396,15 @@ Status JobNodes::WriteEndpoints() const {
   // Renamed into place, so that a reader never sees an incomplete file.
   std::string partial =
       options_.endpoints_file + "." + std::to_string(getpid());
-  FILE* file = fopen(partial.c_str(), "we");
-  bool written = file != nullptr && fputs(text.c_str(), file) >= 0;
-  written = file != nullptr && fclose(file) == 0 && written;
-  if (written &&
-      rename(partial.c_str(), options_.endpoints_file.c_str()) == 0) {
+  std::ofstream file(partial);
+  file << text;
+  file.close();
+  if (file && rename(partial.c_str(), options_.endpoints_file.c_str()) == 0) {
     return Status();
   }
   Status status = ErrnoStatus(
       errno, "cannot write " + options_.endpoints_file + " (--endpoints-file)");
-  if (file != nullptr) unlink(partial.c_str());
+  unlink(partial.c_str());
   return status;
 }
 

@@ -81,7 +81,11 @@ int NodeRunner::Run() {
   while (!ending_) Round();
   node_.End();
   while (!node_.core().ended()) Round();
-  head_.Finish(node_.core().Within(kFinishLimit));
+  const Time deadline =
+      std::chrono::steady_clock::now() + node_.core().Within(kFinishLimit);
+  while (!head_.idle() && std::chrono::steady_clock::now() < deadline) {
+    loop_.Poll(deadline);
+  }
   return refused_ ? 1 : 0;
 }
 

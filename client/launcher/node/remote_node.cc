@@ -39,12 +39,11 @@ Status RemoteNode::Start() {
   std::string program;
   Status status = FindSsh(settings_.host, &program);
   if (!status.ok()) return status;
+  // If ssh fails, WhySshEnded() reports the reason, also without `log`.
   status = ssh_errors_.Open({.id = settings_.log_stream_id,
                              .prefix = "[ssh " + settings_.host.name + "] ",
                              .sink = settings_.log});
   if (!status.ok()) return status;
-  // If ssh fails, WhySshEnded() reports the reason.
-  if (!settings_.verbose) ssh_errors_.Mute();
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
   const Fd reader(ends[0]);

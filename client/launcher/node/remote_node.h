@@ -45,9 +45,8 @@ class RemoteNode : public ElasticNode {
     Host host;
     std::string name;  // of the node: "node1"
     SshSettings ssh;
-    Sink* log = nullptr;  // for ssh's stderr, if verbose
+    Sink* log = nullptr;  // for ssh's stderr; null: it is not shown
     int log_stream_id = 0;
-    bool verbose = false;
     rlimit files = {};     // ssh's limit of open files
     std::string function;  // file that is sent to the node; empty: none
     // Makes the NodeJob that is sent when the node has greeted.

@@ -38,7 +38,7 @@ Status OutputStream::Open(Settings settings) {
 void OutputStream::Take(std::string_view bytes) {
   Time now = std::chrono::steady_clock::now();
   CopyToFile(bytes.data(), bytes.size());
-  if (settings_.raw && !muted_) settings_.raw(bytes);
+  if (settings_.raw) settings_.sink->screen().WriteBytes(bytes);
   for (const LinePiece& piece : splitter_.Feed(bytes)) Show(piece, now);
   flush_at_ = std::nullopt;
   if (splitter_.HasPartial()) flush_at_ = now + kPartialDelay;
@@ -54,7 +54,7 @@ void OutputStream::OnTime(Time now) {
 
 void OutputStream::Show(const LinePiece& piece, Time now) {
   tail_.Add(piece, now);
-  if (muted_ || settings_.raw) return;
+  if (settings_.sink == nullptr || settings_.raw) return;
   settings_.sink->screen().Write(
       settings_.id,
       settings_.timestamps ? LocalTime() + settings_.prefix : settings_.prefix,

@@ -1,6 +1,5 @@
 #include "client/launcher/process/child_process.h"
 
-#include <errno.h>
 #include <sys/wait.h>
 
 #include <csignal>
@@ -8,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/launcher/process/announcement.h"
 #include "client/launcher/process/process.h"
 
 namespace maypole::launcher {
@@ -83,24 +83,16 @@ void ChildProcess::OnEnd() {
   std::optional<Exit> exit = Reap(pid_);
   if (!exit) return Forget();  // reaped elsewhere; else this came again
   end_.Reset();
-  out_.Drain();
-  err_.Drain();
-  announce_.Drain();
+  for (PipeReader* reader : readers_) reader->Drain();
   settings_.on_end(*exit);
 }
 
-void ChildProcess::Forget() { end_.Reset(); }
-
 void ChildProcess::NeverPause() {
-  out_.NeverPause();
-  err_.NeverPause();
-  announce_.NeverPause();
+  for (PipeReader* reader : readers_) reader->NeverPause();
 }
 
 void ChildProcess::CloseOutput() {
-  out_.Close();
-  err_.Close();
-  announce_.Close();
+  for (PipeReader* reader : readers_) reader->Close();
 }
 
 }  // namespace maypole::launcher
