@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -28,14 +29,6 @@ constexpr int kLookMs = 5;
 // How long an address earlier in the list may take longer than a later one.
 constexpr milliseconds kPreference{300};
 
-using Interfaces = std::unique_ptr<ifaddrs, decltype(&freeifaddrs)>;
-
-Interfaces AllInterfaces() {
-  ifaddrs* first = nullptr;
-  if (getifaddrs(&first) != 0) first = nullptr;
-  return Interfaces(first, freeifaddrs);
-}
-
 bool IsForOthers(const ifaddrs& i) {
   if ((i.ifa_flags & IFF_UP) == 0 || (i.ifa_flags & IFF_LOOPBACK) != 0) {
     return false;
@@ -49,7 +42,10 @@ bool IsForOthers(const ifaddrs& i) {
 template <typename Wanted>
 std::vector<std::string> AddressesOf(const Wanted& wanted) {
   std::vector<std::string> addresses;
-  const Interfaces all = AllInterfaces();
+  ifaddrs* first = nullptr;
+  if (getifaddrs(&first) != 0) return addresses;
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> all(first,
+                                                             freeifaddrs);
   for (const int family : {AF_INET, AF_INET6}) {
     for (const ifaddrs* i = all.get(); i != nullptr; i = i->ifa_next) {
       if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != family ||
@@ -105,13 +101,12 @@ bool IsThisMachine(const std::string& name) {
   if (name == "localhost" || name == host) return true;
   const Addresses found = Resolve(name, 0, 0);
   if (found == nullptr) return false;  // ssh may know it
-  Interfaces all = AllInterfaces();
+  const std::vector<std::string> own =
+      AddressesOf([](const ifaddrs&) { return true; });
   for (const addrinfo* a = found.get(); a != nullptr; a = a->ai_next) {
     if (IsLoopback(a->ai_addr)) return true;
-    std::string text = NumericHost(a->ai_addr);
-    for (const ifaddrs* i = all.get(); i != nullptr; i = i->ifa_next) {
-      if (!text.empty() && NumericHost(i->ifa_addr) == text) return true;
-    }
+    const std::string text = NumericHost(a->ai_addr);
+    if (std::find(own.begin(), own.end(), text) != own.end()) return true;
   }
   return false;
 }
