@@ -1,11 +1,11 @@
-#include "client/launcher/command/frameworks.h"
-
+// FindFrameworks(): queries the system.
 #include <stdlib.h>
 
 #include <filesystem>
 #include <sstream>
 #include <system_error>
 
+#include "client/launcher/command/framework_rows.h"
 #include "client/launcher/command/python.h"
 #include "client/launcher/process/process.h"
 
