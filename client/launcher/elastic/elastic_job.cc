@@ -1,6 +1,5 @@
 #include "client/launcher/elastic/elastic_job.h"
 
-#include <algorithm>
 #include <csignal>
 #include <utility>
 

@@ -2,11 +2,9 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <utility>
@@ -127,7 +125,10 @@ void NodeService::Accept() {
   const Status s = loop_.events()->Watch(
       std::move(socket), {.readable = [this, id] { OnMessage(id); }},
       &connections_[id]);
-  if (!s.ok()) return Drop(id);
+  if (!s.ok()) {
+    connections_.erase(id);
+    return;
+  }
   Perform(core_->Connected(id));
 }
 
@@ -142,11 +143,9 @@ void NodeService::OnMessage(int connection) {
   if (s.ok() && !r.data.empty()) {
     return Perform(core_->Said(connection, {r.data.data(), r.data.size()}));
   }
-  Drop(connection);
+  connections_.erase(connection);
   Perform(core_->Closed(connection));
 }
-
-void NodeService::Drop(int connection) { connections_.erase(connection); }
 
 void NodeService::Perform(ServiceCore::Actions actions) {
   for (const ServiceAction& action : actions) Perform(action);
@@ -159,7 +158,7 @@ void NodeService::Perform(const ServiceAction& action) {
       Send(action.connection, action.text);
       break;
     case ServiceAction::kClose:
-      Drop(action.connection);
+      connections_.erase(action.connection);
       break;
     case ServiceAction::kWriteSecret:
       s = WriteSecretFile(core_->secret_path(), action.text);
@@ -234,10 +233,6 @@ void NodeService::Dial() {
   }
 }
 
-std::string NodeService::LastLogLine() const {
-  return LastLineOf(directory_ + "/" + kServiceLog);
-}
-
 void NodeService::OnDaemonLog(const std::string& daemon,
                               std::string_view bytes) {
   logs_[daemon].Take(bytes);
@@ -250,7 +245,7 @@ void NodeService::OnDaemonLost(const std::string& what, bool returns) {
 
 void NodeService::FailForDaemon(const std::string& what) {
   log_.Flush();
-  const std::string last = LastLogLine();
+  const std::string last = LastLineOf(directory_ + "/" + kServiceLog);
   // Drops the reference to lines that the user does not see.
   Perform(core_->Failed(what.substr(0, what.find("; its last lines")) +
                         (last.empty() ? "" : ": " + last)));
@@ -283,7 +278,7 @@ void NodeService::EndDaemons() {
     // Ranks that wait for our cleanup need not wait longer for other nodes. The
     // lock is kept, because the next service of the job might need our port.
     EmptyServiceDirectory(directory_, kServiceLockFd);
-    while (!connections_.empty()) Drop(connections_.begin()->first);
+    connections_.clear();
     alone = true;
   }
   End(kCoordinatorName);
