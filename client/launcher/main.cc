@@ -68,7 +68,6 @@ int RunJob(const launcher::LauncherOptions& options) {
   for (const std::string& note : options.notes) {
     fprintf(stderr, "maypolerun: %s\n", note.c_str());
   }
-  launcher::JobLauncher::Settings settings{.options = options};
   if (options.elastic || std::any_of(options.hosts.begin(), options.hosts.end(),
                                      [](const auto& h) { return h.here; })) {
     std::string program;
@@ -80,14 +79,11 @@ int RunJob(const launcher::LauncherOptions& options) {
                     denied ? kCannotRun : kNotFound);
     }
   }
-  settings.remote_program = options.remote_bin.empty()
-                                ? launcher::OwnPath().string()
-                                : options.remote_bin + "/maypolerun";
-  return launcher::RunGuarded(launcher::StartsDaemons(options),
-                              [&settings](const launcher::Supervised& where) {
-                                settings.where = where;
-                                return launcher::JobLauncher(settings).Run();
-                              });
+  return launcher::RunGuarded(
+      launcher::StartsDaemons(options),
+      [&options](const launcher::Supervised& where) {
+        return launcher::JobLauncher(options, where).Run();
+      });
 }
 
 int Run(const std::vector<std::string>& args) {

@@ -65,16 +65,12 @@ ElasticDriver::Settings DriverSettings(const LauncherOptions& options) {
 
 }  // namespace
 
-JobLauncher::JobLauncher(Settings settings)
-    : settings_(std::move(settings)),
-      options_(settings_.options),
-      output_(&loop_, options_),
-      nodes_(&loop_, {.options = options_,
-                      .directory = settings_.where.directory,
-                      .remote_program = settings_.remote_program,
-                      .terminal_group = settings_.where.guard_group,
-                      .output = &output_,
-                      .listener = this}),
+JobLauncher::JobLauncher(const LauncherOptions& options,
+                         const Supervised& where)
+    : options_(options),
+      where_(where),
+      output_(&loop_, options),
+      nodes_(&loop_, options, where, &output_, this),
       ranks_(options_.elastic ? "process" : "rank"),
       supervision_(0, seconds(options_.stop_timeout_s)),
       leavers_(options_.elastic ? 0 : options_.ranks),
@@ -258,7 +254,7 @@ void JobLauncher::Round(std::optional<Time> deadline) {
 }
 
 void JobLauncher::OnSignal(const signalfd_siginfo& info) {
-  if (getppid() != settings_.where.guard) {
+  if (getppid() != where_.guard) {
     nodes_.Hurry();
     return nodes_.SignalRanks(supervision_.OnLauncherLost(), false);
   }

@@ -149,17 +149,23 @@ class JobNodes::NodeHere : public ElasticNode {
   bool added_ = false;
 };
 
-JobNodes::JobNodes(OutputLoop* loop, Settings settings)
+JobNodes::JobNodes(OutputLoop* loop, const LauncherOptions& options,
+                   const Supervised& where, JobOutput* output,
+                   NodeListener* listener)
     : loop_(loop),
-      settings_(std::move(settings)),
-      options_(settings_.options),
-      here_(loop, {.directory = settings_.directory,
+      options_(options),
+      output_(output),
+      listener_(listener),
+      remote_program_(options.remote_bin.empty()
+                          ? OwnPath().string()
+                          : options.remote_bin + "/maypolerun"),
+      here_(loop, {.directory = where.directory,
                    .gives_stdin = true,
-                   .raw_output = settings_.output->raw(),
-                   .terminal_group = settings_.terminal_group,
+                   .raw_output = output->raw(),
+                   .terminal_group = where.guard_group,
                    .others_ended = [this] { return !AwaitsHosts(); },
-                   .listener = settings_.listener}),
-      secret_file_(options_.secret_file) {}
+                   .listener = listener}),
+      secret_file_(options.secret_file) {}
 
 // --- The description of the job ----------------------------------------------
 
@@ -298,7 +304,7 @@ Status JobNodes::StartCoordinator() {
     return ReadSecretFile(secret_file_, &secret_);
   }
   secret_ = RandomHex();
-  secret_file_ = settings_.directory + "/secret";
+  secret_file_ = here_.directory() + "/secret";
   if (Status s = WriteSecretFile(secret_file_, secret_); !s.ok()) return s;
   CoordinatorSettings coordinator = {
       .secret_file = secret_file_,
@@ -320,23 +326,23 @@ std::shared_ptr<ElasticNode> JobNodes::StartNode(int node, const Host& host,
     return std::make_shared<NodeHere>(this, node, host, std::move(on_lost));
   }
   auto remote = std::make_shared<RemoteNode>(
-      loop_, RemoteNode::Settings{
-                 .host = host,
-                 .name = NodeName(node),
-                 .ssh = {.port = options_.ssh_port,
-                         .identity_file = options_.identity_file,
-                         .start_timeout_s = options_.start_timeout_s,
-                         .program = settings_.remote_program},
-                 .log = options_.verbose ? settings_.output->err() : nullptr,
-                 .log_stream_id = kFirstRemoteStream + streams_++,
-                 .files = here_.files(),
-                 .function = common_.function(),
-                 .describe =
-                     [this, node, host](const RemoteNode& r) {
-                       return JobOf(node, host, &r);
-                     },
-                 .listener = settings_.listener,
-                 .on_lost = on_lost});
+      loop_,
+      RemoteNode::Settings{.host = host,
+                           .name = NodeName(node),
+                           .ssh = {.port = options_.ssh_port,
+                                   .identity_file = options_.identity_file,
+                                   .start_timeout_s = options_.start_timeout_s,
+                                   .program = remote_program_},
+                           .log = options_.verbose ? output_->err() : nullptr,
+                           .log_stream_id = kFirstRemoteStream + streams_++,
+                           .files = here_.files(),
+                           .function = common_.function(),
+                           .describe =
+                               [this, node, host](const RemoteNode& r) {
+                                 return JobOf(node, host, &r);
+                               },
+                           .listener = listener_,
+                           .on_lost = on_lost});
   remotes_.push_back(remote);
   if (Status s = remote->Start(); !s.ok()) on_lost(s.message());
   return remote;

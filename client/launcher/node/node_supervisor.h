@@ -81,6 +81,7 @@ class NodeSupervisor {
   // original limit. With on_signal, it also handles the signals that end
   // maypolerun, and reaps orphans.
   Status Prepare(OnSignal on_signal);
+  const std::string& directory() const { return settings_.directory; }
   // The limit of open files that this process was started with.
   const rlimit& files() const { return files_; }
 
