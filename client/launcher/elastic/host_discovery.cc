@@ -43,8 +43,6 @@ Status FindDiscovery(const std::string& script, std::string* program,
   return Status();
 }
 
-Time HostDiscovery::deadline() const { return next_; }
-
 void HostDiscovery::OnTime(Time now) {
   if (process_ != nullptr && exit_) {
     process_->CloseOutput();

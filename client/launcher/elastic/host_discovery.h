@@ -57,7 +57,7 @@ class HostDiscovery {
 
   // Starts the program if it is due, and handles its end.
   void OnTime(Time now);
-  Time deadline() const;
+  Time deadline() const { return next_; }
   // Kills the program, if it runs. Do not call OnTime() after it.
   void Stop();
 

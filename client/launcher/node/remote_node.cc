@@ -68,28 +68,24 @@ bool RemoteNode::Ready() {
 
 void RemoteNode::OnBytes(std::string_view bytes) {
   if (lost()) return;
+  std::string rest;
   if (!preamble_read_) {
-    std::string rest;
     preamble_read_ = preamble_.Feed(bytes, &rest);
-    if (!preamble_read_) {
-      if (preamble_.overrun()) {
-        Lose(
-            "a shell that starts there prints too much: its login scripts must "
-            "print nothing for ssh");
-      }
-      return;
+    if (preamble_.overrun() && !preamble_read_) {
+      Lose(
+          "a shell that starts there prints too much: its login scripts must "
+          "print nothing for ssh");
     }
+    if (!preamble_read_) return;
     if (preamble_.protocol() != kNodeProtocol ||
         preamble_.version() != kVersion) {
-      Lose("maypolerun there is version " + preamble_.version() +
-           ", but here it is " + kVersion +
-           ": install the same version on all hosts");
-      return;
+      return Lose("maypolerun there is version " + preamble_.version() +
+                  ", but here it is " + kVersion +
+                  ": install the same version on all hosts");
     }
-    frames_.Feed(rest);
-  } else {
-    frames_.Feed(bytes);
+    bytes = rest;
   }
+  frames_.Feed(bytes);
   FromNode message;
   bool found = true;
   while (!lost() && found) {
