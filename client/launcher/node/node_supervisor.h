@@ -38,6 +38,7 @@
 #include <sys/types.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -183,7 +184,7 @@ class NodeSupervisor {
   WatchedFd signals_;
   std::vector<std::string> coordinator_arguments_;
   Lives coordinator_;
-  std::vector<Node> nodes_;
+  std::map<int, Node> nodes_;  // by number
   std::vector<std::unique_ptr<Daemon>> daemons_;
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
