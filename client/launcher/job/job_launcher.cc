@@ -25,8 +25,6 @@ constexpr EndLimit kFinishLimit{std::chrono::hours(24), milliseconds(50)};
 constexpr int kLostOutputCode = 1;
 constexpr size_t kPrefixBytes = 12;  // "maypolerun: "
 
-Time Now() { return std::chrono::steady_clock::now(); }
-
 // The space for a line on the terminal; 0: the descriptor is no terminal.
 size_t TerminalWidth(int fd) {
   winsize size = {};

@@ -42,8 +42,6 @@ constexpr rlim_t kDaemonFiles = 64;
 // How much longer the ranks of an elastic job wait than maypolerun.
 constexpr int kSlackSeconds = 10;
 
-Time Now() { return std::chrono::steady_clock::now(); }
-
 // The current directory by the path that the user entered: its symbolic links
 // may exist on all hosts while the real path differs.
 Status OwnDirectory(std::string* out) {

@@ -14,6 +14,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <optional>
 #include <set>
 #include <vector>
@@ -26,6 +27,8 @@ namespace maypole::launcher {
 class ChildProcess;
 class Outlet;
 class PipeReader;
+
+inline Time Now() { return std::chrono::steady_clock::now(); }
 
 class OutputLoop {
  public:

@@ -36,7 +36,7 @@ Status OutputStream::Open(Settings settings) {
 }
 
 void OutputStream::Take(std::string_view bytes) {
-  Time now = std::chrono::steady_clock::now();
+  Time now = Now();
   CopyToFile(bytes.data(), bytes.size());
   if (settings_.raw) settings_.sink->screen().WriteBytes(bytes);
   for (const LinePiece& piece : splitter_.Feed(bytes)) Show(piece, now);
@@ -48,7 +48,7 @@ void OutputStream::OnTime(Time now) {
   if (!flush_at_ || now < *flush_at_) return;
   flush_at_ = std::nullopt;
   if (auto piece = splitter_.TakePartial()) {
-    Show(*piece, std::chrono::steady_clock::now());
+    Show(*piece, Now());
   }
 }
 

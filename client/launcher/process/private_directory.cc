@@ -16,7 +16,7 @@
 #include "absl/strings/escaping.h"
 #include "client/launcher/command/options.h"
 #include "client/launcher/hosts/placement.h"
-#include "common/system/fd.h"
+#include "client/launcher/process/function_files.h"
 
 namespace maypole::launcher {
 namespace {
@@ -89,13 +89,7 @@ std::string RandomHex() {
 }
 
 Status WriteSecretFile(const std::string& path, const std::string& secret) {
-  Fd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  std::string line = secret + "\n";
-  if (!fd.valid() || write(fd.get(), line.data(), line.size()) !=
-                         static_cast<ssize_t>(line.size())) {
-    return ErrnoStatus(errno, "cannot write " + path);
-  }
-  return Status();
+  return AppendPrivately(path, secret + "\n", O_EXCL);
 }
 
 }  // namespace maypole::launcher

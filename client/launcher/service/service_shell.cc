@@ -22,7 +22,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using std::chrono::steady_clock;
 
 constexpr milliseconds kTick{100};  // poll interval while something is pending
 constexpr seconds kIdleLimit{3};    // without a rank for this long, it ends
@@ -84,7 +83,7 @@ Status NodeService::Start() {
   s = ListenUnix(directory_ + "/" + kServiceSocket, 0600, &listener);
   if (!s.ok()) return s;
   fcntl(listener.get(), F_SETFL, O_NONBLOCK);
-  idle_since_ = steady_clock::now();
+  idle_since_ = Now();
   return loop_.events()->Watch(std::move(listener),
                                {.readable = [this] { Accept(); }}, &listener_);
 }
@@ -94,8 +93,7 @@ void NodeService::Run() {
     const bool busy =
         !starting_.empty() || !dialed_.empty() || connections_.empty();
     // node_.deadline(): of the coordinator's restart.
-    loop_.Poll(busy ? std::optional<Time>(steady_clock::now() + kTick)
-                    : node_.deadline());
+    loop_.Poll(busy ? std::optional<Time>(Now() + kTick) : node_.deadline());
     OnRound();
   }
   EndDaemons();
@@ -103,12 +101,11 @@ void NodeService::Run() {
 }
 
 void NodeService::OnRound() {
-  for (auto& [name, log] : logs_) log.OnTime(steady_clock::now());
-  node_.OnTime(steady_clock::now());
+  for (auto& [name, log] : logs_) log.OnTime(Now());
+  node_.OnTime(Now());
   ReportReady();
   if (!dialed_.empty()) Dial();
-  if (connections_.empty() && !stopping_ &&
-      steady_clock::now() - idle_since_ >= kIdleLimit) {
+  if (connections_.empty() && !stopping_ && Now() - idle_since_ >= kIdleLimit) {
     Perform(core_->Idle());
   }
 }
@@ -168,7 +165,7 @@ void NodeService::Perform(const ServiceAction& action) {
       break;
     case ServiceAction::kDial:
       dialed_ = action.arguments;
-      give_up_ = steady_clock::now() + seconds(core_->start_timeout_seconds());
+      give_up_ = Now() + seconds(core_->start_timeout_seconds());
       break;
     case ServiceAction::kStop:
       stopping_ = true;
@@ -194,7 +191,7 @@ Status NodeService::StartDaemon(const ServiceAction& action) {
   if (s.ok()) s = node_.StartDaemon(action.name, action.arguments);
   if (!s.ok()) return s;  // no daemon to wait for
   starting_ = action.name;
-  give_up_ = steady_clock::now() + seconds(core_->start_timeout_seconds());
+  give_up_ = Now() + seconds(core_->start_timeout_seconds());
   return s;
 }
 
@@ -204,7 +201,7 @@ void NodeService::ReportReady() {
   if (daemon->ready) {
     starting_.clear();
     Perform(core_->Ready(daemon->name, daemon->announcement));
-  } else if (steady_clock::now() >= give_up_) {
+  } else if (Now() >= give_up_) {
     starting_.clear();
     FailForDaemon(FirstOf(node_.core().not_ready()) + " is not ready after " +
                   std::to_string(core_->start_timeout_seconds()) + " s");
@@ -225,7 +222,7 @@ void NodeService::Dial() {
   if (s.ok()) {
     dialed_.clear();
     Perform(core_->Dialed(found));
-  } else if (steady_clock::now() >= give_up_) {
+  } else if (Now() >= give_up_) {
     dialed_.clear();
     Perform(core_->Failed("the job's coordinator was not reached within " +
                           std::to_string(core_->start_timeout_seconds()) +
@@ -269,12 +266,12 @@ void NodeService::EndDaemons() {
   End(kAgentName);
   // Nodes usually end at nearly the same time, so wait for the others first.
   // Launchers may kill us as soon as our last rank has gone.
-  const Time deadline = steady_clock::now() + kOthersLimit;
+  const Time deadline = Now() + kOthersLimit;
   bool alone = false;
   while (OthersNeedCoordinator()) {
-    loop_.Poll(steady_clock::now() + kTick);
+    loop_.Poll(Now() + kTick);
     const bool awaited = !connections_.empty();
-    if (alone || (awaited && steady_clock::now() < deadline)) continue;
+    if (alone || (awaited && Now() < deadline)) continue;
     // Ranks that wait for our cleanup need not wait longer for other nodes. The
     // lock is kept, because the next service of the job might need our port.
     EmptyServiceDirectory(directory_, kServiceLockFd);
@@ -287,9 +284,9 @@ void NodeService::EndDaemons() {
 void NodeService::End(const std::string& name) {
   if (node_.core().Find(name) == nullptr) return;
   node_.StopDaemon(name, SIGTERM);
-  const Time deadline = steady_clock::now() + kEndLimit;
+  const Time deadline = Now() + kEndLimit;
   auto ended = [&] { return node_.core().Find(name)->ended; };
-  while (!ended() && steady_clock::now() < deadline) loop_.Poll(deadline);
+  while (!ended() && Now() < deadline) loop_.Poll(deadline);
   if (!ended()) node_.StopDaemon(name, SIGKILL);
 }
 
