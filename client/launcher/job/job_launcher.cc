@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <utility>
 #include <vector>
 
 #include "client/launcher/hosts/own_addresses.h"

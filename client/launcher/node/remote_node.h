@@ -19,7 +19,6 @@
 #define MAYPOLE_CLIENT_LAUNCHER_NODE_REMOTE_NODE_H_
 
 #include <sys/resource.h>
-#include <sys/types.h>
 
 #include <functional>
 #include <set>
