@@ -3,18 +3,16 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <string>
 #include <vector>
 
-#include "client/gpu/gpu_site.h"
 #include "client/launcher/command/build_info.h"
 #include "client/launcher/command/options.h"
 #include "client/launcher/hosts/own_addresses.h"
-#include "client/launcher/hosts/ssh.h"
 #include "client/launcher/job/job_launcher.h"
 #include "client/launcher/node/node_runner.h"
 #include "client/launcher/process/function_files.h"
@@ -38,15 +36,6 @@ Status ReadFile(const std::string& path, std::string* out) {
   const Status status = maypole::ReadTextFile(path, out);
   if (status.ok()) return status;
   return Status(status.code(), "cannot read " + status.message());
-}
-
-std::string OwnPath() {
-  std::error_code error;
-  return std::filesystem::read_symlink("/proc/self/exe", error).string();
-}
-
-std::string OwnDirectory() {
-  return std::filesystem::path(OwnPath()).parent_path().string();
 }
 
 // Ends maypolerun before a job was started.
@@ -75,19 +64,12 @@ Status CheckFiles(const launcher::LauncherOptions& options) {
       errno, "cannot read " + options.identity_file + " (--ssh-identity-file)");
 }
 
-bool AnyNodeIsHere(const launcher::LauncherOptions& options) {
-  for (int node = 0; node < options.nodes; ++node) {
-    if (launcher::NodeIsHere(options, node)) return true;
-  }
-  return false;
-}
-
 int RunJob(const launcher::LauncherOptions& options) {
   for (const std::string& note : options.notes) {
     fprintf(stderr, "maypolerun: %s\n", note.c_str());
   }
-  launcher::JobLauncher::Settings settings{.options = options};
-  if (AnyNodeIsHere(options)) {
+  if (options.elastic || std::any_of(options.hosts.begin(), options.hosts.end(),
+                                     [](const auto& h) { return h.here; })) {
     std::string program;
     Status status = launcher::FindProgram(options.command[0], &program);
     if (!status.ok()) {
@@ -97,24 +79,22 @@ int RunJob(const launcher::LauncherOptions& options) {
                     denied ? kCannotRun : kNotFound);
     }
   }
-  settings.remote_program = options.remote_bin.empty()
-                                ? OwnPath()
-                                : options.remote_bin + "/maypolerun";
-  return launcher::RunGuarded(launcher::StartsDaemons(options),
-                              [&settings](const launcher::Supervised& where) {
-                                settings.where = where;
-                                return launcher::JobLauncher(settings).Run();
-                              });
+  return launcher::RunGuarded(
+      launcher::StartsDaemons(options),
+      [&options](const launcher::Supervised& where) {
+        return launcher::JobLauncher(options, where).Run();
+      });
 }
 
 int Run(const std::vector<std::string>& args) {
   launcher::LauncherOptions options;
-  Status status = launcher::ParseOptions(args,
-                                         {.is_here = launcher::IsThisMachine,
-                                          .read_file = ReadFile,
-                                          .variable = getenv,
-                                          .program_directory = OwnDirectory()},
-                                         &options);
+  Status status = launcher::ParseOptions(
+      args,
+      {.is_here = launcher::IsThisMachine,
+       .read_file = ReadFile,
+       .variable = getenv,
+       .program_directory = launcher::OwnPath().parent_path()},
+      &options);
   if (!status.ok()) return Refuse(options, status, maypole::kUsageError);
   if (!options.function_directory.empty()) EndWithParent();
   if (options.answer) return maypole::PrintAnswer(*options.answer);
@@ -137,9 +117,6 @@ int Run(const std::vector<std::string>& args) {
   status = maypole::ReadFusionThreshold(getenv, &options.fusion_threshold);
   if (status.ok()) status = CheckFiles(options);
   if (!status.ok()) return Refuse(options, status, maypole::kUsageError);
-  if (!options.gpu_site.empty()) {
-    setenv(maypole::kGpuSiteVariable, options.gpu_site.c_str(), 1);
-  }
   return RunJob(options);
 }
 

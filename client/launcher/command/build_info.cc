@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/launcher/command/frameworks.h"
+#include "client/launcher/command/framework_rows.h"
 #include "client/launcher/command/gpu_info.h"
 #include "client/launcher/command/options.h"
 #include "client/launcher/hosts/ssh.h"

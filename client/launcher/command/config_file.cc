@@ -65,6 +65,13 @@ Status Invalid(std::string message) {
   return Status(Code::kInvalidArgument, std::move(message));
 }
 
+// Whether it is a number of this type, 0 or larger.
+template <typename Number>
+bool IsNumber(const YAML::Node& value) {
+  Number number = 0;
+  return YAML::convert<Number>::decode(value, number) && number >= 0;
+}
+
 class Reader {
  public:
   Reader(const std::string& path, std::vector<ConfigSetting>* out)
@@ -153,20 +160,14 @@ class Reader {
         }
         return set(on ? key.option : key.otherwise, "");
       }
-      case Kind::kInteger: {
-        int64_t number = 0;
-        if (!YAML::convert<int64_t>::decode(value, number) || number < 0) {
-          return Expected(value, key.name, "an integer, 0 or larger");
-        }
-        return set(key.option, value.Scalar());
-      }
-      case Kind::kNumber: {
-        double number = 0;
-        if (!YAML::convert<double>::decode(value, number) || !(number >= 0)) {
-          return Expected(value, key.name, "a number, 0 or larger");
-        }
-        return set(key.option, value.Scalar());
-      }
+      case Kind::kInteger:
+        return IsNumber<int64_t>(value)
+                   ? set(key.option, value.Scalar())
+                   : Expected(value, key.name, "an integer, 0 or larger");
+      case Kind::kNumber:
+        return IsNumber<double>(value)
+                   ? set(key.option, value.Scalar())
+                   : Expected(value, key.name, "a number, 0 or larger");
       case Kind::kText:
         return set(key.option, value.Scalar());
       case Kind::kController:

@@ -1,7 +1,7 @@
 #include "client/launcher/command/framework_rows.h"
 
 #include <compare>
-#include <cstdlib>
+#include <cstdio>
 
 namespace maypole::launcher {
 namespace {
@@ -9,13 +9,7 @@ namespace {
 // The first two or three numbers of a version; all 0 if it is not known.
 struct Version {
   explicit Version(const std::string& text) {
-    const char* at = text.c_str();
-    for (int* number : {&major, &minor, &patch}) {
-      char* end = nullptr;
-      *number = static_cast<int>(std::strtol(at, &end, 10));
-      if (end == at || *end != '.') break;
-      at = end + 1;
-    }
+    std::sscanf(text.c_str(), "%d.%d.%d", &major, &minor, &patch);
   }
   Version(int a, int b, int c) : major(a), minor(b), patch(c) {}
   auto operator<=>(const Version&) const = default;

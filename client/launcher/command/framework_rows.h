@@ -1,9 +1,13 @@
 // Which frameworks Maypole supports here, for maypolerun --check-build.
 //
-// Purpose: makes from what was found one row for each framework, which says
-// what is not supported and why. Pure.
+// Purpose: FindFrameworks() asks the ranks' python3: this program is not
+// compiled against them, so what counts is what python3 finds when the job
+// runs, and which of our libraries for them are there. DescribeFrameworks()
+// makes from it one row for each framework, which says what is not supported
+// and why.
 //
-// Thread contract: functions without state.
+// Thread contract: functions without state. FindFrameworks() runs python3,
+// which imports none of them; DescribeFrameworks() is pure.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_COMMAND_FRAMEWORK_ROWS_H_
 #define MAYPOLE_CLIENT_LAUNCHER_COMMAND_FRAMEWORK_ROWS_H_
 
@@ -32,6 +36,8 @@ struct FrameworkRow {
   std::string text;                // name, version; why it is not supported
   std::vector<std::string> notes;  // what differs or is not supported with it
 };
+
+Frameworks FindFrameworks();
 
 // TensorFlow, PyTorch, MXNet, Keras, JAX, in this order.
 std::vector<FrameworkRow> DescribeFrameworks(const Frameworks& found);

@@ -1,11 +1,11 @@
-#include "client/launcher/command/frameworks.h"
-
+// FindFrameworks(): queries the system.
 #include <stdlib.h>
 
 #include <filesystem>
 #include <sstream>
 #include <system_error>
 
+#include "client/launcher/command/framework_rows.h"
 #include "client/launcher/command/python.h"
 #include "client/launcher/process/process.h"
 
@@ -42,9 +42,7 @@ std::string LibraryDirectory() {
   if (named != nullptr && *named != 0) {
     return std::filesystem::path(named).parent_path();
   }
-  std::error_code error;
-  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
-  return self.parent_path().parent_path() / "lib";
+  return OwnPath().parent_path().parent_path() / "lib";
 }
 
 void FindLibraries(Frameworks* found) {

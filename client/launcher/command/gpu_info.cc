@@ -1,7 +1,5 @@
 #include "client/launcher/command/gpu_info.h"
 
-#include <algorithm>
-
 namespace maypole::launcher {
 namespace {
 

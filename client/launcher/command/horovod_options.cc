@@ -4,6 +4,9 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "client/bootstrap/rank_variables.h"
 
 namespace maypole::launcher {
@@ -146,11 +149,8 @@ void DefineLog(HorovodGiven* given, CommandLine* line) {
 void AddNotes(const HorovodGiven& given, LauncherOptions* o) {
   for (const auto& [why, names] : given.without_effect) {
     if (why == kSoAnyway) continue;
-    std::string text;
-    for (const std::string& name : names) {
-      text += (text.empty() ? "" : ", ") + name;
-    }
-    o->notes.push_back(text + (names.size() == 1 ? " has" : " have") +
+    o->notes.push_back(absl::StrJoin(names, ", ") +
+                       (names.size() == 1 ? " has" : " have") +
                        " no effect: " + why);
   }
 }
@@ -208,13 +208,9 @@ Status FindShim(const Surroundings& around, const HorovodGiven& given,
   std::vector<std::string> candidates = {around.program_directory +
                                          "/../horovod_shim"};
   const char* path = around.variable("PYTHONPATH");
-  std::string_view rest = path == nullptr ? "" : path;
-  while (!rest.empty()) {
-    const size_t end = std::min(rest.find(':'), rest.size());
-    if (end > 0) {
-      candidates.push_back(std::string(rest.substr(0, end)) + "/horovod_shim");
-    }
-    rest.remove_prefix(std::min(end + 1, rest.size()));
+  for (const std::string& directory : std::vector<std::string>(absl::StrSplit(
+           path == nullptr ? "" : path, ':', absl::SkipEmpty()))) {
+    candidates.push_back(directory + "/horovod_shim");
   }
   for (const std::string& directory : candidates) {
     if (!is_there(directory)) continue;
@@ -246,8 +242,7 @@ Status ChooseLevel(const Surroundings& around, const HorovodGiven& given,
   // The daemons' levels.
   if (level == "TRACE") level = "DEBUG";
   if (level == "FATAL") level = "ERROR";
-  for (char& c : level) c = static_cast<char>(c - 'A' + 'a');
-  AddDaemonFlag("--log_level=" + level, o);
+  AddDaemonFlag("--log_level=" + absl::AsciiStrToLower(level), o);
   return Status();
 }
 
@@ -274,34 +269,27 @@ Status CheckThreadAffinity(const Surroundings& around,
 Status ApplyHorovod(const Surroundings& around, const HorovodGiven& given,
                     LauncherOptions* o) {
   const auto set = [o](const char* name, const std::string& value) {
-    o->environment.emplace_back(name, value);
+    if (!value.empty()) o->environment.emplace_back(name, value);
+  };
+  const auto set_number = [&set](const char* name, int64_t value) {
+    if (value >= 0) set(name, std::to_string(value));
   };
   AddNotes(given, o);
   o->interfaces.insert(o->interfaces.end(), given.interfaces.begin(),
                        given.interfaces.end());
-  if (given.fusion_threshold_mb >= 0) {
-    set("MAYPOLE_FUSION_THRESHOLD",
-        std::to_string(int64_t{given.fusion_threshold_mb} << 20));
-  }
-  if (!given.stall_check) set("MAYPOLE_STALL_CHECK_DISABLE", "1");
-  if (given.stall_warning_s >= 0) {
-    set("MAYPOLE_STALL_CHECK_TIME_SECONDS",
-        std::to_string(given.stall_warning_s));
-  }
-  if (given.stall_shutdown_s >= 0) {
-    set("MAYPOLE_STALL_SHUTDOWN_TIME_SECONDS",
-        std::to_string(given.stall_shutdown_s));
-  }
-  if (!given.timeline.empty()) set("MAYPOLE_TIMELINE", given.timeline);
-  if (given.timeline_mark_cycles) set("MAYPOLE_TIMELINE_MARK_CYCLES", "1");
+  set_number("MAYPOLE_FUSION_THRESHOLD",
+             int64_t{given.fusion_threshold_mb} * (1 << 20));
+  set("MAYPOLE_STALL_CHECK_DISABLE", given.stall_check ? "" : "1");
+  set_number("MAYPOLE_STALL_CHECK_TIME_SECONDS", given.stall_warning_s);
+  set_number("MAYPOLE_STALL_SHUTDOWN_TIME_SECONDS", given.stall_shutdown_s);
+  set("MAYPOLE_TIMELINE", given.timeline);
+  set("MAYPOLE_TIMELINE_MARK_CYCLES", given.timeline_mark_cycles ? "1" : "");
   if (given.network_timeout_s >= 0) {
     o->agent_flags.push_back(
         "--network_timeout=" + std::to_string(given.network_timeout_s) + "s");
   }
-  if (!given.thread_affinity.empty()) {
-    set(kThreadAffinityVariable, given.thread_affinity);
-  }
-  if (!given.log_level.empty()) set(kLogLevelVariable, given.log_level);
+  set(kThreadAffinityVariable, given.thread_affinity);
+  set(kLogLevelVariable, given.log_level);
   ChooseTime(around, given, o);
   Status status = CheckThreadAffinity(around, given);
   return status.ok() ? ChooseLevel(around, given, o) : status;

@@ -1,15 +1,15 @@
 #include "client/launcher/command/options.h"
 
 #include <algorithm>
-#include <string_view>
 #include <utility>
 
+#include "absl/strings/str_split.h"
+#include "client/bootstrap/rank_variables.h"
 #include "client/gpu/gpu_site.h"
 #include "client/launcher/command/config_file.h"
 #include "client/launcher/command/elastic_options.h"
 #include "client/launcher/command/horovod_options.h"
 #include "client/launcher/command/usage.h"
-#include "client/launcher/hosts/placement.h"
 #include "client/launcher/hosts/ssh.h"
 #include "common/address.h"
 #include "common/checksum/checksum_mode.h"
@@ -31,10 +31,9 @@ struct Given {
   int nodes = 0;             // 0: not given
   int start_timeout_s = 0;   // 0: not given
   int64_t arena_bytes = -1;  // -1: not given
-  bool checksums = false;
-  std::string checksum_mode;  // of --checksums; empty: 1
-  bool encrypt = false;
-  std::string encryption_mode;          // of --encrypt; empty: require
+  std::string gpu_site;      // here and below, empty: not given
+  std::string checksums;
+  std::string encryption;
   std::vector<std::string> job_names;   // one for each --job-name
   std::vector<std::string> host_lists;  // one for each -H
   std::vector<std::string> host_files;  // one for each --hostfile
@@ -42,6 +41,17 @@ struct Given {
   ElasticGiven elastic;
   HorovodGiven horovod;
 };
+
+// A mode; the option alone means `alone`.
+OptionValue ModeValue(std::string* out, std::string alone) {
+  OptionValue value = TextValue(out, "MODE");
+  value.optional = true;
+  value.store = [out, alone](const std::string& text) {
+    *out = text.empty() ? alone : text;
+    return true;
+  };
+  return value;
+}
 
 void DefineRanks(Given* given, LauncherOptions* o, CommandLine* line) {
   line->Add({"-np", "-n", "--num-proc"},
@@ -107,7 +117,7 @@ void DefineJob(Given* given, LauncherOptions* o, CommandLine* line) {
       "killed");
   line->Add(
       {"--gpu-site"},
-      TextValue(&o->gpu_site, "SITE")
+      TextValue(&given->gpu_site, "SITE")
           .WithDefault("$MAYPOLE_GPU_SITE, else auto"),
       "where operations on CUDA tensors run: auto (client where each rank "
       "of a node has a GPU of its own and NCCL can be used, else agent), "
@@ -115,14 +125,12 @@ void DefineJob(Given* given, LauncherOptions* o, CommandLine* line) {
       "it), client (NCCL in the ranks, one for each GPU), host (copied "
       "through host memory, as what the others cannot do); the ranks' "
       "MAYPOLE_GPU_SITE");
-  line->Add({"--checksums"},
-            OptionalTextValue(&given->checksums, &given->checksum_mode, "MODE"),
+  line->Add({"--checksums"}, ModeValue(&given->checksums, "1"),
             "compare the ranks' copies of each result by their checksums: a "
             "difference ends the job and names rank and tensor (1, the "
             "default), or is only reported (warn); the ranks' "
             "MAYPOLE_CHECKSUMS");
-  line->Add({"--encrypt"},
-            OptionalTextValue(&given->encrypt, &given->encryption_mode, "MODE"),
+  line->Add({"--encrypt"}, ModeValue(&given->encryption, "require"),
             "encrypt what goes from executor to executor: a node or a "
             "coordinator to which something would go in the clear ends the job "
             "(require, the default), or stays in the clear (on); the ranks' "
@@ -194,17 +202,14 @@ Status ReadHosts(const Surroundings& around, Given* given) {
 
 // addresses: HOST:PORT,...
 Status CheckAddresses(const std::string& addresses) {
-  size_t begin = 0;
-  for (;;) {
-    const size_t end = std::min(addresses.find(',', begin), addresses.size());
-    const std::string address = addresses.substr(begin, end - begin);
+  for (const std::string& address :
+       std::vector<std::string>(absl::StrSplit(addresses, ','))) {
     HostPort at;
     if (!SplitHostPort(address, &at) || at.port == 0) {
       return Invalid("--coordinator takes HOST:PORT, not '" + address + "'");
     }
-    if (end == addresses.size()) return Status();
-    begin = end + 1;
   }
+  return Status();
 }
 
 bool IsLoopback(const std::string& address) {
@@ -212,7 +217,8 @@ bool IsLoopback(const std::string& address) {
   return SplitHostPort(address, &at) && IsLoopbackHost(at.host);
 }
 
-// Checks the slots against -np, and chooses the hosts that become nodes.
+// Checks the slots against -np, and chooses the hosts that become nodes. Leaves
+// them out if all ranks run on this machine.
 Status ChooseHosts(const Given& given, LauncherOptions* o) {
   if (given.hosts.empty()) {
     return o->ranks > 0 ? Status()
@@ -233,24 +239,24 @@ Status ChooseHosts(const Given& given, LauncherOptions* o) {
     return Invalid("--nodes divides this machine only; with other hosts in " +
                    std::string(flag) + " each host is a node");
   }
-  o->nodes = static_cast<int>(hosts.size());
   o->hosts = std::move(hosts);
   return Status();
 }
 
 Status CheckLocalRanks(const LauncherOptions& o) {
-  const std::vector<int> ranks = RanksByNode(o);
-  const auto most = std::max_element(ranks.begin(), ranks.end());
-  if (*most <= kMaxLocalRanks) return Status();
-  if (!o.hosts.empty()) {
-    return Invalid(o.hosts[static_cast<size_t>(most - ranks.begin())].name +
-                   " has " + std::to_string(*most) +
+  const Host& most = *std::max_element(
+      o.hosts.begin(), o.hosts.end(),
+      [](const Host& a, const Host& b) { return a.slots < b.slots; });
+  if (most.slots <= kMaxLocalRanks) return Status();
+  if (AnyElsewhere(o.hosts)) {
+    return Invalid(most.name + " has " + std::to_string(most.slots) +
                    " ranks, but the limit of one host is " +
                    std::to_string(kMaxLocalRanks) + ": give more hosts");
   }
   return Invalid("-np " + std::to_string(o.ranks) + " on " +
-                 std::to_string(o.nodes) + " node(s) puts " +
-                 std::to_string(*most) + " ranks on one, but the limit is " +
+                 std::to_string(o.hosts.size()) + " node(s) puts " +
+                 std::to_string(most.slots) +
+                 " ranks on one, but the limit is " +
                  std::to_string(kMaxLocalRanks) + ": raise --nodes");
 }
 
@@ -297,49 +303,28 @@ Status ChooseStartTimeout(const Surroundings& around, const Given& given,
     o->start_timeout_s = given.start_timeout_s;
     return Status();
   }
-  for (const char* name : {"MAYPOLE_START_TIMEOUT", "HOROVOD_START_TIMEOUT"}) {
-    const char* text = around.variable(name);
-    if (text == nullptr || *text == 0) continue;
-    return IntegerValue(&o->start_timeout_s, 1, kMaxStartTimeout)
-        .Read(name, text);
-  }
-  return Status();
+  std::string name;
+  const char* text = EitherVariable(around.variable, "START_TIMEOUT", &name);
+  if (text == nullptr) return Status();
+  return IntegerValue(&o->start_timeout_s, 1, kMaxStartTimeout)
+      .Read(name, text);
 }
 
-// The ranks read the variable; one line here is better than one from each.
-Status CheckGpuSite(const Surroundings& around, const LauncherOptions& o) {
-  GpuSite site;
-  if (!o.gpu_site.empty()) return ParseGpuSite("--gpu-site", o.gpu_site, &site);
-  const char* text = around.variable(kGpuSiteVariable);
-  return ParseGpuSite(kGpuSiteVariable, text == nullptr ? "" : text, &site);
-}
-
-Status ChooseChecksums(const Surroundings& around, const Given& given,
-                       LauncherOptions* o) {
-  ChecksumMode mode;
-  if (given.checksums) {
-    const std::string text =
-        given.checksum_mode.empty() ? "1" : given.checksum_mode;
-    o->environment.emplace_back(kChecksumVariable, text);
-    return ParseChecksumMode("--checksums", text, &mode);
+// Passes the option to the ranks as a variable. They read it, or what the user
+// has set there; one line here about a wrong value is better than one from
+// each.
+template <typename Mode>
+Status ChooseSetting(const Surroundings& around, const char* option,
+                     const std::string& given, const char* variable,
+                     Status (*parse)(std::string_view, std::string_view, Mode*),
+                     LauncherOptions* o) {
+  Mode mode;
+  if (!given.empty()) {
+    o->environment.emplace_back(variable, given);
+    return parse(option, given, &mode);
   }
-  const char* text = around.variable(kChecksumVariable);
-  return ParseChecksumMode(kChecksumVariable, text == nullptr ? "" : text,
-                           &mode);
-}
-
-Status ChooseEncryption(const Surroundings& around, const Given& given,
-                        LauncherOptions* o) {
-  EncryptionMode mode;
-  if (given.encrypt) {
-    const std::string text =
-        given.encryption_mode.empty() ? "require" : given.encryption_mode;
-    o->environment.emplace_back(kEncryptionVariable, text);
-    return ParseEncryptionMode("--encrypt", text, &mode);
-  }
-  const char* text = around.variable(kEncryptionVariable);
-  return ParseEncryptionMode(kEncryptionVariable, text == nullptr ? "" : text,
-                             &mode);
+  const char* text = around.variable(variable);
+  return parse(variable, text == nullptr ? "" : text, &mode);
 }
 
 // The check that elastic and other jobs have in common.
@@ -365,19 +350,22 @@ Status CheckTogether(const Given& given, LauncherOptions* o) {
   if (!status.ok()) return status;
   status = CheckCommand(*o);
   if (!status.ok()) return status;
-  if (o->nodes > o->ranks) {
-    return Invalid("--nodes " + std::to_string(o->nodes) +
+  if (given.nodes > o->ranks) {
+    return Invalid("--nodes " + std::to_string(given.nodes) +
                    " needs at least as many ranks, but -np is " +
                    std::to_string(o->ranks));
   }
+  if (o->hosts.empty()) {
+    o->hosts = NodesHere(o->ranks, std::max(given.nodes, 1));
+  }
   status = CheckLocalRanks(*o);
   if (!status.ok()) return status;
-  if (!o->networks.empty() &&
-      o->networks.size() != static_cast<size_t>(o->nodes)) {
-    return Invalid(
-        "--network-addresses has " + std::to_string(o->networks.size()) +
-        " address(es) for " + (o->hosts.empty() ? "--nodes " : "hosts: ") +
-        std::to_string(o->nodes) + ": give one per node, separated by commas");
+  if (!o->networks.empty() && o->networks.size() != o->hosts.size()) {
+    return Invalid("--network-addresses has " +
+                   std::to_string(o->networks.size()) + " address(es) for " +
+                   (AnyElsewhere(o->hosts) ? "hosts: " : "--nodes ") +
+                   std::to_string(o->hosts.size()) +
+                   ": give one per node, separated by commas");
   }
   if (!o->networks.empty() && !o->interfaces.empty()) {
     return Invalid(
@@ -440,7 +428,6 @@ Status ParseOptions(const std::vector<std::string>& args,
   Given given;
   Status status = ParseWithConfig(args, around, &given, out);
   if (!status.ok() || RunsNoJob(*out)) return status;
-  if (given.nodes > 0) out->nodes = given.nodes;
   if (given.arena_bytes >= 0) {
     out->agent_flags.push_back("--arena_bytes=" +
                                std::to_string(given.arena_bytes));
@@ -450,22 +437,22 @@ Status ParseOptions(const std::vector<std::string>& args,
     if (!status.ok()) return status;
     out->job_name = name;
   }
-  status = CheckGpuSite(around, *out);
-  if (status.ok()) status = ChooseChecksums(around, given, out);
-  if (status.ok()) status = ChooseEncryption(around, given, out);
+  status = ChooseSetting(around, "--gpu-site", given.gpu_site, kGpuSiteVariable,
+                         ParseGpuSite, out);
+  if (status.ok()) {
+    status = ChooseSetting(around, "--checksums", given.checksums,
+                           kChecksumVariable, ParseChecksumMode, out);
+  }
+  if (status.ok()) {
+    status = ChooseSetting(around, "--encrypt", given.encryption,
+                           kEncryptionVariable, ParseEncryptionMode, out);
+  }
   if (!status.ok()) return status;
   status = ReadHosts(around, &given);
   if (status.ok()) status = ChooseStartTimeout(around, given, out);
   if (status.ok()) status = FindShim(around, given.horovod, out);
   if (status.ok()) status = ApplyHorovod(around, given.horovod, out);
   return status.ok() ? CheckTogether(given, out) : status;
-}
-
-std::vector<int> RanksByNode(const LauncherOptions& o) {
-  if (o.hosts.empty()) return SpreadEvenly(o.ranks, o.nodes);
-  std::vector<int> ranks;
-  for (const Host& host : o.hosts) ranks.push_back(host.ranks);
-  return ranks;
 }
 
 }  // namespace maypole::launcher

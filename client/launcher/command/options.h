@@ -6,10 +6,9 @@
 //
 // Thread contract: functions and values; not synchronized.
 //
-// Invariants of a parsed LauncherOptions that describes a job: ranks >= nodes
-// >= 1, ranks and nodes are within the limits, command is not empty. hosts is
-// empty if all ranks run on this machine; otherwise it has one entry per node,
-// and the sum of their ranks is `ranks`.
+// Invariants of a parsed LauncherOptions that describes a job: ranks and nodes
+// are within the limits, command is not empty. Unless the job is elastic, hosts
+// has one entry per node, and the sum of their slots is `ranks`.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_COMMAND_OPTIONS_H_
 #define MAYPOLE_CLIENT_LAUNCHER_COMMAND_OPTIONS_H_
 
@@ -45,9 +44,9 @@ struct ElasticOptions {
 };
 
 struct LauncherOptions {
-  int ranks = 0;  // elastic: for the first start
-  int nodes = 1;
-  std::vector<Host> hosts;    // by node; empty: all ranks run on this machine
+  int ranks = 0;              // elastic: for the first start
+  std::vector<Host> hosts;    // by node, with its ranks as slots; several may
+                              // be this machine
   std::string job_name;       // empty: the job's id is only a random number
   std::string coordinator;    // HOST:PORT; empty: start one for this job
   std::string secret_file;    // of that coordinator; empty: it needs no secret
@@ -79,12 +78,11 @@ struct LauncherOptions {
   // Variables to set for the ranks, on all hosts.
   std::vector<std::pair<std::string, std::string>> environment;
 
-  std::string gpu_site;    // for the ranks; empty: not given
   bool bind_gpus = false;  // each rank sees one of its host's GPUs
   std::vector<std::string> agent_flags;  // for maypole-workers that we start
   std::vector<std::string> coordinator_flags;  // for one that we start
 
-  // An elastic job has one node for each host, and neither nodes nor hosts.
+  // An elastic job has hosts of its own, and a node for each.
   std::optional<ElasticOptions> elastic;
 
   // Calls of maypolerun that run no job.
@@ -107,12 +105,10 @@ struct Surroundings {
 Status ParseOptions(const std::vector<std::string>& args,
                     const Surroundings& surroundings, LauncherOptions* out);
 
-// Whether the node's ranks run on this machine.
-inline bool NodeIsHere(const LauncherOptions& o, int node) {
-  return o.hosts.empty() || o.hosts[static_cast<size_t>(node)].here;
+// The hosts of a job; none if it has a discovery script.
+inline const std::vector<Host>& HostsOf(const LauncherOptions& o) {
+  return o.elastic ? o.elastic->hosts : o.hosts;
 }
-// The number of ranks of each node.
-std::vector<int> RanksByNode(const LauncherOptions& options);
 
 }  // namespace maypole::launcher
 

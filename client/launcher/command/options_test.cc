@@ -50,7 +50,7 @@ Status Parse(const Args& args, LauncherOptions* options,
 std::string Hosts(const LauncherOptions& o) {
   std::string text;
   for (const Host& h : o.hosts) {
-    text += (text.empty() ? "" : ",") + h.name + ":" + std::to_string(h.ranks) +
+    text += (text.empty() ? "" : ",") + h.name + ":" + std::to_string(h.slots) +
             (h.here ? "*" : "");
   }
   return text;
@@ -105,7 +105,7 @@ TEST(OptionsTest, TheShimIsBesideThePackageOrWhereTheUserSays) {
 TEST(OptionsTest, TheCommandKeepsItsOwnOptions) {
   LauncherOptions o =
       Parsed({"-np", "2", "python3", "train.py", "--nodes", "7", "-np"});
-  EXPECT_EQ(o.nodes, 1);
+  EXPECT_EQ(o.hosts.size(), 1u);
   EXPECT_EQ(o.command, (Args{"python3", "train.py", "--nodes", "7", "-np"}));
   o = Parsed({"-np", "2", "--", "--odd-name", "-x"});
   EXPECT_EQ(o.command, (Args{"--odd-name", "-x"}));
@@ -113,7 +113,7 @@ TEST(OptionsTest, TheCommandKeepsItsOwnOptions) {
 
 TEST(OptionsTest, Defaults) {
   LauncherOptions o = Parsed({"-np", "1", "true"});
-  EXPECT_EQ(o.nodes, 1);
+  EXPECT_EQ(o.hosts.size(), 1u);
   EXPECT_EQ(o.start_timeout_s, 120);
   EXPECT_TRUE(o.prefix);
   EXPECT_FALSE(o.verbose);
@@ -126,7 +126,7 @@ TEST(OptionsTest, AllOptions) {
               "--secret-file", "s", "--start-timeout", "9", "--verbose",
               "--no-prefix", "--output-filename", "d", "--endpoints-file", "e",
               "--network-addresses", "10.0.0.1,10.0.0.2", "cmd"});
-  EXPECT_EQ(o.nodes, 2);
+  EXPECT_EQ(Hosts(o), "node0:2*,node1:2*");
   EXPECT_EQ(o.coordinator, "[::1]:40");
   EXPECT_EQ(o.secret_file, "s");
   EXPECT_EQ(o.start_timeout_s, 9);
@@ -239,7 +239,7 @@ TEST(OptionsTest, RefusalsSayWhatToDo) {
 
 TEST(OptionsTest, ReadsWhatGetoptHasRead) {
   // One dash or two, '-' or '_', an unambiguous beginning of the name.
-  EXPECT_EQ(Parsed({"-np2", "-nodes", "2", "x"}).nodes, 2);
+  EXPECT_EQ(Parsed({"-np2", "-nodes", "2", "x"}).hosts.size(), 2u);
   EXPECT_EQ(Parsed({"-np2", "--start=9", "x"}).start_timeout_s, 9);
   EXPECT_EQ(Parsed({"-np2", "--co", "h:1", "x"}).coordinator, "h:1");
   EXPECT_TRUE(Parsed({"-np2", "--a", "x"}).running_agents);
@@ -255,9 +255,12 @@ TEST(OptionsTest, ReadsWhatGetoptHasRead) {
 }
 
 TEST(OptionsTest, GpuSite) {
-  EXPECT_EQ(Parsed({"-np2", "x"}).gpu_site, "");
-  EXPECT_EQ(Parsed({"-np2", "--gpu-site=agent", "x"}).gpu_site, "agent");
-  EXPECT_EQ(Parsed({"-np2", "--gpu-site", "client", "x"}).gpu_site, "client");
+  using Variables = std::vector<std::pair<std::string, std::string>>;
+  EXPECT_EQ(Parsed({"-np2", "x"}).environment, Variables());
+  EXPECT_EQ(Parsed({"-np2", "--gpu-site=agent", "x"}).environment,
+            (Variables{{"MAYPOLE_GPU_SITE", "agent"}}));
+  EXPECT_EQ(Parsed({"-np2", "--gpu-site", "client", "x"}).environment,
+            (Variables{{"MAYPOLE_GPU_SITE", "client"}}));
   EXPECT_EQ(Refused({"-np2", "--gpu-site=gpu", "x"}),
             "--gpu-site='gpu': expected auto, agent, client, or host (copies "
             "through host memory)");
@@ -329,14 +332,15 @@ TEST(OptionsTest, ThisHostMayBeNamed) {
   for (const char* hosts :
        {"localhost:4", "127.0.0.1:5", "vm7:4", "localhost:2,vm7:2"}) {
     LauncherOptions o = Parsed({"-np", "4", "-H", hosts, "train"});
-    EXPECT_EQ(o.nodes, 1) << hosts;
+    EXPECT_EQ(o.hosts.size(), 1u) << hosts;
     EXPECT_EQ(o.command, Args{"train"}) << hosts;
   }
   EXPECT_EQ(Refused({"-np", "4", "-H", "localhost:3", "x"}),
             "-H has 3 slot(s), but -np is 4: give more slots or start fewer "
             "ranks");
   EXPECT_EQ(Parsed({"-H", "localhost:3", "x"}).ranks, 3);
-  EXPECT_EQ(Parsed({"-np", "4", "-H", "vm7:4", "--nodes", "2", "x"}).nodes, 2);
+  EXPECT_EQ(Hosts(Parsed({"-np", "4", "-H", "vm7:4", "--nodes", "2", "x"})),
+            "node0:2*,node1:2*");
 }
 
 TEST(OptionsTest, AnAttachedNumberIsChecked) {
@@ -348,16 +352,12 @@ TEST(OptionsTest, AnAttachedNumberIsChecked) {
 TEST(OptionsTest, OtherHosts) {
   LauncherOptions o = Parsed({"-np", "3", "-H", "a:2,b:2,c:2", "x"});
   EXPECT_EQ(Hosts(o), "a:2,b:1");
-  EXPECT_EQ(o.nodes, 2);
-  EXPECT_EQ(RanksByNode(o), (std::vector<int>{2, 1}));
-  EXPECT_FALSE(NodeIsHere(o, 0));
   o = Parsed({"-H", "vm7:2,b:2,localhost:1", "x"});
   EXPECT_EQ(o.ranks, 5);
   EXPECT_EQ(Hosts(o), "vm7:3*,b:2");
-  EXPECT_TRUE(NodeIsHere(o, 0));
   EXPECT_EQ(Hosts(Parsed({"--hosts", "b:2", "x"})), "b:2");
   // The other host gets no rank: all ranks run on this machine.
-  EXPECT_EQ(Hosts(Parsed({"-np", "2", "-H", "vm7:2,b:2", "x"})), "");
+  EXPECT_EQ(Hosts(Parsed({"-np", "2", "-H", "vm7:2,b:2", "x"})), "node0:2*");
 }
 
 TEST(OptionsTest, AHostFile) {

@@ -26,9 +26,8 @@ std::string OutputOfPython(const std::string& code) {
                              .err = [](std::string_view) {},
                              .on_end = [&](Exit e) { exit = e; }});
   if (!child.Start(python).ok()) return {};
-  const Time deadline = std::chrono::steady_clock::now() + kPythonTimeout;
-  while (!exit && out.size() <= kMaxOutput &&
-         std::chrono::steady_clock::now() < deadline) {
+  const Time deadline = Now() + kPythonTimeout;
+  while (!exit && out.size() <= kMaxOutput && Now() < deadline) {
     loop.Poll(deadline);
   }
   child.Signal(SIGKILL);

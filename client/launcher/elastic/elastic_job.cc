@@ -1,6 +1,5 @@
 #include "client/launcher/elastic/elastic_job.h"
 
-#include <algorithm>
 #include <csignal>
 #include <utility>
 
@@ -9,7 +8,6 @@ namespace maypole::launcher {
 bool ElasticJob::OnProcessEnd(int process, const Exit& exit, Time now) {
   const auto it = node_of_.find(process);
   if (it == node_of_.end()) return false;
-  nodes_.at(it->second).processes.erase(process);
   node_of_.erase(it);
   bool failed = false;
   Take(driver_.OnProcessEnd(process, exit, now, &failed));
@@ -30,8 +28,8 @@ void ElasticJob::OnNodeLost(int number, const std::string& why) {
   if (it == nodes_.end()) return;
   it->second.lost = why;
   if (!stopped_) return;  // CheckNodes() sees it
-  for (const int process : it->second.processes) {
-    launcher_.lose_process(process);
+  for (const auto& [process, node] : node_of_) {
+    if (node == number) launcher_.lose_process(process);
   }
 }
 
@@ -85,11 +83,12 @@ void ElasticJob::CheckNode(int number, Node* node, Time now) {
 void ElasticJob::Lose(int number, Time now) {
   Node node = std::move(nodes_.at(number));
   nodes_.erase(number);
-  for (const int process : node.processes) {
-    node_of_.erase(process);
-    if (node.runner) node.runner->SignalProcess(process, SIGKILL);
-    launcher_.lose_process(process);
-  }
+  std::erase_if(node_of_, [&](const auto& entry) {
+    if (entry.second != number) return false;
+    if (node.runner) node.runner->SignalProcess(entry.first, SIGKILL);
+    launcher_.lose_process(entry.first);
+    return true;
+  });
   if (node.runner) node.runner->Stop();
   Take(driver_.OnNodeLost(number, node.lost, now));
 }
@@ -102,7 +101,6 @@ void ElasticJob::Do(const ElasticDriver::StartNode& start, Time now) {
   Node& node = nodes_[start.node];
   node.ready_by = now + launcher_.start_limit;
   node.host = hosts_.at(start.host);
-  node.host.ranks = 0;  // they start one by one
   node.runner = launcher_.start_node(start.node, node.host);
 }
 
@@ -120,7 +118,6 @@ void ElasticJob::Do(const ElasticDriver::StartProcess& start, Time now) {
   if (it == nodes_.end()) return;  // the driver knows that its node is lost
   Node& node = it->second;
   node_of_[start.process] = start.node;
-  node.processes.insert(start.process);
   Status status = launcher_.add_process(start.process, node.host, start.node);
   if (status.ok()) {
     status = node.runner->StartProcess(start.process, start.slot);

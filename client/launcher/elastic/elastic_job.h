@@ -24,7 +24,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -95,7 +94,6 @@ class ElasticJob {
     std::shared_ptr<ElasticNode> runner;  // null while start_node runs
     bool ready = false;
     Time ready_by{};
-    std::set<int> processes;
     std::string lost;  // why; empty: it is not lost
   };
 

@@ -14,8 +14,11 @@ namespace {
 
 constexpr size_t kMaxErrorBytes = 200;  // of its stderr, in a line
 
-void Append(std::string_view bytes, size_t most, std::string* out) {
-  out->append(bytes.substr(0, most - std::min(most, out->size())));
+// Appends to *out, but no more than `most` bytes in all.
+PipeReader::Take AppendTo(std::string* out, size_t most) {
+  return [out, most](std::string_view bytes) {
+    out->append(bytes.substr(0, most - std::min(most, out->size())));
+  };
 }
 
 // Whether the shell may take the word for something other than a program.
@@ -41,12 +44,6 @@ Status FindDiscovery(const std::string& script, std::string* program,
   *program = "/bin/sh";
   *arguments = {"sh", "-c", script};
   return Status();
-}
-
-Time HostDiscovery::deadline() const { return next_; }
-
-pid_t HostDiscovery::pid() const {
-  return process_ != nullptr && process_->running() ? process_->pid() : 0;
 }
 
 void HostDiscovery::OnTime(Time now) {
@@ -86,20 +83,14 @@ void HostDiscovery::Start(Time now) {
   Status status = FindDiscovery(settings_.script, &program, &arguments);
   if (status.ok()) {
     process_ = std::make_unique<ChildProcess>(
-        loop_, ChildProcess::Settings{
-                   .spawn = {.arguments = arguments,
-                             .process_group = ProcessGroup::kNew,
-                             .death_signal = SIGKILL},
-                   .out =
-                       [this](std::string_view bytes) {
-                         Append(bytes, kMaxDiscoveryBytes, &output_);
-                       },
-                   .err =
-                       [this](std::string_view bytes) {
-                         Append(bytes, kMaxErrorBytes, &errors_);
-                       },
-                   .owns_group = true,
-                   .on_end = [this](Exit exit) { exit_ = exit; }});
+        loop_,
+        ChildProcess::Settings{.spawn = {.arguments = arguments,
+                                         .process_group = ProcessGroup::kNew,
+                                         .death_signal = SIGKILL},
+                               .out = AppendTo(&output_, kMaxDiscoveryBytes),
+                               .err = AppendTo(&errors_, kMaxErrorBytes),
+                               .owns_group = true,
+                               .on_end = [this](Exit exit) { exit_ = exit; }});
     status = process_->Start(program);
   }
   if (status.ok()) return;

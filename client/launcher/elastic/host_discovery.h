@@ -13,8 +13,6 @@
 #ifndef MAYPOLE_CLIENT_LAUNCHER_ELASTIC_HOST_DISCOVERY_H_
 #define MAYPOLE_CLIENT_LAUNCHER_ELASTIC_HOST_DISCOVERY_H_
 
-#include <sys/types.h>
-
 #include <chrono>
 #include <functional>
 #include <future>
@@ -59,10 +57,9 @@ class HostDiscovery {
 
   // Starts the program if it is due, and handles its end.
   void OnTime(Time now);
-  Time deadline() const;
+  Time deadline() const { return next_; }
   // Kills the program, if it runs. Do not call OnTime() after it.
   void Stop();
-  pid_t pid() const;  // of the program; 0: it does not run
 
  private:
   void Start(Time now);

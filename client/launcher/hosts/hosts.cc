@@ -4,6 +4,7 @@
 #include <initializer_list>
 #include <utility>
 
+#include "client/launcher/hosts/placement.h"
 #include "common/limits.h"
 #include "common/name.h"
 #include "common/parse.h"
@@ -226,12 +227,27 @@ int SlotsOf(const std::vector<Host>& hosts) {
   return slots;
 }
 
+bool AnyElsewhere(const std::vector<Host>& hosts) {
+  return std::any_of(hosts.begin(), hosts.end(),
+                     [](const Host& host) { return !host.here; });
+}
+
 void FillHosts(int ranks, std::vector<Host>* hosts) {
   for (Host& host : *hosts) {
-    host.ranks = std::min(ranks, host.slots);
-    ranks -= host.ranks;
+    host.slots = std::min(ranks, host.slots);
+    ranks -= host.slots;
   }
-  std::erase_if(*hosts, [](const Host& host) { return host.ranks == 0; });
+  std::erase_if(*hosts, [](const Host& host) { return host.slots == 0; });
+}
+
+std::vector<Host> NodesHere(int ranks, int nodes) {
+  std::vector<Host> hosts;
+  for (int node = 0; node < nodes; ++node) {
+    hosts.push_back({.name = NodeName(node),
+                     .slots = ranks / nodes + (node < ranks % nodes ? 1 : 0),
+                     .here = true});
+  }
+  return hosts;
 }
 
 std::string MachineOf(const std::string& host) {

@@ -23,8 +23,7 @@ inline constexpr int kMaxHosts = 256;  // machines of a job
 
 struct Host {
   std::string name;   // as the user wrote it, without brackets
-  int slots = 0;      // how many ranks may run there
-  int ranks = 0;      // how many ranks of this job run there
+  int slots = 0;      // how many ranks may run there, or do
   bool here = false;  // this machine
 };
 
@@ -51,9 +50,17 @@ Status CheckSlots(const std::vector<Host>& hosts);
 // The sum of all slots, at most kMaxRanks.
 int SlotsOf(const std::vector<Host>& hosts);
 
-// Assigns ranks to hosts in order, filling each host before the next. Requires
-// ranks <= SlotsOf(*hosts). Removes hosts that get no rank.
+// Whether one of the hosts is not this machine.
+bool AnyElsewhere(const std::vector<Host>& hosts);
+
+// Assigns ranks to hosts in order, filling each host before the next: their
+// slots become the numbers of their ranks. Requires ranks <= SlotsOf(*hosts).
+// Removes hosts that get no rank.
 void FillHosts(int ranks, std::vector<Host>* hosts);
+
+// The nodes node0, node1, ... on this machine: the first (ranks % nodes) nodes
+// have one rank more than the others. Requires ranks >= nodes >= 1.
+std::vector<Host> NodesHere(int ranks, int nodes);
 
 // The host name without "user@".
 std::string MachineOf(const std::string& host);

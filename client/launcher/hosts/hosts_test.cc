@@ -103,8 +103,22 @@ TEST(HostsTest, HostsAreFilledOneAfterTheOther) {
   EXPECT_EQ(SlotsOf(hosts), 6);
   FillHosts(3, &hosts);
   ASSERT_EQ(hosts.size(), 2u);
-  EXPECT_EQ(hosts[0].ranks, 2);
-  EXPECT_EQ(hosts[1].ranks, 1);
+  EXPECT_EQ(hosts[0].slots, 2);
+  EXPECT_EQ(hosts[1].slots, 1);
+}
+
+TEST(HostsTest, TheFirstNodesHaveOneRankMore) {
+  const auto slots = [](const std::vector<Host>& hosts) {
+    std::vector<int> slots;
+    for (const Host& host : hosts) slots.push_back(host.slots);
+    return slots;
+  };
+  EXPECT_EQ(slots(NodesHere(4, 2)), (std::vector<int>{2, 2}));
+  EXPECT_EQ(slots(NodesHere(3, 2)), (std::vector<int>{2, 1}));
+  EXPECT_EQ(slots(NodesHere(5, 3)), (std::vector<int>{2, 2, 1}));
+  EXPECT_EQ(slots(NodesHere(3, 1)), (std::vector<int>{3}));
+  EXPECT_EQ(NodesHere(3, 2)[1].name, "node1");
+  EXPECT_TRUE(NodesHere(3, 2)[1].here);
 }
 
 TEST(HostsTest, ANodeHasALimitOfSlots) {

@@ -13,7 +13,9 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <utility>
 
+#include "absl/strings/str_join.h"
 #include "common/address.h"
 #include "common/system/fd.h"
 
@@ -26,14 +28,6 @@ using std::chrono::steady_clock;
 constexpr int kLookMs = 5;
 // How long an address earlier in the list may take longer than a later one.
 constexpr milliseconds kPreference{300};
-
-using Interfaces = std::unique_ptr<ifaddrs, decltype(&freeifaddrs)>;
-
-Interfaces AllInterfaces() {
-  ifaddrs* first = nullptr;
-  if (getifaddrs(&first) != 0) first = nullptr;
-  return Interfaces(first, freeifaddrs);
-}
 
 bool IsForOthers(const ifaddrs& i) {
   if ((i.ifa_flags & IFF_UP) == 0 || (i.ifa_flags & IFF_LOOPBACK) != 0) {
@@ -48,7 +42,10 @@ bool IsForOthers(const ifaddrs& i) {
 template <typename Wanted>
 std::vector<std::string> AddressesOf(const Wanted& wanted) {
   std::vector<std::string> addresses;
-  const Interfaces all = AllInterfaces();
+  ifaddrs* first = nullptr;
+  if (getifaddrs(&first) != 0) return addresses;
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> all(first,
+                                                             freeifaddrs);
   for (const int family : {AF_INET, AF_INET6}) {
     for (const ifaddrs* i = all.get(); i != nullptr; i = i->ifa_next) {
       if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != family ||
@@ -62,53 +59,26 @@ std::vector<std::string> AddressesOf(const Wanted& wanted) {
   return addresses;
 }
 
-// A connection attempt in progress.
-struct Attempt {
-  std::string address;
-  Fd socket;
-  bool failed = false;
-};
-
-Attempt StartAttempt(const std::string& address) {
-  Attempt attempt{.address = address, .socket = Fd(), .failed = true};
+// Begins to connect. Returns no socket if that fails at once.
+Fd StartToConnect(const std::string& address) {
   HostPort at;
-  if (!SplitHostPort(address, &at)) return attempt;
+  if (!SplitHostPort(address, &at)) return Fd();
   const Addresses to = Resolve(at.host, at.port, AI_NUMERICHOST);
-  if (to == nullptr) return attempt;
-  attempt.socket =
-      Fd(socket(to->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  int result = connect(attempt.socket.get(), to->ai_addr, to->ai_addrlen);
-  attempt.failed = result != 0 && errno != EINPROGRESS;
-  return attempt;
+  if (to == nullptr) return Fd();
+  Fd fd(socket(to->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  const int result = connect(fd.get(), to->ai_addr, to->ai_addrlen);
+  return result == 0 || errno == EINPROGRESS ? std::move(fd) : Fd();
 }
 
-// Returns whether it is connected; sets attempt->failed if it has failed.
-bool IsConnected(Attempt* attempt) {
-  pollfd entry = {.fd = attempt->socket.get(), .events = POLLOUT, .revents = 0};
-  if (attempt->failed || poll(&entry, 1, 0) != 1) return false;
+// Returns whether it is connected; closes it if it cannot be.
+bool IsConnected(Fd* fd) {
+  pollfd entry = {.fd = fd->get(), .events = POLLOUT, .revents = 0};
+  if (poll(&entry, 1, 0) != 1) return false;
   int error = 0;
   socklen_t size = sizeof error;
   getsockopt(entry.fd, SOL_SOCKET, SO_ERROR, &error, &size);
-  attempt->failed = error != 0;
-  return !attempt->failed;
-}
-
-struct Progress {
-  const Attempt* best = nullptr;  // the first that is connected
-  bool earlier_open = false;  // an attempt before `best` is still in progress;
-                              // without `best`: any attempt is
-};
-
-Progress Check(std::vector<Attempt>* attempts) {
-  Progress progress;
-  for (Attempt& attempt : *attempts) {
-    if (IsConnected(&attempt)) {
-      progress.best = &attempt;
-      return progress;
-    }
-    if (!attempt.failed) progress.earlier_open = true;
-  }
-  return progress;
+  if (error != 0) fd->Reset();
+  return error == 0;
 }
 
 }  // namespace
@@ -131,31 +101,28 @@ bool IsThisMachine(const std::string& name) {
   if (name == "localhost" || name == host) return true;
   const Addresses found = Resolve(name, 0, 0);
   if (found == nullptr) return false;  // ssh may know it
-  Interfaces all = AllInterfaces();
+  const std::vector<std::string> own =
+      AddressesOf([](const ifaddrs&) { return true; });
   for (const addrinfo* a = found.get(); a != nullptr; a = a->ai_next) {
     if (IsLoopback(a->ai_addr)) return true;
-    std::string text = NumericHost(a->ai_addr);
-    for (const ifaddrs* i = all.get(); i != nullptr; i = i->ifa_next) {
-      if (!text.empty() && NumericHost(i->ifa_addr) == text) return true;
-    }
+    const std::string text = NumericHost(a->ai_addr);
+    if (std::find(own.begin(), own.end(), text) != own.end()) return true;
   }
   return false;
 }
 
 Status AddressesOfInterfaces(const std::vector<std::string>& interfaces,
                              std::string* addresses) {
-  std::string names, all;
+  std::vector<std::string> all;
   for (const std::string& name : interfaces) {
-    names += (names.empty() ? "" : ",") + name;
     const std::vector<std::string> found =
         AddressesOf([&](const ifaddrs& i) { return name == i.ifa_name; });
-    if (found.empty()) continue;
-    all += (all.empty() ? "" : ",") + found.front();
+    if (!found.empty()) all.push_back(found.front());
   }
-  *addresses = all;
+  *addresses = absl::StrJoin(all, ",");
   if (!all.empty()) return Status();
   return Status(Code::kNotFound,
-                "no network interface " + names +
+                "no network interface " + absl::StrJoin(interfaces, ",") +
                     " with an address (--network-interfaces); run 'ip -br "
                     "addr' to list the interfaces");
 }
@@ -183,31 +150,30 @@ std::vector<std::string> ResolveForOthers(
 
 Status FirstThatAccepts(const std::vector<std::string>& addresses,
                         milliseconds limit, std::string* found) {
-  std::vector<Attempt> attempts;
-  for (const std::string& a : addresses) attempts.push_back(StartAttempt(a));
-  auto deadline = steady_clock::now() + limit;
+  std::vector<Fd> sockets;
+  for (const std::string& a : addresses) sockets.push_back(StartToConnect(a));
+  const auto deadline = steady_clock::now() + limit;
   std::optional<steady_clock::time_point> answered;
-  do {
-    Progress progress = Check(&attempts);
-    auto now = steady_clock::now();
-    if (progress.best != nullptr) {
-      if (!answered) answered = now;
-      if (!progress.earlier_open || now - *answered >= kPreference) {
-        *found = progress.best->address;
-        return Status();
+  bool open = true;  // some attempt before the first that is connected
+  while (open && steady_clock::now() < deadline) {
+    open = false;
+    for (size_t i = 0; i < sockets.size(); ++i) {
+      if (!IsConnected(&sockets[i])) {
+        open |= sockets[i].valid();
+        continue;
       }
-    } else if (!progress.earlier_open) {
-      break;  // all have failed
+      const auto now = steady_clock::now();
+      if (!answered) answered = now;
+      if (open && now - *answered < kPreference) break;
+      *found = addresses[i];
+      return Status();
     }
     poll(nullptr, 0, kLookMs);
-  } while (steady_clock::now() < deadline);
-  std::string tried;
-  for (const std::string& a : addresses) {
-    tried += (tried.empty() ? "" : ", ") + a;
   }
   return Status(Code::kUnavailable,
                 "none of the coordinator's addresses accepts a connection (" +
-                    tried + "): is a firewall in between?");
+                    absl::StrJoin(addresses, ", ") +
+                    "): is a firewall in between?");
 }
 
 }  // namespace maypole::launcher

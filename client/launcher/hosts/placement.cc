@@ -7,14 +7,6 @@
 
 namespace maypole::launcher {
 
-std::vector<int> SpreadEvenly(int ranks, int nodes) {
-  std::vector<int> by_node;
-  for (int node = 0; node < nodes; ++node) {
-    by_node.push_back(ranks / nodes + (node < ranks % nodes ? 1 : 0));
-  }
-  return by_node;
-}
-
 std::string NodeName(int node) { return "node" + std::to_string(node); }
 
 std::string JobId(const std::string& name, const std::string& random) {

@@ -1,4 +1,4 @@
-// Placement: how many ranks run on which node, and a rank's environment.
+// Placement: the names of nodes and jobs, and a rank's environment.
 //
 // Purpose: ranks are numbered node by node. Pure: values in, values out.
 //
@@ -15,10 +15,6 @@
 #include "proto/node.pb.h"
 
 namespace maypole::launcher {
-
-// Ranks of each node: the first (ranks % nodes) nodes have one rank more than
-// the others. Requires ranks >= nodes >= 1.
-std::vector<int> SpreadEvenly(int ranks, int nodes);
 
 std::string NodeName(int node);
 

@@ -42,13 +42,6 @@ TEST(PlacementTest, AJobsIdBeginsWithItsName) {
   EXPECT_EQ(JobId("net", "0123456789abcdef01"), "net-01234567");
 }
 
-TEST(PlacementTest, TheFirstNodesHaveOneRankMore) {
-  EXPECT_EQ(SpreadEvenly(4, 2), (std::vector<int>{2, 2}));
-  EXPECT_EQ(SpreadEvenly(3, 2), (std::vector<int>{2, 1}));
-  EXPECT_EQ(SpreadEvenly(5, 3), (std::vector<int>{2, 2, 1}));
-  EXPECT_EQ(SpreadEvenly(3, 1), (std::vector<int>{3}));
-}
-
 TEST(PlacementTest, EnvironmentOfARank) {
   auto v = Map(RankVariables(SecondOfTwo(), Around(), 3, 1, NoneSet));
   std::map<std::string, std::string> expected = {

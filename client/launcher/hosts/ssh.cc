@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "absl/strings/str_replace.h"
 #include "client/launcher/hosts/placement.h"
 
 namespace maypole::launcher {
@@ -115,15 +116,7 @@ std::string WhyNotGreeted(const SshEnd& end) {
 }  // namespace
 
 std::string ShellWord(std::string_view text) {
-  std::string word = "'";
-  for (char c : text) {
-    if (c == '\'') {
-      word += "'\\''";
-    } else {
-      word += c;
-    }
-  }
-  return word + "'";
+  return "'" + absl::StrReplaceAll(std::string(text), {{"'", "'\\''"}}) + "'";
 }
 
 std::vector<std::string> SshArguments(const std::string& host,

@@ -2,16 +2,14 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_join.h"
+
 namespace maypole::launcher {
 namespace {
 
 // "rank 1", "ranks 0,2,3"
 std::string Ranks(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    text += (i == 0 ? "" : ",") + std::to_string(ranks[i]);
-  }
-  return text;
+  return (ranks.size() == 1 ? "rank " : "ranks ") + absl::StrJoin(ranks, ",");
 }
 
 }  // namespace

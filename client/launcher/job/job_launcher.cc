@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <utility>
 #include <vector>
 
 #include "client/launcher/hosts/own_addresses.h"
@@ -24,8 +23,6 @@ constexpr EndLimit kFinishLimit{std::chrono::hours(24), milliseconds(50)};
 // The exit code of a job that went well, but whose output is incomplete.
 constexpr int kLostOutputCode = 1;
 constexpr size_t kPrefixBytes = 12;  // "maypolerun: "
-
-Time Now() { return std::chrono::steady_clock::now(); }
 
 // The space for a line on the terminal; 0: the descriptor is no terminal.
 size_t TerminalWidth(int fd) {
@@ -63,39 +60,14 @@ ElasticDriver::Settings DriverSettings(const LauncherOptions& options) {
           .longest_cooldown = seconds(elastic.cooldown_s[1])};
 }
 
-// The hosts of a job that has no discovery script. Each node of this machine is
-// a host of its own.
-std::vector<Host> HostsOf(const LauncherOptions& options) {
-  if (options.elastic) return options.elastic->hosts;
-  std::vector<Host> hosts = options.hosts;
-  const std::vector<int> ranks = RanksByNode(options);
-  for (size_t node = 0; node < ranks.size(); ++node) {
-    if (node == hosts.size()) {
-      hosts.push_back({.name = NodeName(static_cast<int>(node)), .here = true});
-    }
-    hosts[node].slots = ranks[node];
-  }
-  return hosts;
-}
-
 }  // namespace
 
-JobLauncher::JobLauncher(Settings settings)
-    : settings_(std::move(settings)),
-      options_(settings_.options),
-      output_(&loop_, options_),
-      nodes_(&loop_, {.options = options_,
-                      .directory = settings_.where.directory,
-                      .remote_program = settings_.remote_program,
-                      .terminal_group = settings_.where.guard_group,
-                      .output = &output_,
-                      .others =
-                          [this] {
-                            return discovery_
-                                       ? std::set<pid_t>{discovery_->pid()}
-                                       : std::set<pid_t>();
-                          },
-                      .listener = this}),
+JobLauncher::JobLauncher(const LauncherOptions& options,
+                         const Supervised& where)
+    : options_(options),
+      where_(where),
+      output_(&loop_, options),
+      nodes_(&loop_, options, where, &output_, this),
       ranks_(options_.elastic ? "process" : "rank"),
       supervision_(0, seconds(options_.stop_timeout_s)),
       leavers_(options_.elastic ? 0 : options_.ranks),
@@ -204,7 +176,7 @@ ElasticJob::Launcher JobLauncher::Hands() {
 }
 
 Status JobLauncher::AddRank(int rank, const Host& host, int node) {
-  const bool has_name = options_.elastic || !options_.hosts.empty();
+  const bool has_name = options_.elastic || AnyElsewhere(options_.hosts);
   ranks_.Add(rank, {.node = node, .host = has_name ? host.name : ""});
   supervision_.OnRankStart();
   if (options_.elastic) return output_.AddRank(rank, host.here);
@@ -220,7 +192,7 @@ Status JobLauncher::BeginRanks() {
   }
   Status status = nodes_.WriteEndpoints();
   int rank = 0;
-  for (const Host& host : HostsOf(options_)) {
+  for (const Host& host : options_.hosts) {
     for (int slot = 0; status.ok() && slot < host.slots; ++slot) {
       status = output_.AddRank(rank++, host.here);
     }
@@ -279,7 +251,7 @@ void JobLauncher::Round(std::optional<Time> deadline) {
 }
 
 void JobLauncher::OnSignal(const signalfd_siginfo& info) {
-  if (getppid() != settings_.where.guard) {
+  if (getppid() != where_.guard) {
     nodes_.Hurry();
     return nodes_.SignalRanks(supervision_.OnLauncherLost(), false);
   }
@@ -378,7 +350,7 @@ void JobLauncher::OnDaemonLost(const std::string& what, bool returns) {
   // Ranks of several nodes, and ranks that enter an epoch or have not joined,
   // would wait for the coordinator until they time out.
   if (!starting_ && nodes_.coordinator_lost() &&
-      (options_.elastic || options_.nodes > 1 || awaits_ranks_)) {
+      (options_.elastic || options_.hosts.size() > 1 || awaits_ranks_)) {
     return job_->OnJobLost(what);
   }
   output_.Print(what);

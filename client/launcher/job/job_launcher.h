@@ -42,13 +42,8 @@ namespace maypole::launcher {
 
 class JobLauncher : private NodeListener {
  public:
-  struct Settings {
-    LauncherOptions options;
-    std::string remote_program;  // path of maypolerun on other hosts
-    Supervised where;
-  };
-
-  explicit JobLauncher(Settings settings);
+  // Both must outlive the JobLauncher.
+  JobLauncher(const LauncherOptions& options, const Supervised& where);
 
   // Returns the exit status of maypolerun.
   int Run();
@@ -79,8 +74,8 @@ class JobLauncher : private NodeListener {
   void Report(const Status& start);
   void ShowRest();
 
-  const Settings settings_;
   const LauncherOptions& options_;
+  const Supervised& where_;
   OutputLoop loop_;
   JobOutput output_;
   JobNodes nodes_;

@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
-#include <numeric>
+#include <fstream>
 #include <utility>
 
 #include "client/launcher/hosts/own_addresses.h"
@@ -41,19 +41,6 @@ constexpr rlim_t kOwnFiles = 32, kFilesPerRank = 4, kFilesPerNode = 4;
 constexpr rlim_t kDaemonFiles = 64;
 // How much longer the ranks of an elastic job wait than maypolerun.
 constexpr int kSlackSeconds = 10;
-
-Time Now() { return std::chrono::steady_clock::now(); }
-
-std::vector<std::string> TravellingEnvironment() {
-  std::vector<std::string> environment;
-  for (char** e = environ; *e != nullptr; ++e) {
-    std::string_view entry = *e;
-    size_t equals = entry.find('=');
-    if (equals == entry.npos || !Travels(entry.substr(0, equals))) continue;
-    environment.emplace_back(entry);
-  }
-  return environment;
-}
 
 // The current directory by the path that the user entered: its symbolic links
 // may exist on all hosts while the real path differs.
@@ -88,17 +75,19 @@ int FreePort() {
 // Checked before anything is started, because an error in the middle of the
 // start would say less.
 Status CheckOpenFiles(const LauncherOptions& o, rlim_t limit) {
-  if (!StartsDaemons(o) && o.hosts.empty()) return Status();
-  rlim_t ours = kOwnFiles;
-  int most = o.nodes;
-  const std::vector<int> ranks = RanksByNode(o);
-  for (int node = 0; node < o.nodes; ++node) {
-    ours += kFilesPerNode;
-    if (!NodeIsHere(o, node)) continue;
-    ours += kFilesPerRank * static_cast<rlim_t>(ranks[node]);
-    most = std::max(most, ranks[node]);
+  std::vector<Host> nodes = o.hosts;
+  // At first, all ranks of an elastic job may be here.
+  if (o.elastic) nodes = {{.slots = o.ranks, .here = true}};
+  if (!StartsDaemons(o) && !AnyElsewhere(nodes)) return Status();
+  rlim_t ours = kOwnFiles + kFilesPerNode * nodes.size();
+  rlim_t most = nodes.size();
+  for (const Host& node : nodes) {
+    if (!node.here) continue;
+    const auto ranks = static_cast<rlim_t>(node.slots);
+    ours += kFilesPerRank * ranks;
+    most = std::max(most, ranks);
   }
-  rlim_t daemons = kDaemonFiles + kFilesPerRank * static_cast<rlim_t>(most);
+  rlim_t daemons = kDaemonFiles + kFilesPerRank * most;
   rlim_t needed = std::max(ours, daemons);
   if (limit >= needed) return Status();
   return Status(
@@ -118,7 +107,7 @@ class JobNodes::NodeHere : public ElasticNode {
  public:
   NodeHere(JobNodes* owner, int node, Host host, OnLost on_lost)
       : owner_(owner),
-        here_(&owner->here_),
+        here_(owner->here_),
         node_(node),
         host_(std::move(host)),
         on_lost_(std::move(on_lost)) {}
@@ -127,54 +116,54 @@ class JobNodes::NodeHere : public ElasticNode {
     if (!added_) {
       if (!owner_->AllGreeted()) return false;
       added_ = true;
-      const Status status = here_->AddNode(owner_->JobOf(node_, host_, nullptr),
-                                           owner_->secret_file_);
-      if (!status.ok()) on_lost_(status.message());
-      if (!status.ok()) return false;
+      const Status status = here_.AddNode(owner_->JobOf(node_, host_, nullptr),
+                                          owner_->secret_file_);
+      if (!status.ok()) {
+        on_lost_(status.message());
+        return false;
+      }
     }
-    if (here_->AgentIsLost(node_)) on_lost_(kAgentLost);
+    if (here_.AgentIsLost(node_)) on_lost_(kAgentLost);
     // Null: the node uses an agent that already runs on this machine.
-    const NodeCore::Daemon* const agent = here_->AgentOf(node_);
+    const NodeCore::Daemon* const agent = here_.AgentOf(node_);
     return agent == nullptr || agent->ready;
   }
   std::string Standing() const override { return "not ready"; }
   void GiveUp(const std::string& why) override { on_lost_(why); }
   Status StartProcess(int process, int slot) override {
-    return here_->StartProcess(node_, process, slot);
+    return here_.StartProcess(node_, process, slot);
   }
   void SignalProcess(int process, int signal) override {
-    here_->SignalRank(process, signal);
+    here_.SignalRank(process, signal);
   }
-  void Stop() override { here_->StopAgent(node_); }
+  void Stop() override { here_.StopAgent(node_); }
 
  private:
   JobNodes* const owner_;
-  NodeSupervisor* const here_;
+  NodeSupervisor& here_;
   const int node_;
   const Host host_;
   const OnLost on_lost_;
   bool added_ = false;
 };
 
-JobNodes::JobNodes(OutputLoop* loop, Settings settings)
+JobNodes::JobNodes(OutputLoop* loop, const LauncherOptions& options,
+                   const Supervised& where, JobOutput* output,
+                   NodeListener* listener)
     : loop_(loop),
-      settings_(std::move(settings)),
-      options_(settings_.options),
-      here_(loop, {.directory = settings_.directory,
+      options_(options),
+      output_(output),
+      listener_(listener),
+      remote_program_(options.remote_bin.empty()
+                          ? OwnPath().string()
+                          : options.remote_bin + "/maypolerun"),
+      here_(loop, {.directory = where.directory,
                    .gives_stdin = true,
-                   .raw_output = settings_.output->raw(),
-                   .terminal_group = settings_.terminal_group,
-                   .others =
-                       [this] {
-                         std::set<pid_t> pids = settings_.others();
-                         for (const auto& remote : remotes_) {
-                           if (!remote->ended()) pids.insert(remote->pid());
-                         }
-                         return pids;
-                       },
+                   .raw_output = output->raw(),
+                   .terminal_group = where.guard_group,
                    .others_ended = [this] { return !AwaitsHosts(); },
-                   .listener = settings_.listener}),
-      secret_file_(options_.secret_file) {}
+                   .listener = listener}),
+      secret_file_(options.secret_file) {}
 
 // --- The description of the job ----------------------------------------------
 
@@ -192,7 +181,7 @@ std::string JobNodes::TorchStore() const {
 Status JobNodes::Describe() {
   const LauncherOptions& o = options_;
   common_.set_ranks(o.ranks);
-  common_.set_nodes(o.nodes);
+  common_.set_nodes(static_cast<int>(o.hosts.size()));
   common_.set_job(JobId(o.job_name, RandomHex()));
   common_.set_token(RandomHex());
   common_.set_start_timeout_s(o.start_timeout_s);
@@ -228,11 +217,8 @@ Status JobNodes::Describe() {
 
 // Whether the coordinator must be reached from other hosts.
 bool JobNodes::HasOtherHosts() const {
-  const std::vector<Host>& hosts =
-      options_.elastic ? options_.elastic->hosts : options_.hosts;
   return (options_.elastic && !options_.elastic->discovery_script.empty()) ||
-         std::any_of(hosts.begin(), hosts.end(),
-                     [](const Host& host) { return !host.here; });
+         AnyElsewhere(HostsOf(options_));
 }
 
 // Addresses at which the host (null: this machine) may reach the coordinator,
@@ -271,8 +257,8 @@ NodeJob JobNodes::JobOf(int node, const Host& host,
   job.set_node(node);
   job.set_local_size(host.slots);
   if (!options_.elastic) {
-    const std::vector<int> ranks = RanksByNode(options_);
-    job.set_first_rank(std::accumulate(ranks.begin(), ranks.begin() + node, 0));
+    const auto& hosts = options_.hosts;
+    job.set_first_rank(SlotsOf({hosts.begin(), hosts.begin() + node}));
   }
   if (!options_.networks.empty()) {
     job.set_network(options_.networks[static_cast<size_t>(node)]);
@@ -289,8 +275,13 @@ NodeJob JobNodes::JobOf(int node, const Host& host,
     job.clear_directory();
     return job;
   }
-  const std::vector<std::string> environment = TravellingEnvironment();
-  *job.mutable_environment() = {environment.begin(), environment.end()};
+  for (char** e = environ; *e != nullptr; ++e) {
+    const std::string_view entry = *e;
+    const size_t equals = entry.find('=');
+    if (equals != entry.npos && Travels(entry.substr(0, equals))) {
+      job.add_environment(*e);
+    }
+  }
   job.set_host(MachineOf(host.name));
   job.set_secret(secret_);
   return job;
@@ -311,7 +302,7 @@ Status JobNodes::StartCoordinator() {
     return ReadSecretFile(secret_file_, &secret_);
   }
   secret_ = RandomHex();
-  secret_file_ = settings_.directory + "/secret";
+  secret_file_ = here_.directory() + "/secret";
   if (Status s = WriteSecretFile(secret_file_, secret_); !s.ok()) return s;
   CoordinatorSettings coordinator = {
       .secret_file = secret_file_,
@@ -339,17 +330,16 @@ std::shared_ptr<ElasticNode> JobNodes::StartNode(int node, const Host& host,
                            .ssh = {.port = options_.ssh_port,
                                    .identity_file = options_.identity_file,
                                    .start_timeout_s = options_.start_timeout_s,
-                                   .program = settings_.remote_program},
-                           .log = settings_.output->err(),
+                                   .program = remote_program_},
+                           .log = options_.verbose ? output_->err() : nullptr,
                            .log_stream_id = kFirstRemoteStream + streams_++,
-                           .verbose = options_.verbose,
                            .files = here_.files(),
                            .function = common_.function(),
                            .describe =
                                [this, node, host](const RemoteNode& r) {
                                  return JobOf(node, host, &r);
                                },
-                           .listener = settings_.listener,
+                           .listener = listener_,
                            .on_lost = on_lost});
   remotes_.push_back(remote);
   if (Status s = remote->Start(); !s.ok()) on_lost(s.message());
@@ -410,16 +400,15 @@ Status JobNodes::WriteEndpoints() const {
   // Renamed into place, so that a reader never sees an incomplete file.
   std::string partial =
       options_.endpoints_file + "." + std::to_string(getpid());
-  FILE* file = fopen(partial.c_str(), "we");
-  bool written = file != nullptr && fputs(text.c_str(), file) >= 0;
-  written = file != nullptr && fclose(file) == 0 && written;
-  if (written &&
-      rename(partial.c_str(), options_.endpoints_file.c_str()) == 0) {
+  std::ofstream file(partial);
+  file << text;
+  file.close();
+  if (file && rename(partial.c_str(), options_.endpoints_file.c_str()) == 0) {
     return Status();
   }
   Status status = ErrnoStatus(
       errno, "cannot write " + options_.endpoints_file + " (--endpoints-file)");
-  if (file != nullptr) unlink(partial.c_str());
+  unlink(partial.c_str());
   return status;
 }
 

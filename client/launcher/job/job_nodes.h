@@ -7,7 +7,7 @@
 // machine; for each other host, a RemoteNode talks to a NodeSupervisor there.
 // Both report to the same NodeListener.
 //
-//   JobNodes nodes(&loop, {.options = o, ...});
+//   JobNodes nodes(&loop, options, where, &output, listener);
 //   Status s = nodes.Prepare(on_signal);
 //   if (s.ok()) s = nodes.StartCoordinator();
 //   ... run the loop until nodes.coordinator_ready()
@@ -28,7 +28,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -39,6 +38,7 @@
 #include "client/launcher/node/node_supervisor.h"
 #include "client/launcher/node/remote_node.h"
 #include "client/launcher/output/output_loop.h"
+#include "client/launcher/process/guard.h"
 
 namespace maypole::launcher {
 
@@ -51,19 +51,11 @@ inline bool StartsDaemons(const LauncherOptions& options) {
 
 class JobNodes {
  public:
-  struct Settings {
-    const LauncherOptions& options;
-    std::string directory;       // private
-    std::string remote_program;  // path of maypolerun on other hosts
-    pid_t terminal_group = 0;
-    JobOutput* output;
-    // Our child processes that JobNodes has not started and must not end.
-    std::function<std::set<pid_t>()> others;
-    NodeListener* listener;
-  };
   using OnLost = std::function<void(const std::string& why)>;
 
-  JobNodes(OutputLoop* loop, Settings settings);
+  // All of them must outlive the JobNodes.
+  JobNodes(OutputLoop* loop, const LauncherOptions& options,
+           const Supervised& where, JobOutput* output, NodeListener* listener);
 
   Status Prepare(NodeSupervisor::OnSignal on_signal) {
     return here_.Prepare(std::move(on_signal));
@@ -115,8 +107,10 @@ class JobNodes {
   std::string AdminAddress() const;
 
   OutputLoop* const loop_;
-  const Settings settings_;
   const LauncherOptions& options_;
+  JobOutput* const output_;
+  NodeListener* const listener_;
+  const std::string remote_program_;  // path of maypolerun on other hosts
   NodeSupervisor here_;
   NodeJob common_;           // the fields that are the same for all nodes
   std::string secret_file_;  // of the coordinator

@@ -2,7 +2,6 @@
 
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <filesystem>
 
 namespace maypole::launcher {
@@ -56,21 +55,19 @@ Status JobOutput::AddRank(int rank, bool here) {
   Streams& streams = ranks_[rank];
   for (const bool is_err : {false, true}) {
     const std::string name = is_err ? "stderr" : "stdout";
-    Sink* const sink = is_err ? err_sink_ : &out_;
-    OutputStream::Settings settings = {
-        .id = 2 * rank + (is_err ? 1 : 0),
-        .prefix = prefix ? "[" + std::to_string(rank) + "]<" + name + ">:" : "",
-        .timestamps = options_.timestamps,
-        .sink = sink,
-        .file = directory.empty() ? "" : directory + "/" + name,
-        .on_file_lost = [this](const std::string& what) { OnFileLost(what); }};
-    if (raw()) {
-      settings.raw = [sink](std::string_view bytes) {
-        sink->screen().WriteBytes(bytes);
-      };
-    }
     OutputStream& stream = is_err ? streams.err : streams.out;
-    if (Status s = stream.Open(std::move(settings)); !s.ok()) return s;
+    const Status status = stream.Open(
+        {.id = 2 * rank + (is_err ? 1 : 0),
+         .prefix =
+             prefix ? "[" + std::to_string(rank) + "]<" + name + ">:" : "",
+         .timestamps = options_.timestamps,
+         .sink = is_err ? err_sink_ : &out_,
+         .raw = raw(),
+         .file = directory.empty() ? "" : directory + "/" + name,
+         .on_file_lost = [this](const std::string& what) {
+           OnFileLost(what);
+         }});
+    if (!status.ok()) return status;
   }
   return Status();
 }

@@ -49,16 +49,13 @@ std::optional<LinePiece> StartProgress::Take(const std::string& text,
   LinePiece piece{.text = Cut(text),
                   .end = width_ > 0 ? LineEnd::kReturn : LineEnd::kNewline};
   last_ = text;
-  shown_ = true;
   return piece;
 }
 
 std::optional<LinePiece> StartProgress::End(const std::string& text) {
   due_ = std::nullopt;
-  const bool shown = std::exchange(shown_, false);
   LinePiece piece{.text = Cut(text), .end = LineEnd::kNewline};
-  last_.clear();
-  if (!shown || text.empty()) return std::nullopt;
+  if (std::exchange(last_, "").empty() || text.empty()) return std::nullopt;
   return piece;
 }
 

@@ -55,8 +55,7 @@ class StartProgress {
 
   size_t width_;
   std::optional<Time> due_;
-  bool shown_ = false;
-  std::string last_;
+  std::string last_;  // that was shown; empty: none
 };
 
 }  // namespace maypole::launcher

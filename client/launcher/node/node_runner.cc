@@ -81,7 +81,10 @@ int NodeRunner::Run() {
   while (!ending_) Round();
   node_.End();
   while (!node_.core().ended()) Round();
-  head_.Finish(node_.core().Within(kFinishLimit));
+  const Time deadline = Now() + node_.core().Within(kFinishLimit);
+  while (!head_.idle() && Now() < deadline) {
+    loop_.Poll(deadline);
+  }
   return refused_ ? 1 : 0;
 }
 
@@ -103,7 +106,7 @@ Status NodeRunner::Prepare() {
 
 void NodeRunner::Round() {
   loop_.Poll(node_.deadline());
-  node_.OnTime(std::chrono::steady_clock::now());
+  node_.OnTime(Now());
   if (!ending_ && node_.AgentIsLost(node_number_)) Refuse(kAgentLost);
   if (state_ != kJob || ending_ || !node_.core().all_ready()) return;
   state_ = kReady;

@@ -15,7 +15,6 @@
 
 #include <sys/signalfd.h>
 
-#include <optional>
 #include <string>
 #include <string_view>
 

@@ -72,7 +72,7 @@ void NodeSupervisor::OnSignals() {
   signalfd_siginfo info;
   while (read(signals_.fd(), &info, sizeof info) == sizeof info) {
     if (info.ssi_signo == SIGCHLD) {
-      ReapOrphans(Known());
+      ReapOrphans(loop_->Children());
     } else {
       on_signal_(info);
     }
@@ -143,7 +143,7 @@ void NodeSupervisor::StopDaemon(const std::string& name, int signal) {
 }
 
 Status NodeSupervisor::AddNode(NodeJob job, const std::string& secret_file) {
-  Node& node = nodes_.emplace_back();
+  Node& node = nodes_[job.node()];
   node.job = std::move(job);
   Status status = FindProgram(node.job.command(0), &node.program);
   if (!status.ok()) {
@@ -175,17 +175,15 @@ Status NodeSupervisor::StartAgent(Node* node, const std::string& secret_file) {
 }
 
 NodeSupervisor::Node* NodeSupervisor::Find(int number) {
-  const auto it =
-      std::find_if(nodes_.begin(), nodes_.end(),
-                   [&](const Node& n) { return n.job.node() == number; });
-  return it == nodes_.end() ? nullptr : &*it;
+  const auto it = nodes_.find(number);
+  return it == nodes_.end() ? nullptr : &it->second;
 }
 
 NodeSupervisor::Node* NodeSupervisor::NodeOf(const std::string& agent) {
-  const auto it =
-      std::find_if(nodes_.begin(), nodes_.end(),
-                   [&](const Node& n) { return n.worker.node == agent; });
-  return it == nodes_.end() ? nullptr : &*it;
+  for (auto& [number, node] : nodes_) {
+    if (node.worker.node == agent) return &node;
+  }
+  return nullptr;
 }
 
 const NodeCore::Daemon* NodeSupervisor::AgentOf(int number) {
@@ -229,7 +227,7 @@ void NodeSupervisor::Lives::PlanRestart(bool was_ready) {
   if (hopeless || failed > kMostFailedRestarts) {
     lost = true;
   } else {
-    restart_at = std::chrono::steady_clock::now() + kRestartPause;
+    restart_at = Now() + kRestartPause;
   }
 }
 
@@ -263,10 +261,10 @@ void NodeSupervisor::RestartDaemons(Time now) {
   }
   // Restarts agents at the same socket, which the ranks know, but as new nodes
   // of the job: the executor of the agent that has ended may still be there.
-  for (Node& node : nodes_) {
+  for (auto& [number, node] : nodes_) {
     if (!node.lives.TakeRestart(now)) continue;
     node.worker.node =
-        NodeName(node.job.node()) + "." + std::to_string(node.lives.restarts);
+        NodeName(number) + "." + std::to_string(node.lives.restarts);
     Restart(node.worker.node, WorkerArguments(node.worker), &node.lives);
   }
 }
@@ -282,7 +280,9 @@ Status NodeSupervisor::EnvironmentOf(const Node& node, int rank, int slot,
     around.ranks_here = node.job.local_size();  // earlier nodes have ended
   } else {
     around.ranks_here = 0;
-    for (const Node& n : nodes_) around.ranks_here += n.job.local_size();
+    for (const auto& [number, n] : nodes_) {
+      around.ranks_here += n.job.local_size();
+    }
   }
   if (node.job.bind_gpus()) {
     Status status =
@@ -296,10 +296,7 @@ Status NodeSupervisor::EnvironmentOf(const Node& node, int rank, int slot,
 }
 
 Status NodeSupervisor::StartProcess(int number, int rank, int slot) {
-  const Node* const node = Find(number);
-  if (node == nullptr) {
-    return Status(Code::kNotFound, "it is not a node of this machine");
-  }
+  const Node* const node = &nodes_.at(number);
   // Removes ranks that have ended and whose output has been read.
   std::erase_if(ranks_, [](const auto& r) {
     return !r->process.running() && r->process.output_ended();
@@ -365,23 +362,6 @@ void NodeSupervisor::SignalRank(int number, int signal) {
   }
 }
 
-std::set<pid_t> NodeSupervisor::Daemons() const {
-  std::set<pid_t> pids;
-  if (settings_.others) pids = settings_.others();
-  for (const auto& daemon : daemons_) {
-    if (daemon->process.running()) pids.insert(daemon->process.pid());
-  }
-  return pids;
-}
-
-std::set<pid_t> NodeSupervisor::Known() const {
-  std::set<pid_t> pids = Daemons();
-  for (const auto& rank : ranks_) {
-    if (rank->process.running()) pids.insert(rank->process.pid());
-  }
-  return pids;
-}
-
 bool NodeSupervisor::OutputEnded() const {
   return std::all_of(ranks_.begin(), ranks_.end(), [](const auto& rank) {
     return rank->process.output_ended();
@@ -389,24 +369,25 @@ bool NodeSupervisor::OutputEnded() const {
 }
 
 std::vector<pid_t> NodeSupervisor::End() {
-  for (Node& node : nodes_) node.lives.restart_at.reset();
+  for (auto& [number, node] : nodes_) node.lives.restart_at.reset();
   coordinator_.restart_at.reset();
-  if (core_.BeginEnd(std::chrono::steady_clock::now()) !=
-      NodeCore::Step::kKillRanks) {
+  if (core_.BeginEnd(Now()) != NodeCore::Step::kKillRanks) {
     return {};
   }
-  std::vector<pid_t> left =
-      KillDescendants(Daemons(), core_.Within(kKillLimit));
-  // They were reaped: other processes may get their process ids.
+  // KillDescendants() reaps them: other processes may get their process ids.
   for (const auto& rank : ranks_) rank->process.Forget();
-  OnTime(std::chrono::steady_clock::now());  // skips phases without work
+  std::vector<pid_t> left =
+      KillDescendants(loop_->Children(), core_.Within(kKillLimit));
+  OnTime(Now());  // skips phases without work
   return left;
 }
 
 std::optional<Time> NodeSupervisor::deadline() const {
   std::optional<Time> first =
       Earlier(core_.deadline(), coordinator_.restart_at);
-  for (const Node& node : nodes_) first = Earlier(first, node.lives.restart_at);
+  for (const auto& [number, node] : nodes_) {
+    first = Earlier(first, node.lives.restart_at);
+  }
   return first;
 }
 
@@ -422,12 +403,11 @@ void NodeSupervisor::OnTime(Time now) {
 
 void NodeSupervisor::Take(NodeCore::Step step) {
   if (step == NodeCore::Step::kKillAll) {
-    KillDescendants(settings_.others ? settings_.others() : std::set<pid_t>(),
-                    kKillLimit.normal);
     for (const auto& daemon : daemons_) {
       daemon->process.Forget();
       daemon->process.CloseOutput();
     }
+    KillDescendants(loop_->Children(), kKillLimit.normal);
     return;
   }
   const bool last = step == NodeCore::Step::kStopCoordinator;
@@ -443,8 +423,8 @@ void NodeSupervisor::Take(NodeCore::Step step) {
 
 std::string NodeSupervisor::DescribeAgent() const {
   if (!core_.daemons().empty()) return core_.Summary().front();
-  if (nodes_.empty() || nodes_[0].agent.empty()) return "";
-  return "socket=" + nodes_[0].agent;
+  if (nodes_.empty() || nodes_.begin()->second.agent.empty()) return "";
+  return "socket=" + nodes_.begin()->second.agent;
 }
 
 }  // namespace maypole::launcher

@@ -28,7 +28,8 @@
 // Thread contract: one thread, the one that runs the loop.
 //
 // Invariant: once core().ended(), no process that it started is alive, and none
-// that those processes left behind (if Prepare() got on_signal).
+// that those processes left behind (if Prepare() got on_signal). Other
+// processes of the loop are not touched.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_NODE_NODE_SUPERVISOR_H_
 #define MAYPOLE_CLIENT_LAUNCHER_NODE_NODE_SUPERVISOR_H_
 
@@ -37,9 +38,9 @@
 #include <sys/types.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -67,8 +68,6 @@ class NodeSupervisor {
     bool gives_stdin = false;  // rank 0 inherits our stdin
     bool raw_output = false;   // ranks inherit our stdout and stderr
     pid_t terminal_group = 0;  // process group that may read the terminal
-    // Our child processes that NodeSupervisor has not started and must not end.
-    std::function<std::set<pid_t>()> others = {};
     // Whether the job's agents on other hosts have ended; our coordinator waits
     // for them.
     std::function<bool()> others_ended = {};
@@ -83,6 +82,7 @@ class NodeSupervisor {
   // original limit. With on_signal, it also handles the signals that end
   // maypolerun, and reaps orphans.
   Status Prepare(OnSignal on_signal);
+  const std::string& directory() const { return settings_.directory; }
   // The limit of open files that this process was started with.
   const rlimit& files() const { return files_; }
 
@@ -173,8 +173,6 @@ class NodeSupervisor {
                        std::vector<std::string>* out) const;
   // Whether the process, which has ended, had trained to the end.
   bool HasFinished(int process) const;
-  std::set<pid_t> Daemons() const;
-  std::set<pid_t> Known() const;
   bool OutputEnded() const;
   void Take(NodeCore::Step step);  // of the end
 
@@ -186,7 +184,7 @@ class NodeSupervisor {
   WatchedFd signals_;
   std::vector<std::string> coordinator_arguments_;
   Lives coordinator_;
-  std::vector<Node> nodes_;
+  std::map<int, Node> nodes_;  // by number
   std::vector<std::unique_ptr<Daemon>> daemons_;
   std::vector<std::unique_ptr<Rank>> ranks_;
 };

@@ -39,12 +39,11 @@ Status RemoteNode::Start() {
   std::string program;
   Status status = FindSsh(settings_.host, &program);
   if (!status.ok()) return status;
+  // If ssh fails, WhySshEnded() reports the reason, also without `log`.
   status = ssh_errors_.Open({.id = settings_.log_stream_id,
                              .prefix = "[ssh " + settings_.host.name + "] ",
                              .sink = settings_.log});
   if (!status.ok()) return status;
-  // If ssh fails, WhySshEnded() reports the reason.
-  if (!settings_.verbose) ssh_errors_.Mute();
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
   const Fd reader(ends[0]);
@@ -69,28 +68,24 @@ bool RemoteNode::Ready() {
 
 void RemoteNode::OnBytes(std::string_view bytes) {
   if (lost()) return;
+  std::string rest;
   if (!preamble_read_) {
-    std::string rest;
     preamble_read_ = preamble_.Feed(bytes, &rest);
-    if (!preamble_read_) {
-      if (preamble_.overrun()) {
-        Lose(
-            "a shell that starts there prints too much: its login scripts must "
-            "print nothing for ssh");
-      }
-      return;
+    if (preamble_.overrun() && !preamble_read_) {
+      Lose(
+          "a shell that starts there prints too much: its login scripts must "
+          "print nothing for ssh");
     }
+    if (!preamble_read_) return;
     if (preamble_.protocol() != kNodeProtocol ||
         preamble_.version() != kVersion) {
-      Lose("maypolerun there is version " + preamble_.version() +
-           ", but here it is " + kVersion +
-           ": install the same version on all hosts");
-      return;
+      return Lose("maypolerun there is version " + preamble_.version() +
+                  ", but here it is " + kVersion +
+                  ": install the same version on all hosts");
     }
-    frames_.Feed(rest);
-  } else {
-    frames_.Feed(bytes);
+    bytes = rest;
   }
+  frames_.Feed(bytes);
   FromNode message;
   bool found = true;
   while (!lost() && found) {

@@ -19,7 +19,6 @@
 #define MAYPOLE_CLIENT_LAUNCHER_NODE_REMOTE_NODE_H_
 
 #include <sys/resource.h>
-#include <sys/types.h>
 
 #include <functional>
 #include <set>
@@ -45,9 +44,8 @@ class RemoteNode : public ElasticNode {
     Host host;
     std::string name;  // of the node: "node1"
     SshSettings ssh;
-    Sink* log = nullptr;  // for ssh's stderr, if verbose
+    Sink* log = nullptr;  // for ssh's stderr; null: it is not shown
     int log_stream_id = 0;
-    bool verbose = false;
     rlimit files = {};     // ssh's limit of open files
     std::string function;  // file that is sent to the node; empty: none
     // Makes the NodeJob that is sent when the node has greeted.
@@ -86,7 +84,6 @@ class RemoteNode : public ElasticNode {
   bool runs_processes() const { return !running_.empty(); }
   // ssh has ended.
   bool ended() const { return !ssh_.running(); }
-  pid_t pid() const { return ssh_.pid(); }
 
   const Host& host() const { return settings_.host; }
   // This machine's address as the node sees it; empty: unknown.

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <unistd.h>
 
 #include <utility>
@@ -32,17 +31,6 @@ void FrameOutlet::Flush() {
     if (n < 0 && errno == EAGAIN) return;
     if (n < 0) return Close();  // the reader is gone
     pending_.erase(0, static_cast<size_t>(n));
-  }
-}
-
-void FrameOutlet::Finish(std::chrono::milliseconds limit) {
-  auto deadline = std::chrono::steady_clock::now() + limit;
-  while (Flush(), !idle()) {
-    auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
-        deadline - std::chrono::steady_clock::now());
-    if (left.count() <= 0) return;
-    pollfd entry = {.fd = fd(), .events = POLLOUT, .revents = 0};
-    poll(&entry, 1, static_cast<int>(left.count()));
   }
 }
 

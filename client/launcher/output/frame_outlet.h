@@ -2,12 +2,11 @@
 //
 // Thread contract: not synchronized.
 //
-// Invariants: only Finish() blocks. The bytes written are a prefix of the bytes
-// sent; when the reader is gone, everything is dropped.
+// Invariants: nothing blocks. The bytes written are a prefix of the bytes sent;
+// when the reader is gone, everything is dropped.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_OUTPUT_FRAME_OUTLET_H_
 #define MAYPOLE_CLIENT_LAUNCHER_OUTPUT_FRAME_OUTLET_H_
 
-#include <chrono>
 #include <string>
 
 #include "client/launcher/node/node_protocol.h"
@@ -34,8 +33,6 @@ class FrameOutlet : public Outlet {
   bool idle() const override { return pending_.empty(); }
   bool full() const override { return limit_ > 0 && pending_.size() > limit_; }
   void Flush() override;
-  // Writes everything; waits for the reader, but at most for `limit`.
-  void Finish(std::chrono::milliseconds limit);
 
  private:
   size_t limit_;

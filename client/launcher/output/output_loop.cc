@@ -7,6 +7,7 @@
 
 #include "client/launcher/output/outlet.h"
 #include "client/launcher/output/pipe_reader.h"
+#include "client/launcher/process/child_process.h"
 
 namespace maypole::launcher {
 namespace {
@@ -18,6 +19,14 @@ constexpr int kRetryMs = 20;  // the pause after RunOnce() has failed
 bool OutputLoop::OutletsFull() const {
   return std::any_of(outlets_.begin(), outlets_.end(),
                      [](const Outlet* outlet) { return outlet->full(); });
+}
+
+std::set<pid_t> OutputLoop::Children() const {
+  std::set<pid_t> pids;
+  for (const ChildProcess* child : children_) {
+    if (child->running()) pids.insert(child->pid());
+  }
+  return pids;
 }
 
 void OutputLoop::Poll(std::optional<Time> deadline) {

@@ -36,9 +36,9 @@ Status OutputStream::Open(Settings settings) {
 }
 
 void OutputStream::Take(std::string_view bytes) {
-  Time now = std::chrono::steady_clock::now();
+  Time now = Now();
   CopyToFile(bytes.data(), bytes.size());
-  if (settings_.raw && !muted_) settings_.raw(bytes);
+  if (settings_.raw) settings_.sink->screen().WriteBytes(bytes);
   for (const LinePiece& piece : splitter_.Feed(bytes)) Show(piece, now);
   flush_at_ = std::nullopt;
   if (splitter_.HasPartial()) flush_at_ = now + kPartialDelay;
@@ -48,13 +48,13 @@ void OutputStream::OnTime(Time now) {
   if (!flush_at_ || now < *flush_at_) return;
   flush_at_ = std::nullopt;
   if (auto piece = splitter_.TakePartial()) {
-    Show(*piece, std::chrono::steady_clock::now());
+    Show(*piece, Now());
   }
 }
 
 void OutputStream::Show(const LinePiece& piece, Time now) {
   tail_.Add(piece, now);
-  if (muted_ || settings_.raw) return;
+  if (settings_.sink == nullptr || settings_.raw) return;
   settings_.sink->screen().Write(
       settings_.id,
       settings_.timestamps ? LocalTime() + settings_.prefix : settings_.prefix,

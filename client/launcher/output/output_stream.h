@@ -10,7 +10,6 @@
 
 #include <chrono>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -30,10 +29,9 @@ class OutputStream {
     int id = 0;               // unique among the streams of a sink
     std::string prefix;       // of each line
     bool timestamps = false;  // before the prefix, in local time
-    Sink* sink = nullptr;
-    // If set, it gets the unchanged bytes instead of the sink.
-    std::function<void(std::string_view)> raw = {};
-    std::string file;  // gets a copy of the bytes; empty: no file
+    Sink* sink = nullptr;     // null: output goes to the file and the tail only
+    bool raw = false;         // the sink gets the unchanged bytes
+    std::string file;         // gets a copy of the bytes; empty: no file
     // Called once, with a message, if writing the file fails (a full disk).
     // Required if there is a file.
     std::function<void(const std::string&)> on_file_lost = {};
@@ -46,8 +44,6 @@ class OutputStream {
   // Creates the file, if one is set.
   Status Open(Settings settings);
   void Take(std::string_view bytes);
-  // From now on output goes to the file and the tail only.
-  void Mute() { muted_ = true; }
 
   std::optional<Time> deadline() const { return flush_at_; }
   void OnTime(Time now);
@@ -66,7 +62,6 @@ class OutputStream {
   Fd file_;
   LineSplitter splitter_;
   Tail tail_;
-  bool muted_ = false;
   std::optional<Time> flush_at_;
 };
 

@@ -4,8 +4,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <vector>
-
 namespace maypole::launcher {
 namespace {
 

@@ -7,17 +7,16 @@
 namespace maypole::launcher {
 namespace {
 
-// Without --verbose a daemon logs only what an operator must read.
-std::string LogLevel(bool verbose) {
-  return verbose ? "--log_level=info" : "--log_level=warning";
-}
-
-std::string AnnounceFlag() {
-  return "--announce_fd=" + std::to_string(kAnnounceFd);
-}
-
-std::string StartTimeoutFlag(int seconds) {
-  return "--start_timeout=" + std::to_string(seconds) + "s";
+// Adds the flags that both daemons get.
+std::vector<std::string> WithCommonFlags(std::vector<std::string> args,
+                                         int start_timeout_s, bool verbose) {
+  args.insert(args.end(),
+              {"--metrics=127.0.0.1:0",
+               "--start_timeout=" + std::to_string(start_timeout_s) + "s",
+               // Without --verbose it logs only what an operator must read.
+               verbose ? "--log_level=info" : "--log_level=warning",
+               "--announce_fd=" + std::to_string(kAnnounceFd)});
+  return args;
 }
 
 // Shortens the name to what the agent accepts, at a dot if possible. Only
@@ -68,13 +67,10 @@ std::optional<JoinedRank> ParseJoinedRank(std::string_view line) {
 }
 
 std::vector<std::string> CoordinatorArguments(const CoordinatorSettings& s) {
-  std::vector<std::string> args = {kCoordinatorProgram,
-                                   "--listen=" + s.listen,
-                                   "--metrics=127.0.0.1:0",
-                                   "--secret_file=" + s.secret_file,
-                                   StartTimeoutFlag(s.start_timeout_s),
-                                   LogLevel(s.verbose),
-                                   AnnounceFlag()};
+  std::vector<std::string> args =
+      WithCommonFlags({kCoordinatorProgram, "--listen=" + s.listen,
+                       "--secret_file=" + s.secret_file},
+                      s.start_timeout_s, s.verbose);
   if (s.fusion_threshold >= 0) {
     args.push_back("--fusion_threshold=" + std::to_string(s.fusion_threshold));
   }
@@ -83,12 +79,10 @@ std::vector<std::string> CoordinatorArguments(const CoordinatorSettings& s) {
 }
 
 std::vector<std::string> WorkerArguments(const WorkerSettings& s) {
-  std::vector<std::string> args = {
-      kWorkerProgram,          "--node=" + s.node,
-      "--socket=" + s.socket,  "--coordinator=" + s.coordinator,
-      "--metrics=127.0.0.1:0", StartTimeoutFlag(s.start_timeout_s),
-      LogLevel(s.verbose),     AnnounceFlag(),
-      "--announce_ranks"};
+  std::vector<std::string> args = WithCommonFlags(
+      {kWorkerProgram, "--node=" + s.node, "--socket=" + s.socket,
+       "--coordinator=" + s.coordinator, "--announce_ranks"},
+      s.start_timeout_s, s.verbose);
   if (!s.secret_file.empty()) args.push_back("--secret_file=" + s.secret_file);
   if (!s.host.empty()) args.push_back("--host=" + HostForMessages(s.host));
   if (!s.network.empty()) args.push_back("--network=" + s.network);

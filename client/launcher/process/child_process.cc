@@ -1,6 +1,5 @@
 #include "client/launcher/process/child_process.h"
 
-#include <errno.h>
 #include <sys/wait.h>
 
 #include <csignal>
@@ -8,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/launcher/process/announcement.h"
 #include "client/launcher/process/process.h"
 
 namespace maypole::launcher {
@@ -17,7 +17,9 @@ ChildProcess::ChildProcess(OutputLoop* loop, Settings settings)
       settings_(std::move(settings)),
       out_(loop, settings_.out),
       err_(loop, settings_.err),
-      announce_(loop, settings_.announce) {}
+      announce_(loop, settings_.announce) {
+  loop_->children_.push_back(this);
+}
 
 Status ChildProcess::MakePipe(PipeReader* reader, int number,
                               std::vector<Fd>* writers) {
@@ -81,24 +83,16 @@ void ChildProcess::OnEnd() {
   std::optional<Exit> exit = Reap(pid_);
   if (!exit) return Forget();  // reaped elsewhere; else this came again
   end_.Reset();
-  out_.Drain();
-  err_.Drain();
-  announce_.Drain();
+  for (PipeReader* reader : readers_) reader->Drain();
   settings_.on_end(*exit);
 }
 
-void ChildProcess::Forget() { end_.Reset(); }
-
 void ChildProcess::NeverPause() {
-  out_.NeverPause();
-  err_.NeverPause();
-  announce_.NeverPause();
+  for (PipeReader* reader : readers_) reader->NeverPause();
 }
 
 void ChildProcess::CloseOutput() {
-  out_.Close();
-  err_.Close();
-  announce_.Close();
+  for (PipeReader* reader : readers_) reader->Close();
 }
 
 }  // namespace maypole::launcher

@@ -14,6 +14,7 @@
 
 #include <sys/types.h>
 
+#include <array>
 #include <functional>
 #include <string>
 #include <vector>
@@ -21,7 +22,6 @@
 #include "client/launcher/job/supervision.h"
 #include "client/launcher/output/output_loop.h"
 #include "client/launcher/output/pipe_reader.h"
-#include "client/launcher/process/announcement.h"
 #include "common/system/spawn.h"
 
 namespace maypole::launcher {
@@ -46,6 +46,7 @@ class ChildProcess {
   ChildProcess(OutputLoop* loop, Settings settings);
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
+  ~ChildProcess() { std::erase(loop_->children_, this); }
 
   // Returns once the program runs, or an error if it could not be started.
   Status Start(const std::string& program, int stdin_fd = kDevNull);
@@ -53,7 +54,7 @@ class ChildProcess {
   // (SignalProgram).
   void Signal(int signal) const;
   // Call this if the process was reaped elsewhere: on_end will not be called.
-  void Forget();
+  void Forget() { end_.Reset(); }
   // From now on its output is read even while an outlet is full.
   void NeverPause();
   // Stops reading its output.
@@ -70,6 +71,7 @@ class ChildProcess {
   OutputLoop* loop_;
   Settings settings_;
   PipeReader out_, err_, announce_;
+  const std::array<PipeReader*, 3> readers_ = {&out_, &err_, &announce_};
   pid_t pid_ = 0;
   WatchedFd end_;
 };

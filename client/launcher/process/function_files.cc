@@ -15,10 +15,10 @@ constexpr size_t kPartBytes = 256 * 1024;
 
 }  // namespace
 
-Status AppendPrivately(const std::string& path, std::string_view bytes) {
-  const Fd fd(open(path.c_str(),
-                   O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW,
-                   0600));
+Status AppendPrivately(const std::string& path, std::string_view bytes,
+                       int flags) {
+  flags |= O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW;
+  const Fd fd(open(path.c_str(), flags, 0600));
   while (fd.valid() && !bytes.empty()) {
     const ssize_t n = write(fd.get(), bytes.data(), bytes.size());
     if (n < 0 && errno == EINTR) continue;

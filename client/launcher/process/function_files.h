@@ -36,8 +36,10 @@ inline std::string ResultFile(const std::string& directory, int rank) {
   return directory + "/result." + std::to_string(rank);
 }
 
-// Appends to the file, which is created with mode 0600.
-Status AppendPrivately(const std::string& path, std::string_view bytes);
+// Appends to the file, which is created with mode 0600. flags: further ones for
+// open().
+Status AppendPrivately(const std::string& path, std::string_view bytes,
+                       int flags = 0);
 // Calls take() with the file's content, in parts that fit into a frame.
 Status ReadInParts(const std::string& path,
                    const std::function<void(std::string_view)>& take);

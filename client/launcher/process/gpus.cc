@@ -1,8 +1,9 @@
 #include "client/launcher/process/gpus.h"
 
 #include <filesystem>
-#include <sstream>
 #include <system_error>
+
+#include "absl/strings/str_split.h"
 
 namespace maypole::launcher {
 
@@ -10,11 +11,7 @@ Status FindGpus(const char* visible, const std::string& driver_directory,
                 std::vector<std::string>* gpus) {
   gpus->clear();
   if (visible != nullptr) {
-    std::istringstream list(visible);
-    std::string entry;
-    while (std::getline(list, entry, ',')) {
-      if (!entry.empty()) gpus->push_back(entry);
-    }
+    *gpus = absl::StrSplit(visible, ',', absl::SkipEmpty());
     if (!gpus->empty()) return Status();
     return Status(Code::kNotFound,
                   "--bind-gpus: CUDA_VISIBLE_DEVICES is empty on this host, "

@@ -6,18 +6,16 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/un.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "client/launcher/command/options.h"
 #include "client/launcher/hosts/placement.h"
-#include "common/system/fd.h"
+#include "client/launcher/process/function_files.h"
 
 namespace maypole::launcher {
 namespace {
@@ -81,28 +79,16 @@ void PrivateDirectory::Remove() {
 }
 
 std::string RandomHex() {
-  std::array<unsigned char, 32> bytes;
+  std::string bytes(32, 0);
   // For up to 256 bytes, getrandom() can only be interrupted by a signal.
   while (getrandom(bytes.data(), bytes.size(), 0) !=
          static_cast<ssize_t>(bytes.size())) {
   }
-  std::string text;
-  for (unsigned char byte : bytes) {
-    char digits[3];
-    snprintf(digits, sizeof digits, "%02x", byte);
-    text += digits;
-  }
-  return text;
+  return absl::BytesToHexString(bytes);
 }
 
 Status WriteSecretFile(const std::string& path, const std::string& secret) {
-  Fd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  std::string line = secret + "\n";
-  if (!fd.valid() || write(fd.get(), line.data(), line.size()) !=
-                         static_cast<ssize_t>(line.size())) {
-    return ErrnoStatus(errno, "cannot write " + path);
-  }
-  return Status();
+  return AppendPrivately(path, secret + "\n", O_EXCL);
 }
 
 }  // namespace maypole::launcher

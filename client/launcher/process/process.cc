@@ -17,6 +17,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_split.h"
+
 namespace maypole::launcher {
 namespace {
 
@@ -28,20 +30,15 @@ struct ProcessStat {
 };
 
 ProcessStat StatOf(const char* pid) {
-  char path[64];
-  snprintf(path, sizeof path, "/proc/%s/stat", pid);
-  FILE* file = fopen(path, "re");
-  if (file == nullptr) return {};
-  char text[512] = {};
-  size_t n = fread(text, 1, sizeof text - 1, file);
-  fclose(file);
-  text[n] = 0;
+  std::ifstream file("/proc/" + std::string(pid) + "/stat");
+  std::string text;
+  std::getline(file, text, '\0');
   // "pid (name) state ppid ...": the name may hold spaces and brackets. The
   // number of threads is the 20th.
-  const char* bracket = strrchr(text, ')');
+  const size_t bracket = text.rfind(')');
   ProcessStat stat;
-  if (bracket == nullptr ||
-      sscanf(bracket + 1,
+  if (bracket == text.npos ||
+      sscanf(text.c_str() + bracket + 1,
              " %c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d "
              "%*d %d",
              &stat.state, &stat.parent, &stat.threads) != 3) {
@@ -192,28 +189,28 @@ Status FindProgram(const std::string& name, std::string* path) {
     return CheckExecutable(name);
   }
   const char* variable = getenv("PATH");
-  std::string rest = variable == nullptr ? "/usr/bin:/bin" : variable;
   Status denied;
-  while (true) {
-    size_t colon = rest.find(':');
-    std::string directory = rest.substr(0, colon);
+  for (const std::string& directory : std::vector<std::string>(absl::StrSplit(
+           variable == nullptr ? "/usr/bin:/bin" : variable, ':'))) {
     *path = (directory.empty() ? "." : directory) + "/" + name;
     Status status = CheckExecutable(*path);
     if (status.ok()) return status;
     // A directory that this user may not search contains nothing for this user.
     if (access(path->c_str(), F_OK) == 0) denied = status;
-    if (colon == std::string::npos) break;
-    rest.erase(0, colon + 1);
   }
   if (!denied.ok()) return denied;
   return Status(Code::kNotFound, name + ": not found on PATH");
 }
 
-Status FindDaemon(const std::string& name, std::string* path) {
+std::filesystem::path OwnPath() {
   std::error_code error;
-  auto self = std::filesystem::read_symlink("/proc/self/exe", error);
-  std::string beside = (self.parent_path() / name).string();
-  if (!error && FindProgram(beside, path).ok()) return Status();
+  return std::filesystem::read_symlink("/proc/self/exe", error);
+}
+
+Status FindDaemon(const std::string& name, std::string* path) {
+  const std::filesystem::path self = OwnPath();
+  const std::string beside = self.parent_path() / name;
+  if (!self.empty() && FindProgram(beside, path).ok()) return Status();
   if (FindProgram(name, path).ok()) return Status();
   return Status(
       Code::kNotFound,

@@ -9,6 +9,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <filesystem>
 #include <optional>
 #include <set>
 #include <string>
@@ -52,6 +53,8 @@ inline constexpr int kPatientKills = 100;
 // Finds the path that execvp() would run, or returns the error that it would
 // give. Only regular, executable files count.
 Status FindProgram(const std::string& name, std::string* path);
+// The path of this program; empty if it is not known.
+std::filesystem::path OwnPath();
 // Finds a program of Maypole: in the directory of maypolerun, then on PATH.
 Status FindDaemon(const std::string& name, std::string* path);
 

@@ -282,8 +282,7 @@ void ServiceCore::StartCoordinator(const std::string& listen) {
                           {.listen = listen,
                            .secret_file = secret_path(),
                            .start_timeout_s = first_->start_timeout_seconds,
-                           .fusion_threshold = facts_.fusion_threshold,
-                           .verbose = false})});
+                           .fusion_threshold = facts_.fusion_threshold})});
 }
 
 ServiceCore::Actions ServiceCore::Ready(const std::string& name,
@@ -348,9 +347,7 @@ void ServiceCore::StartWorker(const std::string& coordinator,
                            .socket = facts_.directory + "/agent.sock",
                            .coordinator = coordinator,
                            .secret_file = secret_file,
-                           .network = "",
-                           .start_timeout_s = first_->start_timeout_seconds,
-                           .verbose = false})});
+                           .start_timeout_s = first_->start_timeout_seconds})});
 }
 
 void ServiceCore::Answer(const std::string& agent) {

@@ -34,6 +34,18 @@ bool IsOwnDirectory(const fs::path& path) {
          st.st_uid == geteuid();
 }
 
+// A list of what is there now: entries may be removed while one goes through
+// it.
+std::vector<fs::path> EntriesOf(const fs::path& directory) {
+  std::error_code error;
+  std::vector<fs::path> entries;
+  for (fs::directory_iterator i(directory, error), end; !error && i != end;
+       i.increment(error)) {
+    entries.push_back(i->path());
+  }
+  return entries;
+}
+
 }  // namespace
 
 void RemoveServiceDirectory(const std::string& directory, int lock) {
@@ -46,31 +58,23 @@ void RemoveServiceDirectory(const std::string& directory, int lock) {
 
 void EmptyServiceDirectory(const std::string& directory, int lock) {
   if (!HasLock(directory, lock)) return;
-  std::error_code error;
-  std::vector<fs::path> files;
-  for (fs::directory_iterator i(directory, error), end; !error && i != end;
-       i.increment(error)) {
-    if (i->path().filename() != kServiceLock) files.push_back(i->path());
+  std::error_code ignored;
+  for (const fs::path& path : EntriesOf(directory)) {
+    if (path.filename() != kServiceLock) fs::remove_all(path, ignored);
   }
-  for (const fs::path& file : files) fs::remove_all(file, error);
 }
 
 void SweepBeside(const std::string& directory) {
   const fs::path own(directory);
   const std::string prefix = "maypole-" + std::to_string(geteuid()) + "-";
-  std::error_code error;
-  std::vector<fs::path> others;
-  for (fs::directory_iterator i(own.parent_path(), error), end;
-       !error && i != end; i.increment(error)) {
-    const fs::path& path = i->path();
-    if (path != own && path.filename().string().starts_with(prefix) &&
-        IsOwnDirectory(path)) {
-      others.push_back(path);
+  for (const fs::path& path : EntriesOf(own.parent_path())) {
+    const std::string name = path.filename();
+    if (path == own || !name.starts_with(prefix) || !IsOwnDirectory(path)) {
+      continue;
     }
-  }
-  for (const fs::path& path : others) {
-    if (path.filename().string().find(kGone) != std::string::npos) {
-      fs::remove_all(path, error);  // harmless if its owner still removes it
+    std::error_code ignored;
+    if (name.find(kGone) != name.npos) {
+      fs::remove_all(path, ignored);  // harmless if its owner still removes it
       continue;
     }
     // If the lock is free, no service uses it: a service holds its lock for its

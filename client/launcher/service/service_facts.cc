@@ -7,8 +7,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <vector>
-
 #include "client/launcher/hosts/own_addresses.h"
 #include "client/launcher/process/private_directory.h"
 #include "client/launcher/process/rank_start.h"

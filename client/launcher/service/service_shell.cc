@@ -2,11 +2,9 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <utility>
@@ -24,7 +22,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using std::chrono::steady_clock;
 
 constexpr milliseconds kTick{100};  // poll interval while something is pending
 constexpr seconds kIdleLimit{3};    // without a rank for this long, it ends
@@ -86,7 +83,7 @@ Status NodeService::Start() {
   s = ListenUnix(directory_ + "/" + kServiceSocket, 0600, &listener);
   if (!s.ok()) return s;
   fcntl(listener.get(), F_SETFL, O_NONBLOCK);
-  idle_since_ = steady_clock::now();
+  idle_since_ = Now();
   return loop_.events()->Watch(std::move(listener),
                                {.readable = [this] { Accept(); }}, &listener_);
 }
@@ -96,8 +93,7 @@ void NodeService::Run() {
     const bool busy =
         !starting_.empty() || !dialed_.empty() || connections_.empty();
     // node_.deadline(): of the coordinator's restart.
-    loop_.Poll(busy ? std::optional<Time>(steady_clock::now() + kTick)
-                    : node_.deadline());
+    loop_.Poll(busy ? std::optional<Time>(Now() + kTick) : node_.deadline());
     OnRound();
   }
   EndDaemons();
@@ -105,12 +101,11 @@ void NodeService::Run() {
 }
 
 void NodeService::OnRound() {
-  for (auto& [name, log] : logs_) log.OnTime(steady_clock::now());
-  node_.OnTime(steady_clock::now());
+  for (auto& [name, log] : logs_) log.OnTime(Now());
+  node_.OnTime(Now());
   ReportReady();
   if (!dialed_.empty()) Dial();
-  if (connections_.empty() && !stopping_ &&
-      steady_clock::now() - idle_since_ >= kIdleLimit) {
+  if (connections_.empty() && !stopping_ && Now() - idle_since_ >= kIdleLimit) {
     Perform(core_->Idle());
   }
 }
@@ -127,7 +122,10 @@ void NodeService::Accept() {
   const Status s = loop_.events()->Watch(
       std::move(socket), {.readable = [this, id] { OnMessage(id); }},
       &connections_[id]);
-  if (!s.ok()) return Drop(id);
+  if (!s.ok()) {
+    connections_.erase(id);
+    return;
+  }
   Perform(core_->Connected(id));
 }
 
@@ -142,11 +140,9 @@ void NodeService::OnMessage(int connection) {
   if (s.ok() && !r.data.empty()) {
     return Perform(core_->Said(connection, {r.data.data(), r.data.size()}));
   }
-  Drop(connection);
+  connections_.erase(connection);
   Perform(core_->Closed(connection));
 }
-
-void NodeService::Drop(int connection) { connections_.erase(connection); }
 
 void NodeService::Perform(ServiceCore::Actions actions) {
   for (const ServiceAction& action : actions) Perform(action);
@@ -159,7 +155,7 @@ void NodeService::Perform(const ServiceAction& action) {
       Send(action.connection, action.text);
       break;
     case ServiceAction::kClose:
-      Drop(action.connection);
+      connections_.erase(action.connection);
       break;
     case ServiceAction::kWriteSecret:
       s = WriteSecretFile(core_->secret_path(), action.text);
@@ -169,7 +165,7 @@ void NodeService::Perform(const ServiceAction& action) {
       break;
     case ServiceAction::kDial:
       dialed_ = action.arguments;
-      give_up_ = steady_clock::now() + seconds(core_->start_timeout_seconds());
+      give_up_ = Now() + seconds(core_->start_timeout_seconds());
       break;
     case ServiceAction::kStop:
       stopping_ = true;
@@ -195,7 +191,7 @@ Status NodeService::StartDaemon(const ServiceAction& action) {
   if (s.ok()) s = node_.StartDaemon(action.name, action.arguments);
   if (!s.ok()) return s;  // no daemon to wait for
   starting_ = action.name;
-  give_up_ = steady_clock::now() + seconds(core_->start_timeout_seconds());
+  give_up_ = Now() + seconds(core_->start_timeout_seconds());
   return s;
 }
 
@@ -205,7 +201,7 @@ void NodeService::ReportReady() {
   if (daemon->ready) {
     starting_.clear();
     Perform(core_->Ready(daemon->name, daemon->announcement));
-  } else if (steady_clock::now() >= give_up_) {
+  } else if (Now() >= give_up_) {
     starting_.clear();
     FailForDaemon(FirstOf(node_.core().not_ready()) + " is not ready after " +
                   std::to_string(core_->start_timeout_seconds()) + " s");
@@ -226,16 +222,12 @@ void NodeService::Dial() {
   if (s.ok()) {
     dialed_.clear();
     Perform(core_->Dialed(found));
-  } else if (steady_clock::now() >= give_up_) {
+  } else if (Now() >= give_up_) {
     dialed_.clear();
     Perform(core_->Failed("the job's coordinator was not reached within " +
                           std::to_string(core_->start_timeout_seconds()) +
                           " s: " + s.message()));
   }
-}
-
-std::string NodeService::LastLogLine() const {
-  return LastLineOf(directory_ + "/" + kServiceLog);
 }
 
 void NodeService::OnDaemonLog(const std::string& daemon,
@@ -250,7 +242,7 @@ void NodeService::OnDaemonLost(const std::string& what, bool returns) {
 
 void NodeService::FailForDaemon(const std::string& what) {
   log_.Flush();
-  const std::string last = LastLogLine();
+  const std::string last = LastLineOf(directory_ + "/" + kServiceLog);
   // Drops the reference to lines that the user does not see.
   Perform(core_->Failed(what.substr(0, what.find("; its last lines")) +
                         (last.empty() ? "" : ": " + last)));
@@ -274,16 +266,16 @@ void NodeService::EndDaemons() {
   End(kAgentName);
   // Nodes usually end at nearly the same time, so wait for the others first.
   // Launchers may kill us as soon as our last rank has gone.
-  const Time deadline = steady_clock::now() + kOthersLimit;
+  const Time deadline = Now() + kOthersLimit;
   bool alone = false;
   while (OthersNeedCoordinator()) {
-    loop_.Poll(steady_clock::now() + kTick);
+    loop_.Poll(Now() + kTick);
     const bool awaited = !connections_.empty();
-    if (alone || (awaited && steady_clock::now() < deadline)) continue;
+    if (alone || (awaited && Now() < deadline)) continue;
     // Ranks that wait for our cleanup need not wait longer for other nodes. The
     // lock is kept, because the next service of the job might need our port.
     EmptyServiceDirectory(directory_, kServiceLockFd);
-    while (!connections_.empty()) Drop(connections_.begin()->first);
+    connections_.clear();
     alone = true;
   }
   End(kCoordinatorName);
@@ -292,9 +284,9 @@ void NodeService::EndDaemons() {
 void NodeService::End(const std::string& name) {
   if (node_.core().Find(name) == nullptr) return;
   node_.StopDaemon(name, SIGTERM);
-  const Time deadline = steady_clock::now() + kEndLimit;
+  const Time deadline = Now() + kEndLimit;
   auto ended = [&] { return node_.core().Find(name)->ended; };
-  while (!ended() && steady_clock::now() < deadline) loop_.Poll(deadline);
+  while (!ended() && Now() < deadline) loop_.Poll(deadline);
   if (!ended()) node_.StopDaemon(name, SIGKILL);
 }
 

@@ -19,7 +19,6 @@
 #include "client/launcher/output/sink.h"
 #include "client/launcher/service/service_core.h"
 #include "common/status.h"
-#include "common/system/fd.h"
 
 namespace maypole::launcher {
 
@@ -37,14 +36,12 @@ class NodeService : private NodeListener {
   void OnDaemonLost(const std::string& what, bool returns) override;
   void Accept();
   void OnMessage(int connection);
-  void Drop(int connection);
   void Perform(ServiceCore::Actions actions);
   void Perform(const ServiceAction& action);
   void Send(int connection, const std::string& text);
   Status StartDaemon(const ServiceAction& action);
   void ReportReady();
   void Dial();
-  std::string LastLogLine() const;
   void FailForDaemon(const std::string& what);
   void OnRound();
   bool OthersNeedCoordinator() const;
