@@ -151,7 +151,9 @@ class Recurring:
         if not self.were_equal and not rows[compared][:, -1].any():
             # Nobody has made a step, so the program may still broadcast after it.
             return 1 if self._steps < 64 else min(2 * self._interval, MOST_STEPS)
-        found = _described(facts, different[0], rows, compared, name, process_set)
+        # The cause: what differed before, too, or else learning rates and iterations.
+        cause = min(different, key=lambda at: (at + len(facts) not in columns, facts[at].is_weight))
+        found = _described(facts, cause, rows, compared, name, process_set)
         if self.were_equal:
             raise ValueError(
                 f"{self._who}: the ranks have {found}, and were equal before. Since then a rank has skipped a step after "
