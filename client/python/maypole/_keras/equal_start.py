@@ -121,7 +121,8 @@ def _facts(optimizer: Any, reduction: Any, variables: Sequence[Any], held: dict[
         state = _state_of(optimizer, reduction)
     facts += [_of_array("state", variable, held, bool(sparse) and bool(variable.shape)) for variable in state]
     # Not get_config(), which reads the learning rate, also where fit() holds it.
-    facts += [Fact(f"settings of the optimizer, {key}", f"settings {key}", zlib.crc32(repr(value).encode()), repr(value))
+    facts += [Fact(f"settings of the optimizer, {key}", f"settings {key}", zlib.crc32(repr(value).encode()),
+                   repr(value))
               for key, value in sorted(vars(values_of.optimizer_of(optimizer)).items())
               if key not in ("name", "built") and key[0] != "_" and isinstance(value, _PLAIN)]
     return facts
@@ -131,7 +132,8 @@ def _of_array(kind: str, variable: Any, held: dict[int, Any], may_round: bool = 
     name = getattr(variable, "path", None) or variable.name
     return same_values.fact_of_array(
         f"{kind} of {'parameter' if kind == 'weights' else 'the optimizer,'} {name!r}",
-        f"{kind}{values_of.name_of(variable)}", as_array(held.get(id(variable), variable)), kind == "weights", may_round)
+        f"{kind}{values_of.name_of(variable)}", as_array(held.get(id(variable), variable)), kind == "weights",
+        may_round)
 
 
 def _compare(facts: Sequence[Fact], name: str, process_set: Any) -> None:

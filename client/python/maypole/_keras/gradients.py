@@ -113,4 +113,5 @@ def _digest(values: np.ndarray) -> int:
 
 def _other_gradients(difference: str) -> ValueError:
     return ValueError(f"DistributedOptimizer: the ranks apply gradients to different variables: {difference}; after "
-                      "_compute_gradients() or _aggregate_gradients(), apply gradients of the same variables on all ranks")
+                      "_compute_gradients() or _aggregate_gradients(), apply gradients of the same variables on all "
+                      "ranks")

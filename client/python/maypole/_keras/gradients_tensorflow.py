@@ -84,8 +84,8 @@ class Gradients(BackendGradients):
                  name: str) -> Any:
         if self._counter is None:
             self._counter = _equal_weights.StepCounter("DistributedOptimizer")
-        use = _nodes.count_use(name)
-        return tf.control_dependencies(self._counter.count([tf_variable(v) for v in variables], facts_of, f"{name}.{use}",
+        name = f"{name}.{_nodes.count_use(name)}"
+        return tf.control_dependencies(self._counter.count([tf_variable(v) for v in variables], facts_of, name,
                                                            reduction.process_set))
 
     def outside(self) -> Any:

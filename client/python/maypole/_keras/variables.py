@@ -100,8 +100,8 @@ def warn_of_local_batch_norm(model: Any) -> None:
         return
     _has_warned = True
     if basics.rank() == 0:
-        _log.warning("maypole: BatchNormalization(synchronized=True) synchronizes the replicas of tf.distribute, not the "
-                     "ranks: %s normalizes with the statistics of each rank's own batch; use "
+        _log.warning("maypole: BatchNormalization(synchronized=True) synchronizes the replicas of tf.distribute, not "
+                     "the ranks: %s normalizes with the statistics of each rank's own batch; use "
                      "maypole.tensorflow.SyncBatchNormalization, which takes all ranks' rows", ", ".join(names[:3]))
 
 

@@ -21,6 +21,7 @@ MAYPOLE_CHECK_START=0 turns this off on a rank that differs on purpose; the othe
 Thread contract: one thread at a time for each name. Invariant: all ranks of the set get the same answer.
 """
 
+import collections
 import os
 import zlib
 from collections.abc import Sequence
@@ -122,8 +123,7 @@ class Recurring:
     def run(self, facts: Sequence[Fact], name: str, process_set: Any) -> int:
         """Compares; returns until_next. Raises ValueError, on all ranks, if they differ."""
         self._steps += self._interval
-        # Labels may repeat.
-        labels = [f"{i} {fact.label}" for i, fact in enumerate(facts)]
+        labels = _numbered([fact.label for fact in facts])
         now = [fact.checksum for fact in facts]
         interval = 1
         if self._steps > 1:
@@ -135,7 +135,9 @@ class Recurring:
 
     def _compared(self, facts: Sequence[Fact], labels: list[str], name: str, process_set: Any) -> int:
         now = [fact.checksum for fact in facts]
-        before = [0 if self.were_equal else self._before.get(label, checksum) for label, checksum in zip(labels, now)]
+        # What was not there before, such as momentum, comes from steps; a weight that was not trained is unchanged.
+        before = [0 if self.were_equal else self._before.get(label, fact.checksum if fact.is_weight else 0)
+                  for label, fact in zip(labels, facts)]
         stepped = any(old != new for fact, old, new in zip(facts, before, now) if fact.is_weight)
         row = np.array([*now, *before, stepped], np.int64)
         if is_left_out():
@@ -156,16 +158,26 @@ class Recurring:
         found = _described(facts, cause, rows, compared, name, process_set)
         if self.were_equal:
             raise ValueError(
-                f"{self._who}: the ranks have {found}, and were equal before. Since then a rank has skipped a step after "
-                "its gradients were reduced, or has another learning rate, or its program has changed weights: decide "
-                "by reduced values which steps to skip (tf.math.is_finite() of the reduced gradients is the same on all "
-                "ranks), and change weights and learning rates alike on all ranks, or set MAYPOLE_CHECK_START=0 if the "
-                "ranks are to differ")
+                f"{self._who}: the ranks have {found}, and were equal before. Since then a rank has skipped a step "
+                "after its gradients were reduced, or has another learning rate, or its program has changed weights: "
+                "skip steps by reduced values (the reduced gradients are finite on all ranks or on none), change "
+                "weights and learning rates alike on all ranks, or set MAYPOLE_CHECK_START=0 if the ranks are to "
+                "differ")
         raise ValueError(f"{self._who}: the ranks begin with {found}. They would train different models; {_REMEDY}")
 
     def _other_facts(self, difference: str) -> ValueError:
-        return ValueError(f"{self._who}: the ranks train different weights, optimizer states or settings: {difference}. "
-                          f"They would train different models; {_REMEDY}")
+        return ValueError(f"{self._who}: the ranks train different weights, optimizer states or settings: "
+                          f"{difference}. They would train different models; {_REMEDY}")
+
+
+def _numbered(labels: Sequence[str]) -> list[str]:
+    """Returns the labels with a number for those that repeat."""
+    counts: collections.Counter = collections.Counter()
+    numbered = []
+    for label in labels:
+        counts[label] += 1
+        numbered.append(f"{label} {counts[label]}")
+    return numbered
 
 
 _REMEDY = ("call hvd.broadcast_variables(model.variables, root_rank=0), and the same for the optimizer's variables, "

@@ -6,11 +6,11 @@
 A tape, and an optimizer of version 1, knows the variables of its gradients, but not the optimizer's state. Another
 learning rate or number of iterations shows in the weights one step later.
 
-In a tf.function the steps are counted by a number in TensorFlow's memory, and a Python function compares when it is due;
-between that a step costs a few operations on a scalar. The function reads the variables in a branch, which TensorFlow
-orders with what writes them. The counter is not a tf.Variable, which a function that is saved could not have. Eagerly,
-where the ranks exchange which gradients they have in each step, they also exchange a checksum of the smallest variable
-(Mark), and compare all if it differs. Nothing is compared
+In a tf.function the steps are counted by a number in TensorFlow's memory, and a Python function compares when it is
+due; between that a step costs a few operations on a scalar. The function reads the variables in a branch, which
+TensorFlow orders with what writes them. The counter is not a tf.Variable, which a function that is saved could not
+have. Eagerly, where the ranks exchange which gradients they have in each step, they also exchange a checksum of the
+smallest variable (Mark), and compare all if it differs. Nothing is compared
 
     in elastic jobs         where sync() makes the ranks equal
     in version 1 graphs     where the number of steps had to be initialized
@@ -33,7 +33,6 @@ from maypole.arrays import same_values
 from maypole.common import basics
 from maypole.common.process_sets import id_of
 from maypole.tensorflow import _nodes
-from maypole.tensorflow._library import as_it_is
 from maypole.tensorflow.util import tf_variable
 
 _numbers = itertools.count()
