@@ -90,15 +90,18 @@ class StepCounter:
     def _counted(self, variables: Sequence[Any], run: Callable[..., np.ndarray]) -> Any:
         handle = self._handle()
         with tf.device("/cpu:0"):
-            left = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.int64) - 1
+            before = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.int64)
+            left = before - 1
 
             def due() -> Any:
                 following = tf.numpy_function(run, [_value(v) for v in variables], tf.int64)
                 following.set_shape([])
                 return following
 
-            following = tf.cond(left <= 0, due, lambda: left)
-            return self._set(handle, following)
+            counted = self._set(handle, tf.cond(left <= 0, due, lambda: left))
+        # Functions that this one calls have handles of their own, so TensorFlow does not know that they count, too.
+        _nodes.order_with_calls(before.op, counted)
+        return counted
 
     def _handle(self) -> Any:
         if self._shared_name is None:
