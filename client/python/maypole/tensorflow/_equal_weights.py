@@ -98,7 +98,9 @@ class StepCounter:
                 following.set_shape([])
                 return following
 
-            counted = self._set(handle, tf.cond(left <= 0, due, lambda: left))
+            following = tf.cond(left <= 0, due, lambda: left)
+            _call_branches(following)
+            counted = self._set(handle, following)
         # Functions that this one calls have handles of their own, so TensorFlow does not know that they count, too.
         _nodes.order_with_calls(before.op, counted)
         return counted
@@ -125,6 +127,18 @@ class StepCounter:
     def _set(handle: Any, value: Any) -> Any:
         with tf.device("/cpu:0"):
             return tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+
+
+def _call_branches(result: Any) -> None:
+    """Makes the branches of a tf.cond functions that are called.
+
+    Otherwise TensorFlow makes them a part of the graph, with an operation for each of their inputs, also if not taken.
+    """
+    operation = result.op
+    while operation.type not in ("If", "StatelessIf") and operation.inputs:
+        operation = operation.inputs[0].op
+    if operation.type == "If":
+        operation._set_attr("_lower_using_switch_merge", tf.compat.v1.AttrValue(b=False))
 
 
 _counters: "weakref.WeakSet[StepCounter]" = weakref.WeakSet()
