@@ -25,7 +25,7 @@ def refused(function, kind, text):
     except kind as error:
         assert text in str(error), (text, error)
     else:
-        raise AssertionError("expected a %s about %r" % (kind.__name__, text))
+        raise AssertionError("expected a %s about %r" % (getattr(kind, "__name__", kind), text))
 
 
 class Names:
