@@ -38,7 +38,7 @@ class TrainingTest(unittest.TestCase):
         with self.job(np, nodes, program("training.py"), *CHECKS) as job:
             job.check_ok(500)
             for record in job.records():
-                self.assertEqual(len(record["done"]), 43)
+                self.assertEqual(len(record["done"]), 45)
             self.check_served(os.path.join(job.dir, "served"))
 
     def check_served(self, directory):

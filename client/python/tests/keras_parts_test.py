@@ -93,19 +93,19 @@ class AheadTest(unittest.TestCase):
 
     def test_what_has_been_reduced_is_not_reduced_again_once(self):
         ahead = Ahead()
-        self.assertFalse(ahead.take(["a", "b"], None))
-        ahead.note(["a", "b"], None)
-        self.assertTrue(ahead.take(["b"], None))
-        self.assertFalse(ahead.take(["a", "b"], None))
+        self.assertIsNone(ahead.take(["a", "b"], None))
+        ahead.note(["a", "b"], [1.0, 2.0], None)
+        self.assertEqual(ahead.take(["b"], None), [2.0])
+        self.assertIsNone(ahead.take(["a", "b"], None))
 
     def test_only_in_the_same_graph(self):
         ahead = Ahead()
-        ahead.note(["a"], "graph")
-        self.assertFalse(ahead.take(["a"], "another"))
+        ahead.note(["a"], [1.0], "graph")
+        self.assertIsNone(ahead.take(["a"], "another"))
 
     def test_some_of_several_is_an_error(self):
         ahead = Ahead()
-        ahead.note(["a"], None)
+        ahead.note(["a"], [1.0], None)
         with self.assertRaisesRegex(RuntimeError, "of 2 gradients, of which 1 have been reduced"):
             ahead.take(["a", "b"], None)
 

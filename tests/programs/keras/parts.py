@@ -384,6 +384,90 @@ def different_beginnings():
     same_on_all(trained(7, sgd(0.1)))
 
 
+def loops_that_differ():
+    """As different_beginnings(), in loops of the program's own, which may broadcast after their first step."""
+    if BACKEND == "jax":
+        return
+    wrap = [lambda f: f]
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+        wrap.append(tf.function)
+    sgd = keras.optimizers.SGD
+
+    def trained(run, seed, make, iterations=0, broadcast_after=None, skipped=None, steps=5):
+        mine, optimizer = model(seed), hvd.DistributedOptimizer(make(), name="loops")
+        optimizer.iterations.assign(iterations)
+        weights = mine.trainable_variables
+
+        @run
+        def step(factor):
+            optimizer.apply_gradients(zip([(0.1 * v + RANK) * factor for v in weights], weights))
+
+        for i in range(steps):
+            step(1.0)
+            if i == broadcast_after:
+                variables = weights + list(optimizer.variables() if callable(optimizer.variables) else optimizer.variables)
+                for place, variable in enumerate(variables):
+                    variable.assign(hvd.broadcast(variable, 0, name=f"loops.{place}"))
+            if i == skipped and RANK == 0:
+                weights[1].assign(weights[1] + 1.0)
+        return mine
+
+    for run in wrap:
+        refused(Exception, "0.1 on rank 0 and 1.1 on rank 1", lambda: trained(run, 7, lambda: sgd(0.1 + RANK)))
+        same_on_all(trained(run, 7 + RANK, lambda: keras.optimizers.Adam(0.1), 3 * RANK, broadcast_after=0))
+    for text, train in (("different weights of parameter", lambda: trained(wrap[0], 7 + RANK, lambda: sgd(0.1))),
+                        ("1 on rank 0 and 6 on rank 1", lambda: trained(wrap[0], 7, lambda: sgd(0.1), 5 * RANK)),
+                        ("were equal before", lambda: trained(wrap[0], 7, lambda: sgd(0.1), skipped=2))):
+        refused(ValueError, text, train)
+
+
+def gradients_that_are_only_looked_at():
+    """What _compute_gradients() or _aggregate_gradients() has reduced is not taken for what is applied next."""
+    if BACKEND == "jax":
+        return
+    alone = compiled(model(7), keras.optimizers.SGD(0.1))
+    fit(alone, slice(0, len(X)), BATCH)
+    mine = compiled(model(7), hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), run_eagerly=True)
+    weights = mine.trainable_variables
+    mine.optimizer._aggregate_gradients(zip([1.0 + RANK + 0.0 * v for v in weights], weights))
+    fit(mine, MINE, BATCH // SIZE)
+    close(mine.get_weights(), alone.get_weights())
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+        optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+        pair = [tf.Variable([1.0, 1.0]), tf.Variable([1.0])]
+        if hasattr(optimizer, "build"):
+            optimizer.build(pair)
+
+        @tf.function
+        def step(own):
+            optimizer._aggregate_gradients([(own * tf.ones_like(v), v) for v in pair])
+            optimizer.apply_gradients([(2.0 * own * tf.ones_like(v), v) for v in pair])
+
+        step(tf.constant(RANK + 1.0))
+        close([np.array(v) for v in pair], [np.full(2, -float(SIZE)), np.full(1, -float(SIZE))], 1e-5)
+
+
+def batch_norm_of_each_rank():
+    """One line says that Keras' own synchronized=True does not mean the ranks."""
+    if not KERAS3 or BACKEND != "tensorflow":
+        return
+    import logging
+    said = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logging.getLogger("maypole.keras").addHandler(handler)
+    for synchronized in (False, True, True):
+        mine = compiled(keras.Sequential([keras.Input((6,)), keras.layers.BatchNormalization(synchronized=synchronized),
+                                          keras.layers.Dense(1)]), hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)))
+        callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+        callback.set_model(mine)
+        check(len(said) == (synchronized and RANK == 0), said)
+    logging.getLogger("maypole.keras").removeHandler(handler)
+    check(RANK != 0 or "use maypole.tensorflow.SyncBatchNormalization" in said[0], said)
+
+
 def trained_before():
     """DistributedOptimizer() after fit(): the next fit() compiles its step again."""
     mine = compiled(model(7), keras.optimizers.SGD(0.1))
@@ -459,5 +543,6 @@ def places_of_training():
 
 
 CASES = [values, broadcast_and_average, built_on_some_ranks, schedules, best_checkpoint, elastic_state, process_sets,
-         wrong_arguments, compiled_by_xla, missing_gradients, other_metrics, copies, own_loops, different_beginnings, trained_before,
+         wrong_arguments, compiled_by_xla, missing_gradients, other_metrics, copies, own_loops, different_beginnings,
+         loops_that_differ, gradients_that_are_only_looked_at, batch_norm_of_each_rank, trained_before,
          layers_in_another_order, what_else_is_broadcast, places_of_training, refuses_a_schedule]

@@ -1,5 +1,6 @@
 """DistributedGradientTape: its gradients on every rank. For training.py."""
 
+import os
 import time
 
 import numpy as np
@@ -24,7 +25,7 @@ def refused(function, kind, text):
     except kind as error:
         assert text in str(error), (text, error)
     else:
-        raise AssertionError("expected a %s about %r" % (kind.__name__, text))
+        raise AssertionError("expected a %s about %r" % (getattr(kind, "__name__", kind), text))
 
 
 class Names:
@@ -393,6 +394,57 @@ def check_process_set():
         found = hvd.DistributedGradientTape(tape, process_set=evens).gradient(loss, [a])
         close(found[0][0], np.mean([r + 1.0 for r in evens.ranks]))
     hvd.remove_process_set(evens)
+
+
+def trained_alone_or_not(run, steps=6, start=1.0, rate=0.1, broadcast_after=None, passes=1, skipped=None, local=False):
+    """Trains variables in a loop of its own, eagerly or in a function: run is tf.function or leaves its argument alone.
+
+    start, rate: this rank's. broadcast_after: the step after which rank 0's variables are broadcast. passes: how often
+    gradients are reduced in a step. skipped: the step whose gradients are not applied on the last rank.
+    """
+    a, b = tf.Variable(tf.fill([3, 2], start), name="kernel"), tf.Variable([0.5], name="bias")
+    table = tf.Variable(tf.fill([4, 1], start), name="table")
+
+    @run
+    def step(applies):
+        for _ in range(passes):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(a * a) * (hvd.rank() + 1.0) + tf.reduce_sum(b) * tf.reduce_sum(tf.gather(table, [1]))
+            tape = hvd.DistributedGradientTape(tape)
+            if local:
+                tape.register_local_source([a, table])
+            gradients = tape.gradient(loss, [a, b, table])
+        if applies:
+            for v, g in zip((a, b, table), gradients):
+                v.assign_sub(rate * tf.convert_to_tensor(g))
+
+    for i in range(steps):
+        step(i != skipped or hvd.rank() != hvd.size() - 1)
+        if i == broadcast_after:
+            hvd.broadcast_variables([a, b, table], 0)
+    return a.numpy()
+
+
+def check_ranks_that_begin_differently():
+    """A loop that never broadcasts ends with an error that names the variable; one that does so later goes on."""
+    own = hvd.rank() + 1.0
+    for run in (lambda f: f, tf.function):
+        refused(lambda: trained_alone_or_not(run, start=own), (ValueError, tf.errors.InvalidArgumentError),
+                "begin with different weights of parameter 'kernel': checksum ")
+        everyones = hvd.allgather(trained_alone_or_not(run, start=own, broadcast_after=0, passes=3)[tf.newaxis], name="alike")
+        assert np.all(everyones == everyones[0]), everyones
+        os.environ["MAYPOLE_CHECK_START"] = "0" if hvd.rank() > 0 else "1"
+        trained_alone_or_not(run, start=own)
+        del os.environ["MAYPOLE_CHECK_START"]
+    trained_alone_or_not(lambda f: f, start=own, local=True)
+
+
+def check_ranks_that_become_different():
+    """A rank that skips a step after its gradients were reduced, or has another learning rate, ends all with an error."""
+    refused(lambda: trained_alone_or_not(tf.function, steps=5, skipped=2), tf.errors.InvalidArgumentError,
+            "were equal before")
+    for kwargs in ({"skipped": 4}, {"rate": 0.1 / (hvd.rank() + 1), "broadcast_after": 0}):  # eagerly in the next step
+        refused(lambda: trained_alone_or_not(lambda f: f, **kwargs), ValueError, "were equal before")
 
 
 def check_local_sources():

@@ -20,7 +20,7 @@ def train_step(x, kind):
     return hvd.DistributedGradientTape(tape).gradient(loss, [a, b])
 
 
-for kind in (1, 2 if hvd.rank() == 0 else 1):
+for kind in (1, 1, 2 if hvd.rank() == 0 else 1):  # in the second step the ranks compare their weights
     try:
         train_step(tf.ones([4]), kind)
     except Exception as error:

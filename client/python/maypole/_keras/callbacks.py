@@ -41,6 +41,7 @@ class ForTraining(Callback):
 
     def set_model(self, model: Any) -> None:
         super().set_model(model)
+        variables.warn_of_local_batch_norm(model)
         # Keras before 2.12 has no property.
         attribute = "jit_compile" if hasattr(type(model), "jit_compile") else "_jit_compile"
         if not getattr(model, attribute, None) or not variables.is_of_tensorflow(model):

@@ -7,6 +7,14 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any, Callable
 
+import numpy as np
+
+from maypole._keras.values import as_array
+from maypole._keras.variables import name_of
+from maypole.arrays import same_on_all, same_values
+
+_MOST_ELEMENTS = 1 << 16
+
 
 class BackendGradients:
     """Reduces the gradients of one optimizer; a class for each backend."""
@@ -54,6 +62,34 @@ class BackendGradients:
         """Returns a context in which the values of variables can be read during a step."""
         return contextlib.nullcontext()
 
+    def not_from(self, reduction: Any, grads: Sequence[Any], reduced: Sequence[Any], name: str,
+                 variables: Sequence[Any]) -> list[bool]:
+        """Returns for each gradient whether it has not been computed from the reduced one; see Ahead.
+
+        This one is for backends that compute eagerly: what comes from reduced gradients is equal on all ranks.
+        """
+        row = np.array([0 if grad is before else _digest(self.values(grad)) for grad, before in zip(grads, reduced)],
+                       np.int64)
+        rows = same_on_all.gather(row, [f"{i}{name_of(variable)}" for i, variable in enumerate(variables)], name,
+                                  reduction.process_set, _other_gradients)
+        return (rows != rows[:1]).any(axis=0).tolist()
+
+    def values(self, grad: Any) -> np.ndarray:
+        """Returns a gradient's values."""
+        return as_array(grad)
+
+    def can_compare(self) -> bool:
+        """Whether the ranks can be compared in the step that is being made, in a loop of the program's own."""
+        return False
+
+    def compared(self, reduction: Any, variables: Sequence[Any], facts_of: Callable[[Sequence[Any]], Any],
+                 name: str) -> Any:
+        """Counts a step, and compares the ranks if that is due; see equal_start.check_loop().
+
+        facts_of: makes the facts from the variables' values. Returns a context for the reduction.
+        """
+        raise NotImplementedError
+
     def held(self, model: Any, state: Any) -> dict[int, Any]:
         """Returns, by the id() of a variable, the values that a model's fit() holds itself. state: its `state`."""
         return {}
@@ -65,3 +101,17 @@ class BackendGradients:
     def scaled(self, grad: Any, factor: float) -> Any:
         """Returns a gradient that stays on its rank, times a factor."""
         return grad * factor
+
+
+def _digest(values: np.ndarray) -> int:
+    """Returns a checksum of a gradient: of all its bits, or if it is large of some elements and the sum of all."""
+    if values.size <= _MOST_ELEMENTS:
+        return same_values.checksum_of(values)
+    some = values.reshape(-1)[::values.size // _MOST_ELEMENTS]
+    return same_values.checksum_of(some) ^ same_values.checksum_of(np.sum(values))
+
+
+def _other_gradients(difference: str) -> ValueError:
+    return ValueError(f"DistributedOptimizer: the ranks apply gradients to different variables: {difference}; after "
+                      "_compute_gradients() or _aggregate_gradients(), apply gradients of the same variables on all "
+                      "ranks")

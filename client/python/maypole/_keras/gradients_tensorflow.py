@@ -9,18 +9,22 @@ Thread contract: as Reduction's.
 
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Callable, Optional
 
 import tensorflow as tf
 
 import maypole.tensorflow as hvd
 from maypole._keras.gradients import BackendGradients
 from maypole._keras.variables import name_of
-from maypole.tensorflow import _gradient_layouts
+from maypole.tensorflow import _equal_weights, _gradient_layouts, _nodes
+from maypole.tensorflow.util import tf_variable
 
 
 class Gradients(BackendGradients):
     """See BackendGradients."""
+
+    def __init__(self) -> None:
+        self._counter: Optional[_equal_weights.StepCounter] = None
 
     def complete(self, reduction: Any, grads: Sequence[Any], prefix: str, indices: Sequence[int],
                  variables: Sequence[Any]) -> list[Any]:
@@ -63,6 +67,27 @@ class Gradients(BackendGradients):
         variables = list(variables() if callable(variables) else variables)
         return list(zip(tape.gradient(loss, variables, grad_loss), variables))
 
+    def not_from(self, reduction: Any, grads: Sequence[Any], reduced: Sequence[Any], name: str,
+                 variables: Sequence[Any]) -> list[bool]:
+        if tf.executing_eagerly():
+            return super().not_from(reduction, grads, reduced, name, variables)
+        return [before is None or not _comes_from(_tensor(grad).op, _tensor(before).op)
+                for grad, before in zip(grads, reduced)]
+
+    def values(self, grad: Any) -> Any:
+        return _tensor(grad).numpy()
+
+    def can_compare(self) -> bool:
+        return _equal_weights.is_possible()
+
+    def compared(self, reduction: Any, variables: Sequence[Any], facts_of: Callable[[Sequence[Any]], Any],
+                 name: str) -> Any:
+        if self._counter is None:
+            self._counter = _equal_weights.StepCounter("DistributedOptimizer")
+        name = f"{name}.{_nodes.count_use(name)}"
+        return tf.control_dependencies(self._counter.count([tf_variable(v) for v in variables], facts_of, name,
+                                                           reduction.process_set))
+
     def outside(self) -> Any:
         return tf.init_scope()
 
@@ -73,3 +98,21 @@ class Gradients(BackendGradients):
         if isinstance(grad, tf.IndexedSlices):
             return tf.IndexedSlices(grad.values * factor, grad.indices, grad.dense_shape)
         return grad * factor
+
+
+def _tensor(grad: Any) -> Any:
+    return grad.values if isinstance(grad, tf.IndexedSlices) else tf.convert_to_tensor(grad)
+
+
+def _comes_from(operation: Any, source: Any) -> bool:
+    """Whether an operation of a graph needs the result of another one."""
+    seen, todo = {operation}, [operation]
+    while todo:
+        at = todo.pop()
+        if at is source:
+            return True
+        for tensor in at.inputs:
+            if tensor.op not in seen:
+                seen.add(tensor.op)
+                todo.append(tensor.op)
+    return False

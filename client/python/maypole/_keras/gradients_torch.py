@@ -3,12 +3,16 @@
 Thread contract: as Reduction's.
 """
 
+import contextlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Callable
 
 import torch
 
+from maypole import _native
 from maypole._keras.gradients import BackendGradients
+from maypole._keras.values import as_array
+from maypole.arrays import same_values
 from maypole.common import basics
 from maypole.common.constants import Min
 from maypole.torch._compiling import not_compiled
@@ -27,6 +31,8 @@ class Gradients(BackendGradients):
     def __init__(self) -> None:
         self._reducer: Any = None
         self._joins = 0
+        self._recurring = same_values.Recurring("DistributedOptimizer")
+        self._compared_since = 0
         self._slots: dict[int, torch.Tensor] = {}  # by the variable's index
 
     @not_compiled
@@ -75,6 +81,21 @@ class Gradients(BackendGradients):
             reducer.forget()  # the ranks may know different things now
             raise
         return results
+
+    def can_compare(self) -> bool:
+        return True
+
+    @not_compiled
+    def compared(self, reduction: Any, variables: Sequence[Any], facts_of: Callable[[Sequence[Any]], Any],
+                 name: str) -> Any:
+        joins = _native.library().counts["join"]
+        if self._compared_since != joins:  # ranks that have joined have missed steps
+            self._compared_since = joins
+            self._recurring.forget()
+        self._recurring.until_next -= 1
+        if self._recurring.until_next <= 0:
+            self._recurring.run(facts_of([as_array(v.value) for v in variables]), name, reduction.process_set)
+        return contextlib.nullcontext()
 
     def smallest(self, reduction: Any, value: Any, name: str) -> Any:
         return allreduce(value.to(torch.uint8), name=name, op=Min,

@@ -10,6 +10,7 @@ Keras 2 has no accumulation; ours keeps the sums in variables beside the optimiz
 Thread contract: as Keras' optimizers, one thread at a time.
 """
 
+import contextlib
 import copy
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -115,16 +116,23 @@ def methods(base: Any) -> dict[str, Any]:
                 state.applying = False
 
         grads = [grad for grad, _ in pairs]
-        if reduction.passes == 1 and (not reduction.active() or reduction.ahead.take(
-                [_key(v) for v in variables], reduction.gradients.place())):
+        if reduction.passes == 1 and not reduction.active():
             return apply(grads)
         step = state.step(variables)
+        ahead = reduction.ahead.take([_key(v) for v in variables], reduction.gradients.place())
+        if ahead is not None:
+            return apply(step.with_rest_reduced(grads, ahead))
         if reduction.active():
             equal_start.check(self, reduction, [v for v, local in zip(variables, step.local) if not local])
             grads = step.completed(grads)
+            checked = equal_start.checked_loop(self, step, grads)
+        else:
+            checked = contextlib.nullcontext()
         if reduction.passes > 1:
             return _in_passes(self, state, step, grads, apply)
-        return apply(_reduced(self, step, grads, 1.0))
+        with checked:
+            grads = _reduced(self, step, grads, 1.0)
+        return apply(grads)
 
     def _aggregate_gradients(self: Any, grads_and_vars: Any) -> list[tuple[Any, Any]]:
         """As keras3._aggregate_gradients(). Keras itself also calls it, for replicas."""
@@ -136,8 +144,10 @@ def methods(base: Any) -> dict[str, Any]:
             return pairs
         variables = [variable for _, variable in pairs]
         step = state.step(variables)
-        grads = _reduced(self, step, step.completed([grad for grad, _ in pairs]), 1.0)
-        reduction.ahead.note([_key(v) for v in variables], reduction.gradients.place())
+        grads = step.completed([grad for grad, _ in pairs])
+        with equal_start.checked_loop(self, step, grads):
+            grads = _reduced(self, step, grads, 1.0)
+        reduction.ahead.note([_key(v) for v in variables], grads, reduction.gradients.place())
         return list(zip(grads, variables))
 
     def _compute_gradients(self: Any, loss: Any, var_list: Any, grad_loss: Any = None,

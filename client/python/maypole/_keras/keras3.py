@@ -105,8 +105,10 @@ def _aggregate_gradients(self: Any, grads_and_vars: Any) -> list[Any]:
         return pairs
     variables = [variable for _, variable in pairs]
     step = _step(self, len(pairs), variables)
-    grads = step.reduced(step.completed([grad for grad, _ in pairs]), False)
-    reduction.ahead.note([id(variable) for variable in variables], reduction.gradients.place())
+    grads = step.completed([grad for grad, _ in pairs])
+    with equal_start.checked_loop(self, step, grads):
+        grads = step.reduced(grads, False)
+    reduction.ahead.note([id(variable) for variable in variables], grads, reduction.gradients.place())
     return list(zip(grads, variables))
 
 
@@ -118,10 +120,9 @@ def _compute_gradients(self: Any, loss: Any, var_list: Any, grad_loss: Any = Non
         classes.state_of(self).gradients.computed(scaled, var_list, grad_loss, tape))
 
 
-def _are_reduced(reduction: Reduction, variables: Optional[Sequence[Any]]) -> bool:
-    """Whether a program's own loop has already reduced the gradients of these variables."""
-    return variables is not None and reduction.ahead.take([id(v) for v in variables],
-                                                          reduction.gradients.place())
+def _reduced_ahead(reduction: Reduction, variables: Optional[Sequence[Any]]) -> Optional[list[Any]]:
+    """Returns the gradients of these variables that a program's own loop has already reduced; None if it has not."""
+    return None if variables is None else reduction.ahead.take([id(v) for v in variables], reduction.gradients.place())
 
 
 def _register_local_var(self: Any, variable: Any) -> None:
@@ -137,12 +138,17 @@ def _methods(base: Any) -> dict[str, Any]:
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
         reduction = classes.state_of(self)
-        if not reduction.active() or _are_reduced(reduction, trainable_variables):
+        if not reduction.active():
             return base.apply(self, grads, trainable_variables)
+        ahead = _reduced_ahead(reduction, trainable_variables)
         step = _step(self, len(grads), trainable_variables)
+        if ahead is not None:
+            return base.apply(self, step.with_rest_reduced(grads, ahead), trainable_variables)
         grads = step.completed(grads)
+        checked = equal_start.checked_loop(self, step, grads)
         if not self.gradient_accumulation_steps:
-            grads = step.reduced(grads, step.owns(grads))
+            with checked:
+                grads = step.reduced(grads, step.owns(grads))
             return base.apply(self, grads, trainable_variables)
         # The gradients that base.apply() passes to _clip_gradients().
         self.__dict__[_STEP] = step.only([
@@ -197,8 +203,12 @@ def _scaled(optimizer: Any, grads: Any, variables: Any) -> list[Any]:
     In every pass, because whether they are finite also decides about an accumulated pass.
     """
     grads, reduction = list(grads), classes.state_of(optimizer)
-    if not reduction.active() or _are_reduced(reduction, variables):
+    if not reduction.active():
         return grads
+    ahead = _reduced_ahead(reduction, variables)
     step = _step(optimizer, len(grads), variables)
+    if ahead is not None:
+        return step.with_rest_reduced(grads, ahead)
     grads = step.completed(grads)
-    return step.reduced(grads, step.owns(grads), step.reduction.over_passes)
+    with equal_start.checked_loop(optimizer, step, grads):
+        return step.reduced(grads, step.owns(grads), step.reduction.over_passes)

@@ -98,33 +98,34 @@ class Reduction:
 
 
 class Ahead:
-    """The variables whose gradients a program's own loop has already reduced, until it applies them.
+    """The gradients that a program's own loop has already reduced, until it applies them.
 
-    A place is the graph in which that happens, or None; it does not count in other graphs.
+    It may also only look at them, and apply others; so Step.with_rest_reduced() finds out which have been reduced. A
+    place is the graph in which that happens, or None; it does not count in other graphs.
     """
 
     def __init__(self) -> None:
-        self._keys: set[Any] = set()
+        self._grads: dict[Any, Any] = {}  # by key of the variable
         self._place: Any = None
 
-    def note(self, keys: Sequence[Any], place: Any) -> None:
+    def note(self, keys: Sequence[Any], grads: Sequence[Any], place: Any) -> None:
         """Records that these have been reduced."""
-        self._keys, self._place = set(keys), place
+        self._grads, self._place = dict(zip(keys, grads)), place
 
-    def take(self, keys: Sequence[Any], place: Any) -> bool:
-        """Whether the gradients that are being applied have been reduced; forgets the record.
+    def take(self, keys: Sequence[Any], place: Any) -> Optional[list[Any]]:
+        """Returns the reduced gradients of the variables to which gradients are being applied; forgets the record.
 
-        Raises RuntimeError if only some of them have been reduced.
+        None: they have not been reduced. Raises RuntimeError if only some of them have been reduced.
         """
-        reduced = self._keys if self._place == place else set()
-        self._keys = set()
+        reduced = self._grads if self._place == place else {}
+        self._grads = {}
         there = [key in reduced for key in keys]
         if any(there) and not all(there):
             raise RuntimeError(
                 f"apply of {len(there)} gradients, of which {sum(there)} have been reduced by "
                 "_compute_gradients() or _aggregate_gradients(), expected none or all; pass these "
                 "methods all variables that you apply gradients to")
-        return any(there)
+        return [reduced[key] for key in keys] if any(there) else None
 
 
 class Step:
@@ -157,6 +158,23 @@ class Step:
             self.reduction, [g for g, local in zip(grads, self.local) if not local], self.prefix,
             shared.indices, shared.variables))
         return [grad if local else next(found) for grad, local in zip(grads, self.local)]
+
+    def with_rest_reduced(self, grads: Sequence[Any], reduced: Sequence[Any]) -> list[Any]:
+        """Returns the gradients; those that do not come from the reduced ones are reduced now.
+
+        A program may have computed reduced gradients only to look at them, and apply others.
+        """
+        there = [grad is not None and not local for grad, local in zip(grads, self.local)]
+        shared = self.only(there)
+        rest = iter(self.reduction.gradients.not_from(
+            self.reduction, [grad for grad, here in zip(grads, there) if here],
+            [grad for grad, here in zip(reduced, there) if here], f"{self.prefix}.ahead", shared.variables))
+        missing = [here and next(rest) for here in there]
+        if not any(missing):
+            return list(grads)
+        step = self.only(missing)
+        found = iter(step.reduced(step.completed([g for g, here in zip(grads, missing) if here]), False))
+        return [next(found) if here else grad for grad, here in zip(grads, missing)]
 
     def owns(self, grads: Sequence[Any]) -> bool:
         """Whether the gradients may be overwritten."""

@@ -7,6 +7,7 @@ Thread contract: the thread that trains.
 """
 
 import gc
+import logging
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -15,9 +16,10 @@ import numpy as np
 
 from maypole._keras.values import as_array, assign
 from maypole.arrays import _submissions, same_on_all
-from maypole.common import operations
+from maypole.common import basics, operations
 from maypole.common.process_sets import global_process_set
 
+_log = logging.getLogger("maypole.keras")
 _NUMBER = re.compile(r"_?\d+")
 _SEED = "seed_generator_state"
 
@@ -83,6 +85,24 @@ def other_optimizers(model: Any) -> list[Any]:
 def layers_of(model: Any) -> list[Any]:
     """Returns the model's layers, also those within layers."""
     return list(model._flatten_layers()) if hasattr(model, "_flatten_layers") else []
+
+
+_has_warned = False
+
+
+def warn_of_local_batch_norm(model: Any) -> None:
+    """Warns once, on rank 0, of BatchNormalization(synchronized=True), whose statistics stay those of each rank."""
+    global _has_warned
+    if _has_warned or not basics.is_initialized() or basics.size() == 1:
+        return
+    names = [layer.name for layer in layers_of(model) if getattr(layer, "synchronized", False)]
+    if not names:
+        return
+    _has_warned = True
+    if basics.rank() == 0:
+        _log.warning("maypole: BatchNormalization(synchronized=True) synchronizes the replicas of tf.distribute, not "
+                     "the ranks: %s normalizes with the statistics of each rank's own batch; use "
+                     "maypole.tensorflow.SyncBatchNormalization, which takes all ranks' rows", ", ".join(names[:3]))
 
 
 def forget_compiled_steps(optimizer: Any) -> None:

@@ -94,18 +94,18 @@ _alone: dict[_Key, set[tuple[tuple[str, ...], _Layouts]]] = {}
 
 @as_it_is
 def completed(name: str, process_set: Any, gradients: Sequence[Any], variables: Sequence[Any],
-              labels: Sequence[str], dense: bool) -> list[Any]:
+              labels: Sequence[str], dense: bool, mark: Any = None) -> list[Any]:
     """Returns the gradients in the form in which all ranks reduce them.
 
     name: the reduction's name. variables: the gradients' variables, as tensors or
     variables. labels: their names, which must be the same on all ranks. dense:
-    whether the caller makes tf.IndexedSlices dense. Raises ValueError, on all ranks,
-    if the variables of two ranks differ.
+    whether the caller makes tf.IndexedSlices dense. mark: an _equal_weights.Mark, which the ranks
+    exchange in eager execution. Raises ValueError, on all ranks, if the variables of two ranks differ.
     """
     own = tuple(_layout_of(gradient, dense) for gradient in gradients)
     labels = [f"{label} {_description(variable)}" for label, variable in zip(labels, variables)]
     if tf.executing_eagerly():
-        layouts, _ = _exchanged(name, process_set, labels, own)
+        layouts, _ = _exchanged(name, process_set, labels, own, mark)
     else:
         layouts = _agreed(name, process_set, variables, labels, own)
     return [gradient if has == layout else _converted(gradient, variable, layout)
@@ -250,10 +250,16 @@ def _description(variable: Any) -> str:
 
 
 def _exchanged(name: str, process_set: Any, labels: Sequence[str],
-               own: _Layouts) -> tuple[_Layouts, bool]:
+               own: _Layouts, mark: Any = None) -> tuple[_Layouts, bool]:
     """Returns the ranks' agreement, and whether all have the same gradients."""
-    rows = same_on_all.gather(np.array(own, np.uint8), labels, name + ".layouts", process_set,
+    row = np.array(own, np.uint8)
+    if mark is not None:
+        row = np.concatenate([row, np.array([mark.own]).view(np.uint8)])
+    rows = same_on_all.gather(row, labels, name + ".layouts", process_set,
                               functools.partial(_different_variables, name))
+    if mark is not None:
+        mark.compare(np.ascontiguousarray(rows[:, len(own):]).view(np.int64))
+        rows = rows[:, :len(own)]
     return tuple(rows.max(axis=0, initial=_NONE).tolist()), bool((rows == rows[0]).all())
 
 

@@ -15,7 +15,7 @@ is traced again, here or elsewhere, has the same names. The n-th use of a name i
 one graph gets the number n, because its operations may be in flight together
 with those of the first. All ranks must build their graphs in the same order, and
 have the same variables; gradients may be missing on some ranks
-(_gradient_layouts.py).
+(_gradient_layouts.py). The ranks also compare the variables now and then (_equal_weights.py).
 
 Thread contract: any thread, but only one at a time with the same variables.
 """
@@ -23,14 +23,15 @@ Thread contract: any thread, but only one at a time with the same variables.
 import contextlib
 import hashlib
 from collections.abc import Sequence
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import tensorflow as tf
 
 from maypole.common import basics, training_arguments
 from maypole.common.constants import Average, ReduceOp
 from maypole.common.process_sets import ProcessSet, global_process_set
-from maypole.tensorflow import _gradient_layouts, _nodes, reductions
+from maypole.tensorflow import _equal_weights, _gradient_layouts, _nodes, reductions
+from maypole.tensorflow._library import as_it_is
 from maypole.tensorflow.compression import Compression
 from maypole.tensorflow.mpi_ops import size_op
 from maypole.tensorflow.util import groups_of, vars_to_refs, without_counts
@@ -129,6 +130,7 @@ class GradientReduction:
                 prescale_factor=1.0 / gradient_predivide_factor,
                 postscale_factor=gradient_predivide_factor)
 
+    @as_it_is
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any],
                  use_generic_names: bool = False) -> list[Any]:
         """Returns the reduced gradients of the variables, in their order.
@@ -140,6 +142,7 @@ class GradientReduction:
             lambda g, v: self._reduced(g, v, use_generic_names),
             gradients, variables)
 
+    @as_it_is
     def completed(self, gradients: Sequence[Any],
                   variables: Sequence[Any]) -> list[Any]:
         """Returns the gradients, with zeros in place of those that only other ranks have.
@@ -153,21 +156,23 @@ class GradientReduction:
     def _is_alone(self) -> bool:
         return not basics.is_elastic() and self._process_set.size() == 1
 
-    def _completed(self, gradients: list[Any], variables: list[Any],
-                   labels: list[str]) -> list[Any]:
+    def _completed(self, gradients: list[Any], variables: list[Any], labels: list[str],
+                   mark: Optional[_equal_weights.Mark] = None) -> list[Any]:
         if self._is_alone() or not variables:
             return list(gradients)
         return _gradient_layouts.completed(
             self._name, self._process_set, gradients, variables, labels,
-            self._sparse_as_dense)
+            self._sparse_as_dense, mark)
 
     def _reduced(self, gradients: list[Any], variables: list[Any],
                  generic: bool) -> list[Any]:
         if self._is_alone():
             return list(gradients)
         labels = _labels(variables, generic)
-        gradients = self._completed(gradients, variables, labels)
-        with _nodes.together():
+        mark = _equal_weights.Mark(self._name, self._process_set, variables)
+        gradients = self._completed(gradients, variables, labels, mark)
+        checked = _equal_weights.checked(self._name, self._process_set, gradients, variables, labels, mark)
+        with tf.control_dependencies(checked), _nodes.together():
             return self._submitted(gradients, variables, labels)
 
     def _submitted(self, gradients: list[Any], variables: list[Any],

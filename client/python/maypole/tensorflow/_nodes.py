@@ -296,6 +296,16 @@ def _calls_in(graph: Any) -> Optional[_Calls]:
     return calls
 
 
+def order_with_calls(begin: Any, end: Any) -> None:
+    """Lets operations of a tf.function, from `begin` to `end`, run where the collectives beside them do.
+
+    That is after the calls that come before them in the program, and before those that come after them.
+    """
+    calls = _calls_in(begin.graph)
+    if calls is not None:
+        calls.add(begin, end)
+
+
 def _calls_collectives(operation: Any) -> bool:
     """Whether the operation calls a function, or has a branch, that has collectives."""
     for attribute in _FUNCTIONS.get(operation.type, ()):

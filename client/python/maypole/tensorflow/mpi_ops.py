@@ -25,7 +25,7 @@ from maypole.arrays import same_on_all
 from maypole.common import collectives
 from maypole.common.constants import Adasum, ReduceOp
 from maypole.common.process_sets import ProcessSet, global_process_set, id_of
-from maypole.tensorflow import _gradient_layouts, _nodes
+from maypole.tensorflow import _equal_weights, _gradient_layouts, _nodes
 from maypole.tensorflow._library import as_it_is
 from maypole.tensorflow.util import groups_of, tf_variable
 
@@ -205,6 +205,9 @@ def join() -> tf.Tensor:
     last = _nodes.call("Join", {}, {}, None)
     if tf.executing_eagerly():
         _gradient_layouts.share()  # the agreements that the others have made meanwhile
+        _equal_weights.forget()  # the ranks have made different numbers of steps
+    else:
+        _equal_weights.stop()
     return last
 
 
