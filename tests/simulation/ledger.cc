@@ -127,7 +127,7 @@ void Ledger::CheckBad(const EpochRecord& epoch, const Record& r) {
     stage_->Found(Who(epoch, r),
                   ": an error that does not name the operation: ", text);
   }
-  if (r.status.code() != Code::kFailedPrecondition) {
+  if (!r.mismatch()) {
     CheckEnd(epoch, Who(epoch, r), text);
     CheckIsNeeded(epoch, r);
     return;
@@ -280,7 +280,7 @@ void Ledger::Close(EpochRecord* epoch) {
                       " has not ended, though nothing has happened");
       }
       if (r == nullptr || !r->done() || r->status.ok()) continue;
-      if (r->status.code() == Code::kFailedPrecondition) {
+      if (r->mismatch()) {
         ++stage_->counts.mismatches;
       }
     }
@@ -299,24 +299,25 @@ void Ledger::CompareOnNode(const EpochRecord& epoch, size_t op) {
     }
     // A late rank may report the epoch's end, or another rank's departure,
     // instead of the reason why its operation failed (docs/board.md).
-    const auto is_end = [this](const Status& s) {
-      return s.code() == Code::kAborted ||
-             (s.code() == Code::kInternal && IsBlamed(s.message()));
+    const auto tells_of_end = [this](const Record& record) {
+      const Code code = record.status.code();
+      return code == Code::kAborted ||
+             (code == Code::kFailedPrecondition && !record.mismatch()) ||
+             (code == Code::kInternal && IsBlamed(record.status.message()));
     };
-    const bool aborted = is_end(r->status) || is_end(other->status);
+    const bool aborted = tells_of_end(*r) || tells_of_end(*other);
     const bool both_fail = !r->status.ok() && !other->status.ok();
     if (aborted && both_fail) continue;
     // A rank's own GPU has ended its part, but the epoch has ended for others.
     const bool by_rank = (r->by_rank && r->status.ok()) ||
                          (other->by_rank && other->status.ok());
-    const bool mismatch = r->status.code() == Code::kFailedPrecondition ||
-                          other->status.code() == Code::kFailedPrecondition;
+    const bool mismatch = r->mismatch() || other->mismatch();
     if (by_rank && !mismatch) continue;
     if (r->status.code() != other->status.code()) {
       stage_->Found(Who(epoch, *r), ": ends with '", r->status.message(),
                     "' on this rank and with '", other->status.message(),
                     "' on rank ", other->rank);
-    } else if (r->status.code() == Code::kFailedPrecondition &&
+    } else if (r->mismatch() &&
                r->status.message() != other->status.message()) {
       stage_->Found(Who(epoch, *r), ": two texts on one node: '",
                     r->status.message(), "' and '", other->status.message(),

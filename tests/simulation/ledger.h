@@ -40,6 +40,12 @@ struct Record {
   bool left = false;     // the rank left with it pending
 
   bool done() const { return done_at != 0; }
+  // The ranks have submitted different things. A deadlock has the same code,
+  // and ends the epoch.
+  bool mismatch() const {
+    return status.code() == Code::kFailedPrecondition &&
+           status.message().find("deadlock: ") == std::string::npos;
+  }
 };
 
 struct EpochRecord {

@@ -145,7 +145,8 @@ class ElasticJobTest(LauncherTest):
 
     def test_nonsense_of_the_script_changes_nothing(self):
         for nonsense, said in (("h" * 3000, "its output:1: 'h{64}...' is not a hostname"), ("192.0.2.9:65", "192.0.2.9 has 65 slots"),
-                               ("a b c", "its output:1: 'a b c': expected 'HOST slots=N'"), ("\x1b[2J", r"its output:1: '\?\[2J' is not a hostname")):
+                               ("a b c", "its output:1: 'a b c': expected 'HOST slots=N'"), ("\x1b[2J", r"its output:1: '\?\[2J' is not a hostname"),
+                               ("# nobody", "discover: has printed no host")):
             hosts = self.write("hosts", "localhost:1\n")
             script = self.write("discover", "#!/bin/sh\ncat %s\n" % hosts)
             job = self.start_job("--min-np", "1", "--host-discovery-script", script)

@@ -129,6 +129,9 @@ void HostDiscovery::TakeHosts(Time now) {
   }
   if (status.ok()) status = CheckSlots(hosts);
   if (!status.ok()) return ReportProblem(status.message());
+  // A script that has failed may print nothing and succeed; without hosts the
+  // training would be lost.
+  if (hosts.empty()) return ReportProblem("has printed no host");
   reported_ = false;
   for (Host& host : hosts) {  // by whatever name: it is listed at most once
     if (!host.here) continue;

@@ -84,10 +84,13 @@ class LauncherTest(unittest.TestCase):
             shutil.rmtree(os.path.join(self.runtime, name))
 
     def write(self, name, text, mode=0o755):
+        """Writes a file at once, also for a program that reads it just then."""
         path = os.path.join(self.dir, name)
-        with open(path, "w") as f:
+        part = os.path.join(self.dir, ".part")
+        with open(part, "w") as f:
             f.write(text)
-        os.chmod(path, mode)
+        os.chmod(part, mode)
+        os.replace(part, path)
         return path
 
     def read(self, name):

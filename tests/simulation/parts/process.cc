@@ -561,8 +561,7 @@ bool Process::Fetched(Record* r) {
 void Process::OnEnd(Record* r) {
   r->left = state_ != State::kRunning;
   ledger_->OnEnd(epoch_, r);
-  const bool mismatch = r->status.code() == Code::kFailedPrecondition;
-  if (!r->status.ok() && !mismatch) saw_error_ = true;
+  if (!r->status.ok() && !r->mismatch()) saw_error_ = true;
 }
 
 bool Process::LeaveNow() {

@@ -162,7 +162,7 @@ class Recurring:
                 "after its gradients were reduced, or has another learning rate, or its program has changed weights: "
                 "skip steps by reduced values (the reduced gradients are finite on all ranks or on none), change "
                 "weights and learning rates alike on all ranks, or set MAYPOLE_CHECK_START=0 if the ranks are to "
-                "differ")
+                "differ, or their processors round differently")
         raise ValueError(f"{self._who}: the ranks begin with {found}. They would train different models; {_REMEDY}")
 
     def _other_facts(self, difference: str) -> ValueError:

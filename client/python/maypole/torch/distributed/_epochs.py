@@ -8,6 +8,7 @@ Thread contract: one thread at a time.
 """
 
 import os
+import re
 import socket
 import uuid
 from typing import NamedTuple, Optional
@@ -20,6 +21,7 @@ from maypole.common.process_sets import ProcessSet
 # Identifies this process as long as it lives.
 HANDLE = f"maypole:{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex}"
 
+_DEADLOCK = re.compile("every rank (waits|has waited) for another")
 _over_in: Optional[int] = None  # basics.joins() of an epoch that is over
 
 
@@ -37,7 +39,9 @@ class Member(NamedTuple):
 def note(error: HorovodInternalError) -> None:
     """Records it if this error of an operation means that the epoch is over."""
     global _over_in
-    if error.status in (_native.ABORTED, _native.UNAVAILABLE):
+    # A mismatch does not end it, but ranks that wait for each other do (coordinator/core/liveness).
+    deadlock = error.status == _native.FAILED_PRECONDITION and _DEADLOCK.search(str(error))
+    if deadlock or error.status in (_native.ABORTED, _native.UNAVAILABLE):
         _over_in = basics.joins()
 
 
