@@ -14,7 +14,7 @@ from maypole import _native
 _native.use(fake_library.FakeLibrary(2))
 # pylint: disable=wrong-import-position
 import maypole.torch as hvd
-from maypole.common import basics, elastic, exceptions
+from maypole.common import basics, elastic, exceptions, trainings
 
 
 def error_of(status):
@@ -49,9 +49,11 @@ class ElasticTest(unittest.TestCase):
         self.state = Recorded()
         # Most tests have one of two ranks.
         self.share_numbers = elastic._share_numbers
-        patch = mock.patch.object(elastic, "_share_numbers")
-        patch.start()
-        self.addCleanup(patch.stop)
+        for patch in (mock.patch.object(elastic, "_share_numbers"),
+                      mock.patch.object(elastic, "_trainings", trainings.Trainings()),
+                      mock.patch.object(trainings.Trainings, "meet", return_value=None)):
+            patch.start()
+            self.addCleanup(patch.stop)
         self.addCleanup(setattr, elastic._departure, "requested", False)
 
     def use(self, size):

@@ -22,6 +22,8 @@ learn of the wish at different times.
     this rank got SIGTERM      the same on the others; this one leaves for good
                                at that commit and exits with status 143, as if
                                the signal had ended it: it has not finished
+    a process comes in a       run() gives it the results and states of earlier
+    later training             ones (trainings.py)
     func returns               says so to the coordinator, which lets nobody
                                begin the training again; returns its result;
                                the next SIGTERM is ignored
@@ -54,6 +56,7 @@ from maypole import _native
 from maypole.common import basics, objects, operations
 from maypole.common.constants import Max
 from maypole.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt, forked
+from maypole.common.trainings import Trainings, name_of
 
 _log = logging.getLogger("maypole.elastic")
 
@@ -143,6 +146,7 @@ class _Departure:
 
 
 _departure = _Departure()
+_trainings = Trainings()
 
 
 def request_departure() -> None:
@@ -240,7 +244,7 @@ class State:
         """Called in a new epoch, before the reset callbacks."""
 
     def on_finished(self) -> None:
-        """Called when the function has returned."""
+        """Called when the function has returned, and again when a later process has got this state."""
 
 
 class ObjectState(State):
@@ -331,7 +335,7 @@ def run_fn(func: Callable[..., Any],
 
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
-        with _departure.watching():
+        with _departure.watching(), _own_trainings().running(name_of(func)):
             return _run(func, reset, state, args, kwargs)
 
     return wrapper
@@ -381,16 +385,23 @@ def _run(func: Callable[..., Any], start_epoch: Callable[[], None],
          state: State, args: Any, kwargs: Any) -> Any:
     changed = False
     basics.set_finished(False)
+    trainings = _own_trainings()
+    if trainings.has_state:  # which this training begins with
+        state._synced_in = basics.joins()
     while True:
         try:
             if changed:
                 state.on_reset()
+            completed = trainings.meet(state) if basics.is_elastic() else None
+            if completed is not None:
+                return completed.value
             state.sync()
             state._synced_in = basics.joins()
             if basics.is_elastic():
                 _share_numbers()
             result = func(state, *args, **kwargs)
             state.on_finished()
+            trainings.complete(state, result)
             basics.set_finished(True)
             return result
         except SystemExit as end:
@@ -412,6 +423,10 @@ def _run(func: Callable[..., Any], start_epoch: Callable[[], None],
             basics.abandon_epoch()
         start_epoch()
         changed = True
+
+
+def _own_trainings() -> Trainings:
+    return _trainings
 
 
 def _counts() -> dict[Any, int]:
