@@ -84,7 +84,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     note_joined()
     if joining:
         _joins += 1
-        begin_epoch(_joins)
+        begin_epoch(_joins, is_elastic())
         _place = {name: getattr(library, name)() for name in _PLACES}
         sets.forget_all()
         _set_horovods_places()

@@ -89,13 +89,17 @@ def from_status(code: int, text: str) -> Exception:
 # How often this process has joined a job, and the error that has ended the present membership epoch: a program may catch
 # it with others (`except RuntimeError: continue`) and go on, but what it does then cannot succeed.
 _epoch = 0
+_is_elastic = False
 _end_of_epoch: Optional[HorovodInternalError] = None
 
+# When a rank has left by shutdown(), and the job is not elastic, operations of process sets without it go on.
+_WITHOUT_A_RANK = re.compile(r" has shut down(;|$)")
 
-def begin_epoch(joins: int) -> None:
+
+def begin_epoch(joins: int, is_elastic: bool) -> None:
     """This process has joined a membership epoch. joins: basics.joins()."""
-    global _epoch, _end_of_epoch
-    _epoch, _end_of_epoch = joins, None
+    global _epoch, _is_elastic, _end_of_epoch
+    _epoch, _is_elastic, _end_of_epoch = joins, is_elastic, None
 
 
 def current_epoch() -> int:
@@ -121,7 +125,9 @@ def of_operation(code: int, text: str, epoch: int) -> Exception:
 def _keep_if_it_ends_the_epoch(error: HorovodInternalError) -> None:
     global _end_of_epoch
     # Every other failure is the operation's own.
-    if error.status == _native.ABORTED and error.epoch == _epoch and _end_of_epoch is None:
+    if error.status != _native.ABORTED or error.epoch != _epoch or _end_of_epoch is not None:
+        return
+    if _is_elastic or not _WITHOUT_A_RANK.search(str(error)):
         _end_of_epoch = error
 
 

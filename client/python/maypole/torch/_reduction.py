@@ -314,6 +314,15 @@ class GradientReduction:
                  for key in self._pending)
         return next(filter(None, names), "a parameter that the optimizer had")
 
+    def passes_if_within_step(self) -> int:
+        """Returns backward_passes_per_step if it is above 1 and some of the passes await step(); otherwise 0.
+
+        The same on all ranks, because they count passes alike.
+        """
+        passes = self.backward_passes_per_step
+        within = self.first_pending() is not None or self._synchronized in (_BY_ACCESS, _BY_PROGRAM)
+        return passes if passes > 1 and within else 0
+
     def synchronize(self) -> None:
         """See DistributedOptimizer()."""
         self._synchronize(_BY_PROGRAM)
