@@ -185,7 +185,7 @@ class TrainingsTest(fake_library.TwoRanks):
 
     def test_a_death_while_it_catches_up(self):
         """The ranks exchange once more in the next epoch."""
-        meeting = threading.Barrier(2)
+        barrier = threading.Barrier(2)
         joins = [7]
 
         def rank(r):
@@ -194,17 +194,17 @@ class TrainingsTest(fake_library.TwoRanks):
 
             def sync(self=second):
                 if failing:
-                    meeting.wait()
+                    barrier.wait()
                     raise failing.pop()
                 elastic.ObjectState.sync(self)
 
             second.sync = sync
 
             def begin():
-                if meeting.wait() == 0:
+                if barrier.wait() == 0:
                     joins[0] += 1
                     self.fake.initialized = True
-                meeting.wait()
+                barrier.wait()
 
             def call(name, state):
                 def train(_):

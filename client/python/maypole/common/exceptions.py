@@ -86,8 +86,8 @@ def from_status(code: int, text: str) -> Exception:
     return error
 
 
-# How often this process has joined a job, and the error that has ended the present membership epoch: a program may catch
-# it with others (`except RuntimeError: continue`) and go on, but what it does then cannot succeed.
+# How often this process has joined a job, and the error that has ended the present membership epoch: a program may
+# catch it with others (`except RuntimeError: continue`) and go on, but what it does then cannot succeed.
 _epoch = 0
 _is_elastic = False
 _end_of_epoch: Optional[HorovodInternalError] = None

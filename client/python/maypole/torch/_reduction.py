@@ -535,7 +535,7 @@ class GradientReduction:
         self._sums.drop()
 
     def before_zero_grad(self) -> None:
-        """Raises AssertionError while gradients are being reduced, and the error that has ended the membership epoch."""
+        """Raises AssertionError while gradients are being reduced; first the error that has ended the epoch, if any."""
         self.wake_anew()
         self._drop_those_of_an_earlier_epoch()
         if self.distributed and not self._abandoned:

@@ -400,8 +400,8 @@ class TorchState(ObjectState):
             self._keeper.drop()
 
     def _passes_if_within_step(self) -> int:
-        passes = (getattr(handler.value, "passes_if_within_step", int)() for _, handler in self._ordered())
-        return max(passes, default=0)
+        optimizers = (handler.value for _, handler in self._of_kind(OptimizerStateHandler))
+        return max((getattr(optimizer, "passes_if_within_step", int)() for optimizer in optimizers), default=0)
 
     def _sync_kept(self, keeper: StateKeeper) -> None:
         if not keeper.started:
