@@ -54,11 +54,9 @@ class _Completed(NamedTuple):
     state: Any
     result: Optional[bytes]
 
-    def living_state(self) -> Any:
-        return None if self.state is None else self.state()
-
-    def is_kept(self) -> bool:
-        return self.result is not None and self.living_state() is not None
+    def kept_state(self) -> Any:
+        """Returns the state if it can be passed on with the result, otherwise None."""
+        return None if self.state is None or self.result is None else self.state()
 
 
 class _Standing(NamedTuple):
@@ -166,13 +164,15 @@ class Trainings:
         number = len(self._completed)
         goal, self._goal = self._goal, None
         if goal is None or goal[1] != basics.joins() or number > goal[0]:
-            ranks = self._exchange()
+            # References, so that no state ends after the exchange has said that it is there.
+            states = [training.kept_state() for training in self._completed]
+            ranks = self._exchange(states)
             goal = max(rank.number for rank in ranks), basics.joins()
             self._check_names(ranks)
             self._put_foremost_first(ranks, state)
             self._check_kept(ranks)
             for training in range(min(rank.number for rank in ranks), number):
-                self._pass_on(self._completed[training])
+                self._pass_on(self._completed[training], states[training])
             if number < goal[0]:
                 self._say_what_is_skipped(ranks)
         if number == goal[0]:
@@ -181,9 +181,9 @@ class Trainings:
         self._goal = goal
         return result
 
-    def _exchange(self) -> list[_Standing]:
-        first_kept = len(self._completed)
-        while first_kept > 0 and self._completed[first_kept - 1].is_kept():
+    def _exchange(self, states: list[Any]) -> list[_Standing]:
+        first_kept = len(states)
+        while first_kept > 0 and states[first_kept - 1] is not None:
             first_kept -= 1
         mine = _Standing(len(self._completed), " > ".join(self._running), first_kept, self._reordered)
         if basics.size() == 1:
@@ -239,9 +239,8 @@ class Trainings:
             "run() takes state and result from them and does not call the function", number + 1, self._running[-1],
             rest, at.number + 1, at.name)
 
-    def _pass_on(self, training: _Completed) -> None:
+    def _pass_on(self, training: _Completed, state: Any) -> None:
         """Gives those that are behind a training's state and result."""
-        state = training.living_state()
         objects.broadcast_object((training.name, training.result), 0, _RESULT)
         state.sync()
         state.on_finished()
