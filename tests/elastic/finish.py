@@ -10,6 +10,9 @@ Each process makes up.PID in MAYPOLE_TEST_DIR when it begins, and prints "trains
                 and then calls os._exit(0)
     leaves      rank 1 gets SIGTERM; training goes on until another process has taken its place
     fails       rank 1 leaves the job after the training and fails, while rank 0 evaluates
+    later       three ranks pretrain, and print "pretrains from STEP", before they train. Rank 2 dies when rank 1 has
+                completed the first training and rank 0 has not; the training goes on until a third rank is there again.
+                "done STEP" is followed by what the first training returned, a number that differs between processes
 """
 
 import os
@@ -68,7 +71,7 @@ def train(state):
     print("trains from", state.step)
     if os.path.exists(os.path.join(DIR, "over")):
         once("again")
-    while state.step < STEPS or HOW == "leaves" and hvd.size() < 2:
+    while state.step < STEPS or hvd.size() < {"leaves": 2, "later": 3}.get(HOW, 0):
         hvd.allreduce(np.ones(3), name="step")
         state.step += 1
         if hvd.rank() == 1 and HOW in ("late", "replaced", "exits") and state.step == STEPS - 5 and once("killed"):
@@ -79,8 +82,29 @@ def train(state):
         state.commit()
 
 
+@elastic.run
+def pretrain(state):
+    print("pretrains from", state.step)
+    while state.step < 10:
+        hvd.allreduce(np.ones(3), name="step")
+        state.step += 1
+        state.commit()
+    if hvd.rank() == 0:
+        hvd.allreduce(np.ones(3), name="the last")  # ends with the death of rank 2
+    if hvd.rank() == 2:
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return os.getpid()
+
+
+if HOW == "later":
+    first = elastic.ObjectState(broadcast_object, hvd.rank, step=0)
+    pid = pretrain(first)
 of_job = elastic.ObjectState(broadcast_object, hvd.rank, step=0)
 train(of_job)
+if HOW == "later":
+    print("done", of_job.step, first.step, pid, flush=True)
+    sys.exit()
 rank = hvd.rank()
 if HOW == "exits":
     once("over")

@@ -15,11 +15,11 @@ MAYPOLERUN = os.path.join(harness.ROOT, "client/launcher/maypolerun")
 
 
 class FinishTest(unittest.TestCase):
-    def run_job(self, *how):
+    def run_job(self, *how, ranks=("-np", "2", "--min-np", "1")):
         """Its status, the lines of its processes, its stderr, and how many processes there were."""
         directory = tempfile.mkdtemp(prefix="mpf", dir="/tmp")
         self.addCleanup(shutil.rmtree, directory)
-        process = subprocess.Popen([MAYPOLERUN, "-np", "2", "--min-np", "1", "--no-prefix", harness.PYTHON, PROGRAM, *how],
+        process = subprocess.Popen([MAYPOLERUN, *ranks, "--no-prefix", harness.PYTHON, PROGRAM, *how],
                                    env=harness.environment({"MAYPOLE_TEST_DIR": directory}), stdin=subprocess.DEVNULL,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
         self.addCleanup(harness.end, process)
@@ -61,6 +61,18 @@ class FinishTest(unittest.TestCase):
         self.assertEqual((status, processes), (3, 2), err)
         self.assertEqual(lines.count("trains from 0"), 2, lines)
         self.assertRegex(err.splitlines()[-1], r"process \d \(pid \d+, host localhost\) exited with code 3$")
+
+    def test_who_comes_in_a_later_training_does_not_begin_with_the_first_one(self):
+        """Nor does a survivor that has not completed the first one when others had."""
+        status, lines, err, processes = self.run_job("later", ranks=("-np", "3", "--min-np", "2"))
+        self.assertEqual((status, processes), (0, 4), err)
+        self.assertEqual([line for line in lines if line.startswith("pretrains")], ["pretrains from 0"] * 3)
+        skipped = "completed training 1 of the program (pretrain), and are in training 2 (train); run() takes state"
+        self.assertEqual(err.count(skipped), 2, err)
+        done = [line for line in lines if line.startswith("done")]
+        self.assertEqual(len(done), 3, lines)
+        self.assertEqual(len(set(done)), 1, lines)
+        self.assertEqual(done[0].split()[2], "10")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """ObjectState and TorchState: save, restore, sync."""
 
+import os
 import threading
 import unittest
 from unittest import mock
@@ -12,6 +13,7 @@ from maypole import _native
 _native.use(fake_library.FakeLibrary(2))
 # pylint: disable=wrong-import-position
 import maypole.torch as hvd
+from maypole.common import exceptions
 from maypole.torch.elastic import state as states
 
 
@@ -219,6 +221,7 @@ class StateTest(unittest.TestCase):
                 state.restore()
                 ended.set()
             ended.wait()
+            exceptions.forget_end_of_epoch()  # another one begins
             self.assertEqual(contents(state), saved)
             state.sync()
             self.assertEqual(contents(state), saved)
@@ -235,6 +238,127 @@ class StateTest(unittest.TestCase):
 
     def test_the_same_with_gradients_in_buckets(self):
         self.check_interrupted_step(gradient_as_bucket_view=True)
+
+    def fail_all(self):
+        """A rank dies: what the other one has begun fails."""
+        with self.fake._lock:
+            for waiting in self.fake._waiting.values():
+                for submission in waiting.values():
+                    submission.fail(_native.ABORTED, "rank 9 died")
+            self.fake._waiting.clear()
+            self.fake._lock.notify_all()
+
+    def test_a_death_that_the_program_has_overlooked_is_raised_again(self):
+        """As by `except RuntimeError: continue` for bad batches."""
+        ended = threading.Event()
+        self.addCleanup(exceptions.forget_end_of_epoch)
+
+        def rank(r):
+            state = make_state(backward_passes_per_step=1)
+            train(state, 2)
+            state.save()
+            if r == 1:
+                ended.wait()
+                return
+            state.optimizer.zero_grad()
+            (state.model(torch.ones(2, 2))**2).mean().backward()
+            self.fail_all()
+            first = None
+            for act in (state.optimizer.synchronize, state.optimizer.zero_grad,
+                        lambda: (state.model(torch.ones(2, 2))**2).mean().backward(),
+                        state.optimizer.zero_grad, state.optimizer.step, state.commit, state.check_host_updates):
+                with self.assertRaisesRegex(hvd.HorovodInternalError, "rank 9 died") as raised:
+                    act()
+                first = first or raised.exception
+                self.assertIs(raised.exception, first)
+                state.batch += 100
+            state.restore()  # clears the gradients
+            self.assertEqual(state.batch, 2)
+            ended.set()
+
+        self.both(rank)
+
+    def test_a_death_between_backward_and_zero_grad_is_raised(self):
+        ended = threading.Event()
+        self.addCleanup(exceptions.forget_end_of_epoch)
+
+        def rank(r):
+            state = make_state()
+            train(state)
+            if r == 1:
+                ended.wait()
+                return
+            loss = (state.model(torch.ones(2, 2))**2).mean()
+            loss.backward()
+            self.fail_all()
+            with self.assertRaisesRegex(hvd.HorovodInternalError, "rank 9 died"):
+                state.optimizer.synchronize()
+            loss = (state.model(torch.ones(2, 2))**2).mean()
+            with self.assertRaisesRegex(hvd.HorovodInternalError, "rank 9 died"):
+                loss.backward()
+            with self.assertRaisesRegex(hvd.HorovodInternalError, "rank 9 died"):
+                state.optimizer.zero_grad()
+            ended.set()
+
+        self.both(rank)
+
+    def commits_within_steps(self, commits, change=(), passes=2):
+        """The batches that are saved, with commits after these numbers of backward passes; rank 1 wants a change from
+        the second number on."""
+
+        def rank(r):
+            state = make_state(backward_passes_per_step=passes)
+            saved = []
+            state.save = lambda: saved.append(state.batch)
+            try:
+                while state.batch < max(commits):
+                    (state.model(torch.ones(2, 2))**2).mean().backward()
+                    state.batch += 1
+                    if state.batch % passes == 0:
+                        state.optimizer.step()
+                        state.optimizer.zero_grad()
+                    self.fake.change_wanted_by = {1: 1} if change and state.batch >= change else {}
+                    if state.batch in commits:
+                        state.commit()
+                    else:
+                        state.check_host_updates()
+            except hvd.HostsUpdatedInterrupt:
+                saved.append("interrupted at %d" % state.batch)
+            return saved
+
+        with mock.patch.dict(os.environ, MAYPOLE_ELASTIC="1"):
+            zero, one = self.both(rank)
+        self.assertEqual(zero, one)
+        return zero
+
+    def test_a_commit_between_the_passes_of_a_step_is_put_off(self):
+        self.assertEqual(self.commits_within_steps(range(1, 7)), [2, 4, 6])
+        self.assertEqual(self.commits_within_steps((3, 4, 5, 6), 3), [4, "interrupted at 4"])
+        self.assertEqual(self.commits_within_steps((3, 9), 7), ["interrupted at 8"])
+        self.assertEqual(self.commits_within_steps(range(1, 9), passes=4), [4, 8])
+
+    def test_commits_that_never_come_after_a_step_are_an_error(self):
+        with self.assertRaisesRegex(ValueError, r"the last 4 commits came between .*per_step=2.*commit after step\(\)"):
+            self.commits_within_steps((1, 3, 5, 7))
+
+    def test_what_cannot_be_copied_is_named(self):
+        model = torch.nn.Linear(1, 1)
+        for value in ((i for i in range(3)), threading.Lock(), iter(torch.utils.data.DataLoader(range(3)))):
+            for make in (lambda **kwargs: hvd.elastic.TorchState(model, **kwargs),
+                         lambda **kwargs: hvd.elastic.ObjectState(hvd.broadcast_object, hvd.rank, **kwargs)):
+                with self.assertRaisesRegex(TypeError, "State: the attribute 'bad', a .*, cannot be copied .*pickle"):
+                    make(good=1, bad=value)
+
+        class Unpicklable:
+            def __deepcopy__(self, memo):
+                return self
+
+            def __reduce__(self):
+                raise TypeError("cannot be pickled")
+
+        state = hvd.elastic.TorchState(model, good=[1], bad=Unpicklable())
+        with self.assertRaisesRegex(TypeError, "TorchState: the attribute 'bad', a Unpicklable, cannot be copied"):
+            state._named(state._broadcast, state._references().dumps, state._objects())
 
     def test_values_are_attributes_that_may_be_assigned(self):
         state = make_state()

@@ -14,7 +14,7 @@ from maypole import _native
 _native.use(fake_library.FakeLibrary(2))
 # pylint: disable=wrong-import-position
 import maypole.torch as hvd
-from maypole.common import basics, elastic, exceptions
+from maypole.common import basics, elastic, exceptions, trainings
 
 
 def error_of(status):
@@ -49,9 +49,11 @@ class ElasticTest(unittest.TestCase):
         self.state = Recorded()
         # Most tests have one of two ranks.
         self.share_numbers = elastic._share_numbers
-        patch = mock.patch.object(elastic, "_share_numbers")
-        patch.start()
-        self.addCleanup(patch.stop)
+        for patch in (mock.patch.object(elastic, "_share_numbers"),
+                      mock.patch.object(elastic, "_trainings", trainings.Trainings()),
+                      mock.patch.object(trainings.Trainings, "meet", return_value=None)):
+            patch.start()
+            self.addCleanup(patch.stop)
         self.addCleanup(setattr, elastic._departure, "requested", False)
 
     def use(self, size):
@@ -213,6 +215,46 @@ class ElasticTest(unittest.TestCase):
         self.said = ()
         elastic.request_departure()
         self.assertEqual(self.commit_on_both(), [True, True])
+
+    def test_a_commit_in_an_epoch_that_is_over_saves_nothing(self):
+        """Also if the program has caught the error of an operation whose failure Python does not know."""
+        with mock.patch.object(elastic, "_highest", side_effect=error_of(_native.ABORTED)):
+            with self.assertRaisesRegex(hvd.HorovodInternalError, "pid 7"):
+                self.state.commit()
+        self.assertEqual(self.state.events, [])
+
+    def test_an_error_that_ends_the_epoch_is_kept_until_the_next_one(self):
+        self.addCleanup(exceptions.begin_epoch, exceptions.current_epoch(), False)
+        epoch = 70
+
+        def kept(code, text="rank 1 died", of=epoch, is_elastic=True):
+            exceptions.begin_epoch(epoch, is_elastic)
+            error = exceptions.of_operation(code, text, of)
+            try:
+                exceptions.raise_end_of_epoch()
+                return False
+            except hvd.HorovodInternalError as raised:
+                self.assertIs(raised, error)
+                # The first one counts.
+                self.assertIsNot(raised, exceptions.of_operation(code, text, of))
+                with self.assertRaises(hvd.HorovodInternalError) as again:
+                    self.state.check_host_updates()
+                self.assertIs(again.exception, raised)
+                return True
+
+        self.assertTrue(kept(_native.ABORTED))
+        for code in (_native.FAILED_PRECONDITION, _native.INVALID_ARGUMENT, _native.RESOURCE_EXHAUSTED, _native.INTERNAL):
+            self.assertFalse(kept(code))
+        self.assertFalse(kept(_native.ABORTED, of=epoch - 1))
+        # Operations of process sets without that rank go on.
+        for text in ("rank 3 (pid 5) has shut down; operations that need it cannot run", "rank 3 has shut down"):
+            self.assertFalse(kept(_native.ABORTED, text, is_elastic=False))
+            self.assertTrue(kept(_native.ABORTED, text))
+        self.assertIsNotNone(exceptions.from_framework("maypole: rank 1 was lost [ABORTED, membership epoch 70]"))
+        with self.assertRaises(hvd.HorovodInternalError):
+            exceptions.raise_end_of_epoch()
+        basics.shutdown()
+        exceptions.raise_end_of_epoch()
 
     def test_without_elastic_ranks_a_commit_saves(self):
         self.make_elastic(False)

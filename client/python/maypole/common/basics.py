@@ -16,7 +16,15 @@ from typing import Any, Callable, Optional
 from maypole import _native
 from maypole.common import operations, part_of_job, rendezvous
 from maypole.common import process_sets as sets
-from maypole.common.exceptions import FORKED, forked, from_status, not_initialized, note_joined
+from maypole.common.exceptions import (
+    FORKED,
+    begin_epoch,
+    forget_end_of_epoch,
+    forked,
+    from_status,
+    not_initialized,
+    note_joined,
+)
 
 _log = logging.getLogger("maypole")
 
@@ -76,6 +84,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     note_joined()
     if joining:
         _joins += 1
+        begin_epoch(_joins, is_elastic())
         _place = {name: getattr(library, name)() for name in _PLACES}
         sets.forget_all()
         _set_horovods_places()
@@ -141,6 +150,12 @@ def _prepare_to_leave() -> None:
             function()
 
 
+def _forget_epoch() -> None:
+    _place.clear()
+    sets.forget_all()
+    forget_end_of_epoch()
+
+
 def shutdown() -> None:
     """Leaves the job. Pending operations end with an error.
 
@@ -148,8 +163,7 @@ def shutdown() -> None:
     """
     _prepare_to_leave()
     _native.library().shutdown()
-    _place.clear()
-    sets.forget_all()
+    _forget_epoch()
 
 
 def leave_epoch() -> None:
@@ -159,8 +173,7 @@ def leave_epoch() -> None:
     """
     _prepare_to_leave()
     _native.library().leave_epoch()
-    _place.clear()
-    sets.forget_all()
+    _forget_epoch()
 
 
 def abandon_epoch() -> None:
@@ -170,8 +183,7 @@ def abandon_epoch() -> None:
     """
     _prepare_to_leave()
     _native.library().abandon_epoch()
-    _place.clear()
-    sets.forget_all()
+    _forget_epoch()
 
 
 def set_finished(finished: bool) -> None:

@@ -14,7 +14,8 @@ This module depends on no framework. docs/elastic.md has the user's view.
 A **commit** saves the state in memory, and is the point at which the job may
 change: if any rank wants to enter or leave, all ranks interrupt their training
 at the same commit. They agree on this by one small allreduce, because they
-learn of the wish at different times.
+learn of the wish at different times. It comes before the save, so that a rank
+that has overlooked a death saves nothing.
 
     event                      what run() does on each rank
     a rank died                restore the last commit; next epoch; sync; func
@@ -22,6 +23,8 @@ learn of the wish at different times.
     this rank got SIGTERM      the same on the others; this one leaves for good
                                at that commit and exits with status 143, as if
                                the signal had ended it: it has not finished
+    a process comes in a       run() gives it the results and states of earlier
+    later training             ones (trainings.py)
     func returns               says so to the coordinator, which lets nobody
                                begin the training again; returns its result;
                                the next SIGTERM is ignored
@@ -42,6 +45,7 @@ import ctypes
 import functools
 import logging
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -53,7 +57,8 @@ from typing import Any, Callable, Optional
 from maypole import _native
 from maypole.common import basics, objects, operations
 from maypole.common.constants import Max
-from maypole.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt, forked
+from maypole.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt, forked, raise_end_of_epoch
+from maypole.common.trainings import Trainings, name_of
 
 _log = logging.getLogger("maypole.elastic")
 
@@ -66,8 +71,16 @@ _PAUSE_SECONDS = 1.0
 _CHECK = "maypole.elastic.check"
 _NUMBERS = "maypole.elastic.numbers"
 
+# In the ranks' check at a commit: 0 no wish, 1 a rank wants to enter or leave, above it the passes of a step in which a
+# rank is.
+_WITHIN_STEP = 1
+
 # The exit status of a process that leaves because SIGTERM asked it to.
 ASKED_TO_LEAVE = 128 + signal.SIGTERM
+
+
+# What copy and pickle raise for values that they do not support.
+_NOT_COPIED = (TypeError, AttributeError, NotImplementedError, pickle.PicklingError)
 
 
 class _Departure:
@@ -143,6 +156,7 @@ class _Departure:
 
 
 _departure = _Departure()
+_trainings = Trainings()
 
 
 def request_departure() -> None:
@@ -150,15 +164,15 @@ def request_departure() -> None:
     _departure.requested = True
 
 
-def _any_rank(wanted: bool) -> bool:
-    """Whether `wanted` is true on any rank: the same answer on all ranks."""
+def _highest(value: int) -> int:
+    """Returns the highest value of all ranks."""
     if basics.size() == 1:
-        return wanted
-    mine, theirs = ctypes.c_int32(wanted), ctypes.c_int32()
+        return value
+    mine, theirs = ctypes.c_int32(value), ctypes.c_int32()
     operations.submit(_native.ALLREDUCE, _native.INT32, Max, 0, (1,), 1.0, 1.0,
                       _CHECK, ctypes.addressof(mine), ctypes.addressof(theirs),
                       mine, theirs, awaited=True).wait()
-    return bool(theirs.value)
+    return theirs.value
 
 
 class State:
@@ -170,6 +184,8 @@ class State:
     """
 
     _synced_in: Optional[int] = None  # basics.joins() of the epoch of the last sync()
+    _passes_of_step = 0  # if check_host_updates() was called within a step on any rank; otherwise 0
+    _put_off = 0  # commits in a row that came within a step
 
     def __init__(self, bcast_object: Callable[[Any], Any],
                  get_rank: Callable[[], int]):
@@ -205,24 +221,61 @@ class State:
         self._hosts_updated = True
 
     def commit(self) -> None:
-        """Saves the state, then calls check_host_updates().
+        """Saves the state, and does what check_host_updates() does.
 
-        All ranks must commit at the same points of their training.
+        All ranks must commit at the same points of their training. In an elastic job a commit between the backward
+        passes of a step does nothing: the next one after a whole step saves, and lets ranks enter.
+
+        Raises:
+            HostsUpdatedInterrupt: see check_host_updates().
+            HorovodInternalError: the membership epoch is over; nothing was saved.
+            ValueError: on all ranks, if no commit ever comes after a whole step.
         """
-        self.save()
-        self.check_host_updates()
+        raise_end_of_epoch()
+        interrupt = None
+        # First: after a death, which the program may have overlooked, nothing is saved.
+        try:
+            self.check_host_updates()
+        except HostsUpdatedInterrupt as raised:
+            interrupt = raised
+        if self._passes_of_step == 0:
+            self._put_off = 0
+            self.save()
+        else:
+            self._count_put_off()
+        if interrupt is not None:
+            raise interrupt
 
     def check_host_updates(self) -> None:
         """Raises HostsUpdatedInterrupt, on all ranks or on none, if a rank wants to enter or leave.
 
-        All ranks must call it at the same points.
+        All ranks must call it at the same points. Raises nothing between the backward passes of a step.
         """
+        raise_end_of_epoch()
+        self._passes_of_step = 0
         wanted = self._hosts_updated
         if basics.is_elastic():
-            wanted = _any_rank(wanted or _departure.requested
-                               or _native.library().change_wanted() > 0)
+            wanted = (wanted or _departure.requested
+                      or _native.library().change_wanted() > 0)
+            passes = self._passes_if_within_step()
+            highest = _highest(_WITHIN_STEP + passes if passes else int(wanted))
+            self._passes_of_step = max(0, highest - _WITHIN_STEP)
+            wanted = highest == 1
         if wanted:
             raise HostsUpdatedInterrupt()
+
+    def _passes_if_within_step(self) -> int:
+        """The backward passes of a step, if some of them have been made and not used; otherwise 0."""
+        return 0
+
+    def _count_put_off(self) -> None:
+        self._put_off += 1
+        # If commits come after every n batches, one of as many as a step has passes comes after a whole step.
+        if self._put_off >= 2 * self._passes_of_step:
+            raise ValueError(
+                f"the last {self._put_off} commits came between the backward passes of a step "
+                f"(backward_passes_per_step={self._passes_of_step}), where nothing is saved and no rank can enter or "
+                "leave, because gradients of samples that count as processed would be lost; commit after step()")
 
     def save(self) -> None:
         """Keeps a copy of the state in this process's memory."""
@@ -240,7 +293,7 @@ class State:
         """Called in a new epoch, before the reset callbacks."""
 
     def on_finished(self) -> None:
-        """Called when the function has returned."""
+        """Called when the function has returned, and again when a later process has got this state."""
 
 
 class ObjectState(State):
@@ -275,9 +328,8 @@ class ObjectState(State):
     def sync(self) -> None:
         """Gives all ranks the attributes of rank 0, and saves them."""
         if self._saved_state:
-            self._set(
-                self._bcast_object(
-                    {name: getattr(self, name) for name in self._saved_state}))
+            self._set(self._named(self._bcast_object, objects.dumps, {
+                name: getattr(self, name) for name in self._saved_state}))
         self.save()
 
     def _check_name(self, name: str) -> None:
@@ -292,7 +344,22 @@ class ObjectState(State):
 
     def _copies(self, values: dict[str, Any]) -> dict[str, Any]:
         # One deepcopy, so that values that share an object still do.
-        return copy.deepcopy(values)
+        return self._named(copy.deepcopy, copy.deepcopy, values)
+
+    def _named(self, do: Callable[[Any], Any], try_one: Callable[[Any], Any], values: dict[str, Any]) -> Any:
+        """Returns do(values). If it cannot copy or pickle one of them, which try_one() finds, the error names it."""
+        try:
+            return do(values)
+        except _NOT_COPIED as error:
+            for name, value in values.items():
+                try:
+                    try_one({name: value})
+                except _NOT_COPIED as cause:
+                    raise TypeError(
+                        f"{type(self).__name__}: the attribute {name!r}, a {type(value).__name__}, cannot be copied to "
+                        f"other ranks: {cause}. Keep it outside of the state, or give it the means to be pickled "
+                        "(__reduce__, __getstate__)") from error
+            raise
 
 
 def reset() -> None:
@@ -331,7 +398,7 @@ def run_fn(func: Callable[..., Any],
 
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
-        with _departure.watching():
+        with _departure.watching(), _own_trainings().running(name_of(func)):
             return _run(func, reset, state, args, kwargs)
 
     return wrapper
@@ -381,16 +448,24 @@ def _run(func: Callable[..., Any], start_epoch: Callable[[], None],
          state: State, args: Any, kwargs: Any) -> Any:
     changed = False
     basics.set_finished(False)
+    trainings = _own_trainings()
+    if trainings.has_state:  # which this training begins with
+        state._synced_in = basics.joins()
     while True:
         try:
             if changed:
                 state.on_reset()
+            completed = trainings.meet(state) if basics.is_elastic() else None
+            if completed is not None:
+                return completed.value
             state.sync()
             state._synced_in = basics.joins()
+            state._put_off = 0  # on all ranks alike
             if basics.is_elastic():
                 _share_numbers()
             result = func(state, *args, **kwargs)
             state.on_finished()
+            trainings.complete(state, result)
             basics.set_finished(True)
             return result
         except SystemExit as end:
@@ -412,6 +487,10 @@ def _run(func: Callable[..., Any], start_epoch: Callable[[], None],
             basics.abandon_epoch()
         start_epoch()
         changed = True
+
+
+def _own_trainings() -> Trainings:
+    return _trainings
 
 
 def _counts() -> dict[Any, int]:

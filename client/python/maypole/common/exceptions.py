@@ -86,6 +86,57 @@ def from_status(code: int, text: str) -> Exception:
     return error
 
 
+# How often this process has joined a job, and the error that has ended the present membership epoch: a program may
+# catch it with others (`except RuntimeError: continue`) and go on, but what it does then cannot succeed.
+_epoch = 0
+_is_elastic = False
+_end_of_epoch: Optional[HorovodInternalError] = None
+
+# When a rank has left by shutdown(), and the job is not elastic, operations of process sets without it go on.
+_WITHOUT_A_RANK = re.compile(r" has shut down(;|$)")
+
+
+def begin_epoch(joins: int, is_elastic: bool) -> None:
+    """This process has joined a membership epoch. joins: basics.joins()."""
+    global _epoch, _is_elastic, _end_of_epoch
+    _epoch, _is_elastic, _end_of_epoch = joins, is_elastic, None
+
+
+def current_epoch() -> int:
+    """The argument of the last begin_epoch()."""
+    return _epoch
+
+
+def forget_end_of_epoch() -> None:
+    """This process has left its membership epoch."""
+    global _end_of_epoch
+    _end_of_epoch = None
+
+
+def of_operation(code: int, text: str, epoch: int) -> Exception:
+    """As from_status(), for an operation that began in membership epoch `epoch` (current_epoch() then)."""
+    error = from_status(code, text)
+    if isinstance(error, HorovodInternalError):
+        error.epoch = epoch
+        _keep_if_it_ends_the_epoch(error)
+    return error
+
+
+def _keep_if_it_ends_the_epoch(error: HorovodInternalError) -> None:
+    global _end_of_epoch
+    # Every other failure is the operation's own.
+    if error.status != _native.ABORTED or error.epoch != _epoch or _end_of_epoch is not None:
+        return
+    if _is_elastic or not _WITHOUT_A_RANK.search(str(error)):
+        _end_of_epoch = error
+
+
+def raise_end_of_epoch() -> None:
+    """Raises the first error that has ended the present membership epoch, if an operation has met one."""
+    if _end_of_epoch is not None:
+        raise _end_of_epoch
+
+
 # What the text of a framework's error contains if one of our operations has
 # caused it: kErrorMark of client/frameworks. XLA puts a code's name and other
 # text in front ("FAILED_PRECONDITION: Buffer Definition Event: ABORTED: "), which
@@ -123,4 +174,5 @@ def from_framework(text: Any, code: Optional[int] = None
     if not isinstance(error, HorovodInternalError):
         return None
     error.epoch = epoch
+    _keep_if_it_ends_the_epoch(error)
     return error

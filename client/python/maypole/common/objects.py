@@ -43,6 +43,11 @@ def dumps(obj: Any, named: Optional[dict[str, Any]] = None) -> bytearray:
         return bytearray(file.getbuffer())
 
 
+def dump(obj: Any, file: Any) -> None:
+    """Writes `obj`, pickled, to a binary file."""
+    _pickler.Pickler(file).dump(obj)
+
+
 def loads(data: Any, named: Optional[dict[str, Any]] = None) -> Any:
     """Reverses dumps(). The bytes must come from a rank of the same job."""
     if not named:

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
 from maypole import _native
-from maypole.common.exceptions import HorovodInternalError, from_status, not_initialized
+from maypole.common.exceptions import HorovodInternalError, current_epoch, not_initialized, of_operation
 
 # A native wait ends when a signal interrupts its sleep, so that Python's handlers
 # run, but not if the signal came just before the sleep, or while data moved.
@@ -52,7 +52,7 @@ class Pending:
     """
 
     __slots__ = ("arguments", "native", "input", "output", "finish",
-                 "finish_releases", "error", "status")
+                 "finish_releases", "error", "status", "epoch")
 
     def __init__(self, arguments: Optional[_native.Arguments],
                  input_owner: Any, output_owner: Any,
@@ -66,6 +66,7 @@ class Pending:
         self.finish = finish
         self.finish_releases = finish_releases
         self.error: Optional[Exception] = None
+        self.epoch = current_epoch()
 
     def ended(self) -> bool:
         """Whether wait() has seen the end."""
@@ -80,7 +81,7 @@ class Pending:
         if self.native is None:  # another thread has seen the end meanwhile, and released the handle
             return True
         if status != _native.OK:
-            raise from_status(status, library.last_error())
+            raise of_operation(status, library.last_error(), self.epoch)
         return done
 
     def wait(self) -> Any:
@@ -134,7 +135,7 @@ class Pending:
         # An error is fetched from the library once more, for its text.
         status = self.status if self.status == _native.OK else await_end(native)
         if status != _native.OK:
-            self._end(native, None, from_status(status, _native.library().last_error()))
+            self._end(native, None, of_operation(status, _native.library().last_error(), self.epoch))
         elif self.finish is None:
             self._end(native, self.output, None)
         else:
@@ -337,7 +338,7 @@ def _refused(members: Sequence[Pending],
     if not _native.library().is_initialized():
         return ValueError(not_initialized())
     # Leaves out the empty name of an unnamed operation.
-    return from_status(error.code, str(error).replace(" ''", "", 1))
+    return of_operation(error.code, str(error).replace(" ''", "", 1), current_epoch())
 
 
 # Submitted operations whose end no wait() has seen. The set keeps their memory

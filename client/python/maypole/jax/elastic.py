@@ -50,14 +50,22 @@ class JaxState(ObjectState):
     def __init__(self, **kwargs: Any):
         super().__init__(broadcast_object, basics.rank, **kwargs)
 
+    def commit(self) -> None:
+        """As for every state; an error of the operations that compute the attributes is raised first."""
+        self._await_values()
+        super().commit()
+
     def save(self) -> None:
         """Keeps copies of the attributes, once the operations that compute them have ended."""
+        self._await_values()
+        super().save()
+
+    def _await_values(self) -> None:
         # The array of a failed operation must not be saved. jaxlib 0.4.38 drops some errors.
         jax.block_until_ready(self._values())
         failure = _ffi.take_failure()
         if failure is not None:
             raise from_framework(failure) or ValueError(failure)
-        super().save()
 
     def sync(self) -> None:
         """Gives all ranks the attributes of rank 0, and saves them."""

@@ -38,7 +38,7 @@ import torch
 
 from maypole.common import basics
 from maypole.common.constants import ReduceOp, Sum
-from maypole.common.exceptions import HorovodInternalError
+from maypole.common.exceptions import HorovodInternalError, raise_end_of_epoch
 from maypole.common.process_sets import global_process_set
 from maypole.torch._compiling import not_compiled
 from maypole.torch._gradients.buckets import Bucket
@@ -108,6 +108,7 @@ class GradientReduction:
         self._count = 0  # of synchronize() in this step
         self._asked = False  # whether the ranks have agreed on this round; not needed for the first
         self._failure: Optional[Exception] = None  # found by this rank alone
+        self._abandoned = False  # since the last gradient: zero_grad() may follow, whatever has happened
         self._complete = False  # some gradient had its last pass in this step
         # Gradients that were read between two passes.
         self._read_early = Gradients()
@@ -161,6 +162,9 @@ class GradientReduction:
 
     def _note_grad(self, parameter: torch.Tensor) -> None:
         self._drop_those_of_an_earlier_epoch()
+        if parameter in self._parameters.hooked and not self._parameters.asleep:
+            raise_end_of_epoch()
+            self._abandoned = False
         if not self._pending and parameter in self._parameters.hooked:
             self._begin(parameter)
         if parameter not in self._parameters.hooked:
@@ -310,6 +314,15 @@ class GradientReduction:
                  for key in self._pending)
         return next(filter(None, names), "a parameter that the optimizer had")
 
+    def passes_if_within_step(self) -> int:
+        """Returns backward_passes_per_step if it is above 1 and some of the passes await step(); otherwise 0.
+
+        The same on all ranks, because they count passes alike.
+        """
+        passes = self.backward_passes_per_step
+        within = self.first_pending() is not None or self._synchronized in (_BY_ACCESS, _BY_PROGRAM)
+        return passes if passes > 1 and within else 0
+
     def synchronize(self) -> None:
         """See DistributedOptimizer()."""
         self._synchronize(_BY_PROGRAM)
@@ -426,6 +439,8 @@ class GradientReduction:
 
         skips: True if step() does not reduce them, because synchronize() has done so.
         """
+        if self.distributed:
+            raise_end_of_epoch()
         if not skips:
             self._reduce_for_step()
         if not self.distributed:
@@ -520,9 +535,11 @@ class GradientReduction:
         self._sums.drop()
 
     def before_zero_grad(self) -> None:
-        """Raises AssertionError while gradients are being reduced."""
+        """Raises AssertionError while gradients are being reduced; first the error that has ended the epoch, if any."""
         self.wake_anew()
         self._drop_those_of_an_earlier_epoch()
+        if self.distributed and not self._abandoned:
+            raise_end_of_epoch()
         if self._pending:
             raise AssertionError(
                 "zero_grad() was called after backward() and before step() or "
@@ -575,3 +592,4 @@ class GradientReduction:
         self._reset_passes()
         self._learned.forget()
         self.end_step()
+        self._abandoned = True

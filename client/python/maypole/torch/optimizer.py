@@ -164,6 +164,10 @@ class _DistributedOptimizer(Wrapped):
         if self._maypole is not None:
             self._maypole.abandon()
 
+    def passes_if_within_step(self) -> int:
+        """Returns backward_passes_per_step if it is above 1 and some of the passes await step(); otherwise 0."""
+        return 0 if self._maypole is None else self._maypole.passes_if_within_step()
+
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
         """Loads a state, as the optimizer's own method does, but first ends pending reductions."""
         reduction = self._attached()

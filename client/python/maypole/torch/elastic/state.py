@@ -332,7 +332,8 @@ class TorchState(ObjectState):
     def _copies(self, values: dict[str, Any]) -> dict[str, Any]:
         if all(is_plain(value) for value in values.values()):
             return copy.deepcopy(values)
-        return self._references().copy(values)
+        references = self._references()
+        return self._named(references.copy, references.copy, values)
 
     def _broadcast(self, values: Any, root_rank: int = 0) -> Any:
         """As broadcast_object(), but references become the receiver's objects."""
@@ -398,6 +399,10 @@ class TorchState(ObjectState):
         if self._keeper is not None:
             self._keeper.drop()
 
+    def _passes_if_within_step(self) -> int:
+        optimizers = (handler.value for _, handler in self._of_kind(OptimizerStateHandler))
+        return max((getattr(optimizer, "passes_if_within_step", int)() for optimizer in optimizers), default=0)
+
     def _sync_kept(self, keeper: StateKeeper) -> None:
         if not keeper.started:
             self._load_rest(keeper.load_newest())
@@ -413,7 +418,8 @@ class TorchState(ObjectState):
             elif not isinstance(handler, TensorsHandler):
                 handler.sync()
         if self._saved_state:
-            self._set(self._broadcast(self._objects(), plan.root))
+            self._set(self._named(lambda values: self._broadcast(values, plan.root), self._references().dumps,
+                                  self._objects()))
         keeper.start(plan)
         self.save()
 
@@ -424,7 +430,8 @@ class TorchState(ObjectState):
         """Returns what a new process needs besides the tensors, as bytes."""
         states = {name: handler.contents() for kind in (SamplerStateHandler, StateDictHandler)
                   for name, handler in self._of_kind(kind)}
-        return bytes(self._references().dumps((self._objects(), states)))
+        references = self._references()
+        return bytes(self._named(lambda values: references.dumps((values, states)), references.dumps, self._objects()))
 
     def _load_rest(self, rest: Any) -> None:
         if rest is None:
