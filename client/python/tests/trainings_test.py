@@ -73,6 +73,7 @@ class TrainingsTest(fake_library.TwoRanks):
         def rank(r):
             state = self.state(step=5 * (1 - r))
             calls = []
+            syncs = mock.patch.object(state, "sync", wraps=state.sync).start()
             for epoch in range(3):
                 if r == 0 and epoch < 2:
                     self.complete("epoch", state)
@@ -80,10 +81,26 @@ class TrainingsTest(fake_library.TwoRanks):
                 self.run_training("epoch", state, lambda _, epoch=epoch: calls.append((epoch, state.step)))
                 if r == 1 and epoch < 2:
                     state.step = 0
-            return calls
+            return calls, syncs.call_count
 
         with self.assertLogs("maypole.elastic", "WARNING"):
-            self.assertEqual(self.both(rank), [[(2, 5)]] * 2)
+            self.assertEqual(self.both(rank), [([(2, 5)], 1)] * 2)
+
+    def test_a_process_that_uses_other_states_than_rank_0_is_refused(self):
+        own = trainings.Trainings()
+        own._awaited = self.state()
+        with own.running("epoch"), self.assertRaisesRegex(RuntimeError, "enters training 1 .*epoch.* with another state"):
+            own.meet(self.state())
+
+    def test_those_that_were_behind_do_not_go_on_alone(self):
+        def rank(r):
+            state = self.state()
+            self.complete("pre", state)
+            self.own_trainings()._borrows = True
+            with self.assertRaisesRegex(RuntimeError, "all ranks that had completed 1 trainings .* were lost"):
+                self.run_training("fine", state)
+
+        self.both(rank)
 
     def test_different_functions_are_an_error_on_all_ranks(self):
         def rank(r):

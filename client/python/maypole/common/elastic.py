@@ -461,6 +461,7 @@ def _run(func: Callable[..., Any], start_epoch: Callable[[], None],
             state.sync()
             state._synced_in = basics.joins()
             state._put_off = 0  # on all ranks alike
+            trainings.synchronized()
             if basics.is_elastic():
                 _share_numbers()
             result = func(state, *args, **kwargs)

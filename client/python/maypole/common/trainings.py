@@ -8,9 +8,11 @@ that a death has made return to its last commit of pretrain() when others had co
 before their first sync(), the ranks exchange how many trainings they have completed. Then
 
     all have completed equally many  they synchronize their state, and train
-    some are behind                  for each training that one of them lacks, in turn, all ranks synchronize that
-                                     training's state and pass on rank 0's result; a rank that is behind gets them
-                                     from run(), which does not call the function. All meet in the highest training
+    some are behind                  for each training that one of them lacks, in turn, all ranks pass on rank 0's
+                                     result and synchronize that training's state (once, if the next one has the same);
+                                     a rank that is behind gets them from run(), which does not call the function. All
+                                     meet in the highest training
+    all that are ahead are lost      an error: those that were behind have taken results, but do not know their states
     rank 0 is behind                 another membership epoch, in which the ranks that are ahead come first
     a state or a result is gone      the ranks behind raise an error; the others wait for the next membership epoch
 
@@ -64,12 +66,14 @@ class _Standing(NamedTuple):
 
     number: how many trainings it has completed. name: the function that it is about to enter. first_kept: it has the
     states and results of all trainings from this one on. reordered: epochs that began because rank 0 was behind.
+    borrows: it took the results of its last trainings from others, and has not had their present state since.
     """
 
     number: int
     name: str
     first_kept: int
     reordered: int
+    borrows: bool
 
 
 class Result(NamedTuple):
@@ -124,6 +128,8 @@ class Trainings:
         # While this process catches up: the number of the training that the others are in, and basics.joins().
         self._goal: Optional[tuple[int, int]] = None
         self._state_of_epoch: Optional[int] = None  # basics.joins() when the last training was completed
+        self._borrows = False  # see _Standing
+        self._awaited: Any = None  # the next training's state, if it is to be synchronized only there
 
     @contextlib.contextmanager
     def running(self, name: str) -> Iterator[None]:
@@ -162,6 +168,11 @@ class Trainings:
             RuntimeError: the ranks call different functions, or this rank cannot catch up.
         """
         number = len(self._completed)
+        awaited, self._awaited = self._awaited, None
+        if awaited is not None and awaited is not state:
+            raise RuntimeError(
+                f"this process enters training {number + 1} of the program ({self._running[-1]}) with another state "
+                "than the training before, on rank 0 they have one; all processes must use the same states")
         goal, self._goal = self._goal, None
         if goal is None or goal[1] != basics.joins() or number > goal[0]:
             # References, so that no state ends after the exchange has said that it is there.
@@ -171,8 +182,9 @@ class Trainings:
             self._check_names(ranks)
             self._put_foremost_first(ranks, state)
             self._check_kept(ranks)
+            following = [*states[1:], state]
             for training in range(min(rank.number for rank in ranks), number):
-                self._pass_on(self._completed[training], states[training])
+                self._pass_on(self._completed[training], states[training], states[training] is following[training])
             if number < goal[0]:
                 self._say_what_is_skipped(ranks)
         if number == goal[0]:
@@ -181,11 +193,16 @@ class Trainings:
         self._goal = goal
         return result
 
+    def synchronized(self) -> None:
+        """The state with which this process enters its function is that of rank 0."""
+        self._borrows = False
+
     def _exchange(self, states: list[Any]) -> list[_Standing]:
         first_kept = len(states)
         while first_kept > 0 and states[first_kept - 1] is not None:
             first_kept -= 1
-        mine = _Standing(len(self._completed), " > ".join(self._running), first_kept, self._reordered)
+        mine = _Standing(len(self._completed), " > ".join(self._running), first_kept, self._reordered,
+                         self._borrows)
         if basics.size() == 1:
             return [mine]
         return [_Standing(*theirs) for theirs in objects.allgather_object(tuple(mine), _EXCHANGE)]
@@ -205,6 +222,10 @@ class Trainings:
     def _put_foremost_first(self, ranks: list[_Standing], state: Any) -> None:
         """sync() takes rank 0's values, so rank 0 must have completed what any rank has."""
         highest = max(rank.number for rank in ranks)
+        if all(rank.borrows for rank in ranks if rank.number == highest):
+            raise RuntimeError(
+                f"all ranks that had completed {highest} trainings of the program were lost while others took the "
+                "results from them; start the job again")
         if ranks[0].number == highest:
             self._reordered = 0
             return
@@ -239,20 +260,25 @@ class Trainings:
             "run() takes state and result from them and does not call the function", number + 1, self._running[-1],
             rest, at.number + 1, at.name)
 
-    def _pass_on(self, training: _Completed, state: Any) -> None:
-        """Gives those that are behind a training's state and result."""
-        objects.broadcast_object((training.name, training.result), 0, _RESULT)
-        state.sync()
-        state.on_finished()
+    def _pass_on(self, training: _Completed, state: Any, is_next: bool) -> None:
+        """Gives those that are behind a training's state and result. is_next: the next training has this state."""
+        _, _, is_next = objects.broadcast_object((training.name, training.result, is_next), 0, _RESULT)
+        if not is_next:
+            state.sync()
+            state.on_finished()
 
     def _catch_up(self, state: Any) -> Result:
         """The counterpart of _pass_on() on a rank that is behind."""
-        name, result = objects.broadcast_object(None, 0, _RESULT)
+        self._borrows = True
+        name, result, is_next = objects.broadcast_object(None, 0, _RESULT)
         if name != self._running[-1]:
             raise RuntimeError(
                 f"this process calls {self._running[-1]} as training {len(self._completed) + 1} of the program, which "
                 f"was {name} on rank 0; all processes must call the same functions of elastic.run in the same order")
-        state.sync()
-        state.on_finished()
+        if is_next:
+            self._awaited = state
+        else:
+            state.sync()
+            state.on_finished()
         self._append(state, result)
         return Result(pickle.loads(result))
