@@ -42,7 +42,7 @@ class Job:
         self.log = open(os.path.join(directory, "stderr"), "w+")
         self.process = subprocess.Popen([MAYPOLERUN, *args, harness.PYTHON, PROGRAM], env=env, stdin=subprocess.DEVNULL,
                                         stdout=subprocess.PIPE, stderr=self.log, text=True, start_new_session=True)
-        self.last = {}  # step of each process
+        self.first, self.last = {}, {}  # step of each process
         self.ends = []
         self.replayed = 0  # signs of life of processes that have finished
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -56,13 +56,14 @@ class Job:
             elif "end" in said:
                 self.replayed += 1
             else:
+                self.first.setdefault(said["pid"], said)
                 self.last[said["pid"]] = said
 
     def pids(self, size):
         """Those that make steps in the newest epoch of the job; None unless there are `size`."""
         here = set(harness.descendants(self.process.pid))
         for pid in set(self.last) - here:  # the number of one that has ended may soon be another process's
-            del self.last[pid]
+            del self.last[pid], self.first[pid]
         steps = dict(self.last)
         together = {pid for pid, said in steps.items() if said["size"] == size}
         return together if len(together) == size == len(steps) else None
