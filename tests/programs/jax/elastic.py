@@ -5,6 +5,7 @@
 Each process writes DIRECTORY/end.PID.json: its weights, and how far they are from a training without ranks.
 """
 
+import enum
 import json
 import os
 import signal
@@ -19,6 +20,11 @@ import maypole.jax as hvd
 
 DIRECTORY = sys.argv[1]
 STEPS, COMMIT, DIES_AT = 40, 3, 17
+
+
+class Phase(enum.Enum):
+    WARM = 1
+    FULL = 2
 
 
 @jax.jit
@@ -46,6 +52,7 @@ def die_once():
 @hvd.elastic.run
 def train(state):
     assert jax.random.key_data(state.key).tolist() == [0, 7], state.key
+    assert state.phase is Phase.FULL  # of this program's class, also on ranks that got it from another one
     while state.number < STEPS:
         if state.number == DIES_AT and hvd.rank() == hvd.size() - 1:
             die_once()
@@ -73,7 +80,7 @@ hvd.init()
 made, sizes = [], []
 first = hvd.rank() == 0 and not os.path.exists(os.path.join(DIRECTORY, "died"))
 state = hvd.elastic.JaxState(params={"w": jnp.arange(4.0) + (0 if first else os.getpid())}, number=0,
-                             key=jax.random.key(7 if first else 1))
+                             key=jax.random.key(7 if first else 1), phase=Phase.FULL if first else Phase.WARM)
 state.register_reset_callbacks([lambda: sizes.append(hvd.size())])
 weights = np.asarray(train(state))
 with open(os.path.join(DIRECTORY, "end.%d.json" % os.getpid()), "w") as f:

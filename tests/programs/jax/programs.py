@@ -150,6 +150,9 @@ def check_optimizer():
     for i in range(4):
         params, state = step(params, state)
         equal(params["w"], np.full(2, -(n + 1.0) * ((i + 1) // 2)), 1e-6)
+        # Between two passes an elastic commit is put off.
+        within = hvd.elastic.JaxState(optimizer=[state])._passes_if_within_step()
+        assert within == (2 if i % 2 == 0 else 0), (i, within)
     plain = hvd.DistributedOptimizer(optax.sgd(1.0), compression=hvd.Compression.fp16, op=hvd.Sum)
     updates, _ = plain.update({"w": jnp.ones(2)}, plain.init(params))
     equal(updates["w"], np.full(2, -float(n)))

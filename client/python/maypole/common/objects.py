@@ -6,6 +6,7 @@ Thread contract: any thread; one thread at a time per name.
 import ctypes
 import io
 import pickle
+import sys
 from typing import Any, Optional
 
 from maypole import _native
@@ -22,30 +23,55 @@ except ImportError:
 PICKLES_BY_VALUE = _pickler is not pickle
 
 
+def _in_main(qualname: str) -> Any:
+    """Returns what this process's program has under a name; None if it has nothing."""
+    found: Any = sys.modules.get("__main__")
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _class_of_main(qualname: str, by_value: bytes) -> type:
+    found = _in_main(qualname)
+    return found if isinstance(found, type) else pickle.loads(by_value)
+
+
+class _Pickler(_pickler.Pickler):
+    """Makes a class of the program the receiver's own class, if its program has it.
+
+    cloudpickle alone makes another class: its objects are no instances of the receiver's, and enums are not equal.
+    """
+
+    if PICKLES_BY_VALUE:
+
+        def reducer_override(self, obj: Any) -> Any:
+            if isinstance(obj, type) and obj.__module__ == "__main__" and _in_main(obj.__qualname__) is obj:
+                return _class_of_main, (obj.__qualname__, _pickler.dumps(obj))
+            return super().reducer_override(obj)
+
+
 def dumps(obj: Any, named: Optional[dict[str, Any]] = None) -> bytearray:
     """Returns `obj` pickled, in memory that can back a tensor.
 
     named: objects of which only the name is written, wherever `obj` refers to
     them; loads() puts its own objects in their place.
     """
-    if not named:
-        return bytearray(_pickler.dumps(obj))
-    names = {id(value): name for name, value in named.items()}
+    names = {id(value): name for name, value in (named or {}).items()}
 
-    class Pickler(_pickler.Pickler):
+    class Pickler(_Pickler):
         """Writes names in place of named objects."""
 
         def persistent_id(self, obj: Any) -> Optional[str]:
             return names.get(id(obj))
 
     with io.BytesIO() as file:
-        Pickler(file).dump(obj)
+        (Pickler if names else _Pickler)(file).dump(obj)
         return bytearray(file.getbuffer())
 
 
 def dump(obj: Any, file: Any) -> None:
     """Writes `obj`, pickled, to a binary file."""
-    _pickler.Pickler(file).dump(obj)
+    _Pickler(file).dump(obj)
 
 
 def loads(data: Any, named: Optional[dict[str, Any]] = None) -> Any:

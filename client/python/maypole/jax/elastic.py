@@ -30,6 +30,7 @@ from maypole.common.exceptions import HorovodInternalError, from_framework
 from maypole.common.objects import broadcast_object
 from maypole.jax import _ffi
 from maypole.jax.functions import broadcast_parameters, is_key
+from maypole.jax.optimizer import AccumulationState
 
 __all__ = [
     "JaxState", "ObjectState", "State", "internal_error", "request_departure",
@@ -46,6 +47,8 @@ class JaxState(ObjectState):
     Args:
         **kwargs: the state's attributes, with their values.
     """
+
+    _most_passes = 0  # of a step, seen so far
 
     def __init__(self, **kwargs: Any):
         super().__init__(broadcast_object, basics.rank, **kwargs)
@@ -77,8 +80,20 @@ class JaxState(ObjectState):
         """Forgets compiled functions, which contain the number of ranks."""
         jax.clear_caches()
 
+    def _passes_if_within_step(self) -> int:
+        states = [state for state in jax.tree_util.tree_leaves(self._values(), is_leaf=_accumulates)
+                  if _accumulates(state)]
+        passes = max((int(state.passes) for state in states), default=0)
+        # A state does not say how many passes a step has.
+        self._most_passes = max(self._most_passes, passes + 1)
+        return self._most_passes if passes else 0
+
     def _values(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self._saved_state}
+
+
+def _accumulates(value: Any) -> bool:
+    return isinstance(value, AccumulationState)
 
 
 @dataclasses.dataclass(frozen=True)
