@@ -100,10 +100,12 @@ def any_source_death(rank):
 
 
 def any_source_left(rank):
-    """Nobody sends, and all others leave."""
+    """Nobody sends any more, and all others leave."""
     if rank == 0:
-        dist.recv(torch.zeros(1))
+        for _ in range(dist.get_world_size()):
+            dist.recv(torch.zeros(1))
     else:
+        dist.send(torch.zeros(1), 0)
         dist.destroy_process_group()
 
 
