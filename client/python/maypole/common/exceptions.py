@@ -134,7 +134,7 @@ def _keep_if_it_ends_the_epoch(error: HorovodInternalError) -> None:
 def raise_end_of_epoch() -> None:
     """Raises the first error that has ended the present membership epoch, if an operation has met one."""
     if _end_of_epoch is not None:
-        raise _end_of_epoch
+        raise _end_of_epoch.with_traceback(None)  # not one that grows with each call
 
 
 # What the text of a framework's error contains if one of our operations has
