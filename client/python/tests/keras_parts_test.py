@@ -226,6 +226,12 @@ class ElasticTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "positive integer"):
             type("C", (elastic.CommitState, Base), {})(state, 0)
 
+    def test_a_new_fit_does_not_use_what_an_interrupted_one_has_left(self):
+        state = object.__new__(elastic.KerasState)
+        state.model = types.SimpleNamespace(train_function="of 2 ranks", _eval_data_handler="of a shard")
+        state.reset()
+        self.assertEqual(vars(state.model), {"train_function": None, "_eval_data_handler": None})
+
 
 if __name__ == "__main__":
     unittest.main()

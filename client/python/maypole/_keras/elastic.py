@@ -110,6 +110,9 @@ class KerasState(VariablesState):
     def reset(self) -> None:
         # Compiled steps may contain the number of ranks.
         self.model.train_function = None
+        # Keras 2's fit() keeps the validation data, which may be of a shard, until it ends, and an error has ended it.
+        if getattr(self.model, "_eval_data_handler", None) is not None:
+            self.model._eval_data_handler = None
         if "maypole.jax" in sys.modules:
             sys.modules["jax"].clear_caches()
 
