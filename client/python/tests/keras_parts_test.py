@@ -226,6 +226,20 @@ class ElasticTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "positive integer"):
             type("C", (elastic.CommitState, Base), {})(state, 0)
 
+    def test_epochs_of_fits_that_begin_where_the_state_is(self):
+        for initial in (0, 2):  # fit(epochs=all - state.epoch) and fit(initial_epoch=state.epoch, epochs=all)
+            state = types.SimpleNamespace(epoch=2)
+            callback = type("C", (elastic.UpdateEpochState, Base), {})(state)
+            for first in (initial, initial and 4):  # two fit() after each other
+                callback.on_train_begin()
+                before = state.epoch
+                for done, epoch in enumerate((first, first + 1)):
+                    callback.on_epoch_begin(epoch)
+                    self.assertEqual(state.epoch, before + done)
+                    callback.on_epoch_end(epoch)
+                    self.assertEqual(state.epoch, before + done + 1)
+            self.assertEqual(state.epoch, 6)
+
     def test_a_new_fit_does_not_use_what_an_interrupted_one_has_left(self):
         state = object.__new__(elastic.KerasState)
         state.model = types.SimpleNamespace(train_function="of 2 ranks", _eval_data_handler="of a shard")

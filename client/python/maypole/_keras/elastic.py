@@ -181,10 +181,16 @@ class UpdateEpochState:
     def __init__(self, state: Any):
         super().__init__()
         self.state = state
-        self.initial_epoch = state.epoch
+        self._done_before: Optional[int] = None  # when Keras began to count epochs at 0
 
     def on_train_begin(self, logs: Any = None) -> None:
-        self.initial_epoch = self.state.epoch
+        self._done_before = None
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if self._done_before is None:  # Keras' first epoch is fit()'s initial_epoch
+            self._done_before = self.state.epoch - epoch
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self.state.epoch = self.initial_epoch + epoch + 1
+        self.on_epoch_begin(epoch)  # for loops that call only this
+        assert self._done_before is not None
+        self.state.epoch = self._done_before + epoch + 1
