@@ -6,6 +6,7 @@ import unittest
 from unittest import mock
 
 import fake_library
+import numpy as np
 import torch
 
 from maypole import _native
@@ -202,6 +203,68 @@ class ScheduleTest(unittest.TestCase):
         callback.params = {}
         with self.assertRaisesRegex(ValueError, "pass steps_per_epoch"):
             callback.on_train_begin()
+
+
+class Variable:
+    def __init__(self, value):
+        self.value = np.float32(value)
+
+    def numpy(self):
+        return self.value
+
+    def assign(self, value):
+        self.value = np.float32(value)
+
+
+class Optimizer:
+    """Has one variable as soon as it is built."""
+
+    def __init__(self):
+        self.variables = []
+
+    @property
+    def built(self):
+        return bool(self.variables)
+
+    def build(self, variables):
+        self.variables = [Variable(0)]
+
+    def apply_gradients(self):
+        pass
+
+
+def model_of(weight, **attributes):
+    return types.SimpleNamespace(built=True, weights=[Variable(weight)], trainable_variables=[], **attributes)
+
+
+class KerasStateTest(unittest.TestCase):
+
+    def on_two_ranks(self, function):
+        fake = fake_library.FakeLibrary(2)
+        _native.use(fake)
+        self.addCleanup(_native.use, None)
+        fake_library.run_ranks(fake, function)
+
+    def test_it_has_all_optimizers_of_the_model(self):
+        values = {}
+
+        def rank(r):
+            model = model_of(r, optimizer=Optimizer(), second=Optimizer())
+            state = elastic.KerasState(model)
+            tracked = [model.weights[0], model.optimizer.variables[0], model.second.variables[0]]
+
+            def add(number):
+                for i, variable in enumerate(tracked):
+                    variable.assign(variable.value + number + i)
+            add(10 * (r + 1))
+            state.sync()
+            synchronized = [float(v.value) for v in tracked]
+            add(100)
+            state.restore()
+            values[r] = synchronized, [float(v.value) for v in tracked]
+
+        self.on_two_ranks(rank)
+        self.assertEqual(values, {r: ([10, 11, 12], [10, 11, 12]) for r in range(2)})
 
 
 class ElasticTest(unittest.TestCase):

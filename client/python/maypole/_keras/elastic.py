@@ -90,7 +90,8 @@ class VariablesState(ObjectState):
 class KerasState(VariablesState):
     """The state of training: a model, its optimizer, and objects such as epoch=0 and batch=0.
 
-    On TensorFlow it also has the optimizers' sums over incomplete passes.
+    It also has the optimizers that are other attributes of the model. Those that are not built yet are built for all of
+    the model's trainable variables. On TensorFlow it also has the optimizers' sums over incomplete passes.
 
     Args:
         model: it must be built, so that a new rank has variables for the others' values.
@@ -128,8 +129,10 @@ class KerasState(VariablesState):
             raise ValueError(f"{type(self).__name__}: the model has no variables yet; build it "
                              "(give it an Input, or call it once) before the state is made")
         variables.settle(self.model)
-        variables.build_optimizer(self.model, self.optimizer)
-        return variables.of_training(self.model, self.optimizer)
+        optimizers = [self.optimizer] + variables.other_optimizers(self.model)
+        for optimizer in optimizers:
+            variables.build_optimizer(self.model, optimizer)
+        return variables.of_training(self.model, *optimizers)
 
 
 class CommitState:

@@ -7,6 +7,7 @@ Thread contract: the thread that trains.
 """
 
 import gc
+import itertools
 import logging
 import re
 from collections.abc import Sequence
@@ -77,8 +78,9 @@ def of_training_optimizer(optimizer: Any) -> list[Any]:
 
 def other_optimizers(model: Any) -> list[Any]:
     """Returns the optimizers that are attributes of the model besides `optimizer` (a GAN has two)."""
-    found = {id(value): value for value in vars(model).values()
-             if hasattr(value, "apply_gradients") and hasattr(value, "variables") and value is not model.optimizer}
+    own = getattr(model, "optimizer", None)
+    found = {id(value): value for _, value in sorted(vars(model).items())  # the same order on all ranks
+             if hasattr(value, "apply_gradients") and hasattr(value, "variables") and value is not own}
     return list(found.values())
 
 
@@ -118,13 +120,14 @@ def forget_compiled_steps(optimizer: Any) -> None:
                     attributes[name] = None
 
 
-def of_training(model: Any, optimizer: Any) -> list[Any]:
-    """Returns the variables on which a model's training depends: its weights and its optimizer's, each once.
+def of_training(model: Any, *optimizers: Any) -> list[Any]:
+    """Returns the variables on which a model's training depends: its weights and its optimizers', each once.
 
     They do not include states of random numbers, which differ between ranks on purpose, nor metrics.
     """
     found, seen = [], set()
-    for variable in list(model.weights) + of_training_optimizer(optimizer):
+    of_optimizers = itertools.chain.from_iterable(map(of_training_optimizer, optimizers))
+    for variable in itertools.chain(model.weights, of_optimizers):
         if id(variable) not in seen and getattr(variable, "name", "") != _SEED:
             seen.add(id(variable))
             found.append(variable)
