@@ -267,6 +267,32 @@ class KerasStateTest(unittest.TestCase):
         self.assertEqual(values, {r: ([10, 11, 12], [10, 11, 12]) for r in range(2)})
 
 
+    def test_it_has_the_optimizer_that_the_model_has_now(self):
+        values = {}
+
+        def rank(r):
+            model = model_of(0, optimizer=Optimizer())
+            state = elastic.KerasState(model, model.optimizer)
+            model.optimizer = Optimizer()  # as compile() does
+            state.save()
+            model.optimizer.variables[0].assign(r + 7)
+            state.sync()
+            values[r] = float(model.optimizer.variables[0].value)
+
+        self.on_two_ranks(rank)
+        self.assertEqual(values, {0: 7, 1: 7})
+
+    def test_a_model_that_is_not_compiled_yet_is_an_error(self):
+        def rank(r):
+            state = elastic.KerasState(model_of(0, optimizer=None))
+            with self.assertRaisesRegex(ValueError, "compile it before the state is made"):
+                state.sync()
+            state.optimizer = Optimizer()
+            state.sync()
+
+        self.on_two_ranks(rank)
+
+
 class ElasticTest(unittest.TestCase):
 
     def test_commits_and_what_is_done(self):

@@ -95,14 +95,34 @@ class KerasState(VariablesState):
 
     Args:
         model: it must be built, so that a new rank has variables for the others' values.
-        optimizer: None: the model's.
+        optimizer: None: the model's. compile() must come before the state is made.
         **kwargs: the state's attributes, with their values.
     """
 
     def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any):
         self.model = model
-        self.optimizer = optimizer or getattr(model, "optimizer", None)
+        own = getattr(model, "optimizer", None)
+        self._optimizer = None if optimizer is own else optimizer
         super().__init__(self._new_kept_values(), **kwargs)
+
+    @property
+    def optimizer(self) -> Any:
+        """The optimizer that was given; otherwise the model's present one, because compile() gives it another."""
+        return self._optimizer or getattr(self.model, "optimizer", None)
+
+    @optimizer.setter
+    def optimizer(self, optimizer: Any) -> None:
+        self._optimizer = optimizer
+
+    def sync(self) -> None:
+        """As VariablesState's.
+
+        Raises ValueError if the model has no optimizer yet, and there are other ranks or may be.
+        """
+        if (basics.is_elastic() or basics.size() > 1) and not any(self._optimizers()):
+            raise ValueError(f"{type(self).__name__}: the model has no optimizer yet; compile it before the state is "
+                             "made, or give optimizer=: a rank that comes later gets the others' momentums")
+        super().sync()
 
     def restore(self) -> None:
         variables.drop_jax_state(self.model)
@@ -129,10 +149,13 @@ class KerasState(VariablesState):
             raise ValueError(f"{type(self).__name__}: the model has no variables yet; build it "
                              "(give it an Input, or call it once) before the state is made")
         variables.settle(self.model)
-        optimizers = [self.optimizer] + variables.other_optimizers(self.model)
+        optimizers = self._optimizers()
         for optimizer in optimizers:
             variables.build_optimizer(self.model, optimizer)
         return variables.of_training(self.model, *optimizers)
+
+    def _optimizers(self) -> list[Any]:
+        return [self.optimizer] + variables.other_optimizers(self.model)
 
 
 class CommitState:
