@@ -300,6 +300,7 @@ class ElasticTest(unittest.TestCase):
         state.epoch, state.batch = 2, 5
         callbacks = [type("C", (kind, Base), {})(state, *args) for kind, *args in [
             (elastic.UpdateEpochState,), (elastic.UpdateBatchState,), (elastic.CommitState, 2)]]
+        callbacks[2].params = {"steps": 5}
         epoch, batches, commit = callbacks
         epoch.on_train_begin()
         commit.on_train_begin()
@@ -314,6 +315,19 @@ class ElasticTest(unittest.TestCase):
         self.assertEqual((state.epoch, state.batch, state.commit.call_count), (3, 0, 3))
         with self.assertRaisesRegex(ValueError, "positive integer"):
             type("C", (elastic.CommitState, Base), {})(state, 0)
+
+    def test_the_commit_after_the_last_batch_is_that_of_the_epoch(self):
+        for params, expected in (({"steps": 4}, [0, 1, 2, "end"]), ({"steps": None}, [0, 1, 2, 3, "end"]),
+                                 ({}, [0, 1, 2, 3, "end"])):
+            commits, now = [], [0]
+            state = types.SimpleNamespace(commit=lambda commits=commits, now=now: commits.append(now[0]))
+            callback = type("C", (elastic.CommitState, Base), {"params": params})(state)
+            callback.on_train_begin()
+            for now[0] in range(4):
+                callback.on_train_batch_end(now[0])
+            now[0] = "end"
+            callback.on_epoch_end(0)
+            self.assertEqual(commits, expected)
 
     def test_epochs_of_fits_that_begin_where_the_state_is(self):
         for initial in (0, 2):  # fit(epochs=all - state.epoch) and fit(initial_epoch=state.epoch, epochs=all)

@@ -177,7 +177,9 @@ class CommitState:
         self.batches_remaining -= 1
         if self.batches_remaining == 0:
             self.batches_remaining = self.batches_per_commit
-            self.state.commit()
+            # At the last batch on_epoch_end() commits: between the two, fit() would have no batches to continue with.
+            if batch + 1 != (getattr(self, "params", None) or {}).get("steps"):
+                self.state.commit()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self.state.commit()

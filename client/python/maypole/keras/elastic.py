@@ -28,6 +28,9 @@ __all__ = [
 class CommitStateCallback(_elastic.CommitState, _callbacks.ForTraining, keras.callbacks.Callback):
     """Commits the state every batches_per_commit batches, and at the end of each epoch.
 
+    After the last batch of an epoch it commits only once, at the epoch's end, which is after the validation. If fit()
+    does not know how many batches there are (a generator without steps_per_epoch), it may also commit before.
+
     It must come after the callbacks that update the state.
 
     Args:
