@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from maypole import _native
-from maypole._keras import backends, elastic, schedules
+from maypole._keras import backends, classes, elastic, schedules
 from maypole._keras.gradients import BackendGradients
 from maypole._keras.reduction import Ahead, Step
 from maypole.common import training_arguments
@@ -291,6 +291,26 @@ class KerasStateTest(unittest.TestCase):
             state.sync()
 
         self.on_two_ranks(rank)
+
+
+    def test_whether_some_passes_of_a_step_are_made(self):
+        keras_3 = Optimizer()
+        keras_3.gradient_accumulation_steps, keras_3._iterations = 3, Variable(6)
+
+        class Keras2(Optimizer):
+            pass
+
+        keras_2 = Keras2()
+        classes.become(keras_2, lambda base: {}, types.SimpleNamespace(
+            reduction=types.SimpleNamespace(passes=2), sums=types.SimpleNamespace(counter=None)))
+        state = elastic.KerasState(model_of(0, optimizer=keras_2, second=keras_3, third=Optimizer()))
+        self.assertEqual(state._passes_if_within_step(), 0)
+        keras_3._iterations.assign(7)
+        self.assertEqual(state._passes_if_within_step(), 3)
+        keras_3._iterations.assign(9)
+        for count, expected in ((0, 0), (1, 2)):
+            classes.state_of(keras_2).sums.counter = Variable(count)
+            self.assertEqual(state._passes_if_within_step(), expected)
 
 
 class ElasticTest(unittest.TestCase):

@@ -154,6 +154,10 @@ class KerasState(VariablesState):
             variables.build_optimizer(self.model, optimizer)
         return variables.of_training(self.model, *optimizers)
 
+    def _passes_if_within_step(self) -> int:
+        variables.settle(self.model)
+        return max(map(variables.passes_if_within_step, self._optimizers()))
+
     def _optimizers(self) -> list[Any]:
         return [self.optimizer] + variables.other_optimizers(self.model)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from maypole._keras import classes
 from maypole._keras.values import as_array, assign
 from maypole.arrays import _submissions, same_on_all
 from maypole.common import basics, operations
@@ -74,6 +75,17 @@ def of_training_optimizer(optimizer: Any) -> list[Any]:
     rate = getattr(optimizer, "learning_rate", None)
     found = {id(v): v for v in of_optimizer(optimizer) + ([rate] if hasattr(rate, "assign") else [])}
     return list(found.values())
+
+
+def passes_if_within_step(optimizer: Any) -> int:
+    """Returns the passes of a step, if the optimizer has made some of them and not yet used their gradients; else 0."""
+    inner = optimizer_of(optimizer)
+    passes = getattr(inner, "gradient_accumulation_steps", None)
+    if passes:  # Keras 3
+        return int(passes) if int(as_array(inner._iterations)) % passes else 0
+    state = classes.state_of(optimizer) if classes.is_distributed(optimizer) else None
+    counter = getattr(getattr(state, "sums", None), "counter", None)  # Keras 2
+    return 0 if counter is None or not int(as_array(counter)) else int(state.reduction.passes)
 
 
 def other_optimizers(model: Any) -> list[Any]:
