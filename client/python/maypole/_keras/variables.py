@@ -83,8 +83,10 @@ def passes_if_within_step(optimizer: Any) -> int:
     passes = getattr(inner, "gradient_accumulation_steps", None)
     if passes:  # Keras 3
         return int(passes) if int(as_array(inner._iterations)) % passes else 0
-    state = classes.state_of(optimizer) if classes.is_distributed(optimizer) else None
-    counter = getattr(getattr(state, "sums", None), "counter", None)  # Keras 2
+    if not classes.is_distributed(optimizer):
+        return 0
+    state = classes.state_of(optimizer)  # Keras 2's has sums
+    counter = getattr(getattr(state, "sums", None), "counter", None)
     return 0 if counter is None or not int(as_array(counter)) else int(state.reduction.passes)
 
 
