@@ -22,8 +22,9 @@ import tensorflow as tf
 import maypole.tensorflow as hvd
 
 DIR, RANKS, KIND, PASSES = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
-STEPS, COMMIT, DEATH = 30, 5, 12
-LONELY_STEPS = 21 if KIND == "keras" else 20  # of PASSES=3, 21 are whole steps: the state of Keras commits only there
+STEPS = 30
+# With PASSES=3, Keras' state commits after 12 steps and at the 21st, which are whole, and not after 4 and 8.
+COMMIT, DEATH, LONELY_STEPS = (4, 14, 21) if KIND == "keras" else (5, 12, 20)
 X = np.random.RandomState(1).randn(STEPS, 12, 3)
 Y = X.sum(2, keepdims=True).clip(-1, 1)
 
