@@ -3,8 +3,8 @@
 Each global batch depends on the step only, and the ranks share it. So however ranks come and go, the weights are those
 of one process that makes the same steps.
 
-KERAS_PASSES=2: gradients of two batches are applied as one, so that commits come between the two. A rank that is lost
-takes its own gradients with it, so in this case each rank trains on whole batches.
+KERAS_PASSES=2: gradients of two batches are applied as one, so that commits come between the two (and are put off). A
+rank that is lost takes its own gradients with it, so in this case each rank trains on whole batches.
 """
 
 import hashlib

@@ -6,10 +6,11 @@ import unittest
 from unittest import mock
 
 import fake_library
+import numpy as np
 import torch
 
 from maypole import _native
-from maypole._keras import backends, elastic, schedules
+from maypole._keras import backends, classes, elastic, schedules
 from maypole._keras.gradients import BackendGradients
 from maypole._keras.reduction import Ahead, Step
 from maypole.common import training_arguments
@@ -204,6 +205,114 @@ class ScheduleTest(unittest.TestCase):
             callback.on_train_begin()
 
 
+class Variable:
+    def __init__(self, value):
+        self.value = np.float32(value)
+
+    def numpy(self):
+        return self.value
+
+    def assign(self, value):
+        self.value = np.float32(value)
+
+
+class Optimizer:
+    """Has one variable as soon as it is built."""
+
+    def __init__(self):
+        self.variables = []
+
+    @property
+    def built(self):
+        return bool(self.variables)
+
+    def build(self, variables):
+        self.variables = [Variable(0)]
+
+    def apply_gradients(self):
+        pass
+
+
+def model_of(weight, **attributes):
+    return types.SimpleNamespace(built=True, weights=[Variable(weight)], trainable_variables=[], **attributes)
+
+
+class KerasStateTest(unittest.TestCase):
+
+    def on_two_ranks(self, function):
+        fake = fake_library.FakeLibrary(2)
+        _native.use(fake)
+        self.addCleanup(_native.use, None)
+        fake_library.run_ranks(fake, function)
+
+    def test_it_has_all_optimizers_of_the_model(self):
+        values = {}
+
+        def rank(r):
+            model = model_of(r, optimizer=Optimizer(), second=Optimizer())
+            state = elastic.KerasState(model)
+            tracked = [model.weights[0], model.optimizer.variables[0], model.second.variables[0]]
+
+            def add(number):
+                for i, variable in enumerate(tracked):
+                    variable.assign(variable.value + number + i)
+            add(10 * (r + 1))
+            state.sync()
+            synchronized = [float(v.value) for v in tracked]
+            add(100)
+            state.restore()
+            values[r] = synchronized, [float(v.value) for v in tracked]
+
+        self.on_two_ranks(rank)
+        self.assertEqual(values, {r: ([10, 11, 12], [10, 11, 12]) for r in range(2)})
+
+
+    def test_it_has_the_optimizer_that_the_model_has_now(self):
+        values = {}
+
+        def rank(r):
+            model = model_of(0, optimizer=Optimizer())
+            state = elastic.KerasState(model, model.optimizer)
+            model.optimizer = Optimizer()  # as compile() does
+            state.save()
+            model.optimizer.variables[0].assign(r + 7)
+            state.sync()
+            values[r] = float(model.optimizer.variables[0].value)
+
+        self.on_two_ranks(rank)
+        self.assertEqual(values, {0: 7, 1: 7})
+
+    def test_a_model_that_is_not_compiled_yet_is_an_error(self):
+        def rank(r):
+            state = elastic.KerasState(model_of(0, optimizer=None))
+            with self.assertRaisesRegex(ValueError, "compile it before the state is made"):
+                state.sync()
+            state.optimizer = Optimizer()
+            state.sync()
+
+        self.on_two_ranks(rank)
+
+
+    def test_whether_some_passes_of_a_step_are_made(self):
+        keras_3 = Optimizer()
+        keras_3.gradient_accumulation_steps, keras_3._iterations = 3, Variable(6)
+
+        class Keras2(Optimizer):
+            pass
+
+        keras_2 = Keras2()
+        classes.become(keras_2, lambda base: {}, types.SimpleNamespace(
+            reduction=types.SimpleNamespace(passes=2), sums=types.SimpleNamespace(counter=None)))
+        state = elastic.KerasState(model_of(0, optimizer=keras_2, second=keras_3, third=Optimizer()))
+        self.assertEqual(state._passes_if_within_step(), 0)
+        keras_3._iterations.assign(7)
+        self.assertEqual(state._passes_if_within_step(), 3)
+        keras_3._iterations.assign(9)
+        for count, expected in ((0, 0), (1, 2)):
+            classes.state_of(keras_2).sums.counter = Variable(count)
+            self.assertEqual(state._passes_if_within_step(), expected)
+
+
 class ElasticTest(unittest.TestCase):
 
     def test_commits_and_what_is_done(self):
@@ -211,6 +320,7 @@ class ElasticTest(unittest.TestCase):
         state.epoch, state.batch = 2, 5
         callbacks = [type("C", (kind, Base), {})(state, *args) for kind, *args in [
             (elastic.UpdateEpochState,), (elastic.UpdateBatchState,), (elastic.CommitState, 2)]]
+        callbacks[2].params = {"steps": 5}
         epoch, batches, commit = callbacks
         epoch.on_train_begin()
         commit.on_train_begin()
@@ -225,6 +335,39 @@ class ElasticTest(unittest.TestCase):
         self.assertEqual((state.epoch, state.batch, state.commit.call_count), (3, 0, 3))
         with self.assertRaisesRegex(ValueError, "positive integer"):
             type("C", (elastic.CommitState, Base), {})(state, 0)
+
+    def test_the_commit_after_the_last_batch_is_that_of_the_epoch(self):
+        for params, expected in (({"steps": 4}, [0, 1, 2, "end"]), ({"steps": None}, [0, 1, 2, 3, "end"]),
+                                 ({}, [0, 1, 2, 3, "end"])):
+            commits, now = [], [0]
+            state = types.SimpleNamespace(commit=lambda commits=commits, now=now: commits.append(now[0]))
+            callback = type("C", (elastic.CommitState, Base), {"params": params})(state)
+            callback.on_train_begin()
+            for now[0] in range(4):
+                callback.on_train_batch_end(now[0])
+            now[0] = "end"
+            callback.on_epoch_end(0)
+            self.assertEqual(commits, expected)
+
+    def test_epochs_of_fits_that_begin_where_the_state_is(self):
+        for initial in (0, 2):  # fit(epochs=all - state.epoch) and fit(initial_epoch=state.epoch, epochs=all)
+            state = types.SimpleNamespace(epoch=2)
+            callback = type("C", (elastic.UpdateEpochState, Base), {})(state)
+            for first in (initial, initial and 4):  # two fit() after each other
+                callback.on_train_begin()
+                before = state.epoch
+                for done, epoch in enumerate((first, first + 1)):
+                    callback.on_epoch_begin(epoch)
+                    self.assertEqual(state.epoch, before + done)
+                    callback.on_epoch_end(epoch)
+                    self.assertEqual(state.epoch, before + done + 1)
+            self.assertEqual(state.epoch, 6)
+
+    def test_a_new_fit_does_not_use_what_an_interrupted_one_has_left(self):
+        state = object.__new__(elastic.KerasState)
+        state.model = types.SimpleNamespace(train_function="of 2 ranks", _eval_data_handler="of a shard")
+        state.reset()
+        self.assertEqual(vars(state.model), {"train_function": None, "_eval_data_handler": None})
 
 
 if __name__ == "__main__":

@@ -102,9 +102,7 @@ class BroadcastGlobalVariables(Callback):
         model = self.model
         variables.settle(model)
         variables.build_optimizer(model, model.optimizer)
-        training = variables.of_training(model, model.optimizer)
-        for optimizer in variables.other_optimizers(model):
-            training += variables.of_training_optimizer(optimizer)
+        training = variables.of_training(model, model.optimizer, *variables.other_optimizers(model))
         layers = variables.layers_of(model)
         variables.broadcast([v for v in training if id(v) not in self._local], self.root_rank, "keras.broadcast",
                             _vocabularies(layers))

@@ -90,18 +90,39 @@ class VariablesState(ObjectState):
 class KerasState(VariablesState):
     """The state of training: a model, its optimizer, and objects such as epoch=0 and batch=0.
 
-    On TensorFlow it also has the optimizers' sums over incomplete passes.
+    It also has the optimizers that are other attributes of the model. Those that are not built yet are built for all of
+    the model's trainable variables. On TensorFlow it also has the optimizers' sums over incomplete passes.
 
     Args:
         model: it must be built, so that a new rank has variables for the others' values.
-        optimizer: None: the model's.
+        optimizer: None: the model's. compile() must come before the state is made.
         **kwargs: the state's attributes, with their values.
     """
 
     def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any):
         self.model = model
-        self.optimizer = optimizer or getattr(model, "optimizer", None)
+        own = getattr(model, "optimizer", None)
+        self._optimizer = None if optimizer is own else optimizer
         super().__init__(self._new_kept_values(), **kwargs)
+
+    @property
+    def optimizer(self) -> Any:
+        """The optimizer that was given; otherwise the model's present one, because compile() gives it another."""
+        return self._optimizer or getattr(self.model, "optimizer", None)
+
+    @optimizer.setter
+    def optimizer(self, optimizer: Any) -> None:
+        self._optimizer = optimizer
+
+    def sync(self) -> None:
+        """As VariablesState's.
+
+        Raises ValueError if the model has no optimizer yet, and there are other ranks or may be.
+        """
+        if (basics.is_elastic() or basics.size() > 1) and not any(self._optimizers()):
+            raise ValueError(f"{type(self).__name__}: the model has no optimizer yet; compile it before the state is "
+                             "made, or give optimizer=: a rank that comes later gets the others' momentums")
+        super().sync()
 
     def restore(self) -> None:
         variables.drop_jax_state(self.model)
@@ -110,6 +131,9 @@ class KerasState(VariablesState):
     def reset(self) -> None:
         # Compiled steps may contain the number of ranks.
         self.model.train_function = None
+        # Keras 2's fit() keeps the validation data, which may be of a shard, until it ends, and an error has ended it.
+        if getattr(self.model, "_eval_data_handler", None) is not None:
+            self.model._eval_data_handler = None
         if "maypole.jax" in sys.modules:
             sys.modules["jax"].clear_caches()
 
@@ -125,8 +149,17 @@ class KerasState(VariablesState):
             raise ValueError(f"{type(self).__name__}: the model has no variables yet; build it "
                              "(give it an Input, or call it once) before the state is made")
         variables.settle(self.model)
-        variables.build_optimizer(self.model, self.optimizer)
-        return variables.of_training(self.model, self.optimizer)
+        optimizers = self._optimizers()
+        for optimizer in optimizers:
+            variables.build_optimizer(self.model, optimizer)
+        return variables.of_training(self.model, *optimizers)
+
+    def _passes_if_within_step(self) -> int:
+        variables.settle(self.model)
+        return max(map(variables.passes_if_within_step, self._optimizers()))
+
+    def _optimizers(self) -> list[Any]:
+        return [self.optimizer] + variables.other_optimizers(self.model)
 
 
 class CommitState:
@@ -148,7 +181,9 @@ class CommitState:
         self.batches_remaining -= 1
         if self.batches_remaining == 0:
             self.batches_remaining = self.batches_per_commit
-            self.state.commit()
+            # At the last batch on_epoch_end() commits: between the two, fit() would have no batches to continue with.
+            if batch + 1 != (getattr(self, "params", None) or {}).get("steps"):
+                self.state.commit()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self.state.commit()
@@ -178,10 +213,16 @@ class UpdateEpochState:
     def __init__(self, state: Any):
         super().__init__()
         self.state = state
-        self.initial_epoch = state.epoch
+        self._done_before: Optional[int] = None  # when Keras began to count epochs at 0
 
     def on_train_begin(self, logs: Any = None) -> None:
-        self.initial_epoch = self.state.epoch
+        self._done_before = None
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if self._done_before is None:  # Keras' first epoch is fit()'s initial_epoch
+            self._done_before = self.state.epoch - epoch
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self.state.epoch = self.initial_epoch + epoch + 1
+        self.on_epoch_begin(epoch)  # for loops that call only this
+        assert self._done_before is not None
+        self.state.epoch = self._done_before + epoch + 1

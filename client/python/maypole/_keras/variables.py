@@ -7,6 +7,7 @@ Thread contract: the thread that trains.
 """
 
 import gc
+import itertools
 import logging
 import re
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from maypole._keras import classes
 from maypole._keras.values import as_array, assign
 from maypole.arrays import _submissions, same_on_all
 from maypole.common import basics, operations
@@ -75,10 +77,24 @@ def of_training_optimizer(optimizer: Any) -> list[Any]:
     return list(found.values())
 
 
+def passes_if_within_step(optimizer: Any) -> int:
+    """Returns the passes of a step, if the optimizer has made some of them and not yet used their gradients; else 0."""
+    inner = optimizer_of(optimizer)
+    passes = getattr(inner, "gradient_accumulation_steps", None)
+    if passes:  # Keras 3
+        return int(passes) if int(as_array(inner._iterations)) % passes else 0
+    if not classes.is_distributed(optimizer):
+        return 0
+    state = classes.state_of(optimizer)  # Keras 2's has sums
+    counter = getattr(getattr(state, "sums", None), "counter", None)
+    return 0 if counter is None or not int(as_array(counter)) else int(state.reduction.passes)
+
+
 def other_optimizers(model: Any) -> list[Any]:
     """Returns the optimizers that are attributes of the model besides `optimizer` (a GAN has two)."""
-    found = {id(value): value for value in vars(model).values()
-             if hasattr(value, "apply_gradients") and hasattr(value, "variables") and value is not model.optimizer}
+    own = getattr(model, "optimizer", None)
+    found = {id(value): value for _, value in sorted(vars(model).items())  # the same order on all ranks
+             if hasattr(value, "apply_gradients") and hasattr(value, "variables") and value is not own}
     return list(found.values())
 
 
@@ -118,13 +134,14 @@ def forget_compiled_steps(optimizer: Any) -> None:
                     attributes[name] = None
 
 
-def of_training(model: Any, optimizer: Any) -> list[Any]:
-    """Returns the variables on which a model's training depends: its weights and its optimizer's, each once.
+def of_training(model: Any, *optimizers: Any) -> list[Any]:
+    """Returns the variables on which a model's training depends: its weights and its optimizers', each once.
 
     They do not include states of random numbers, which differ between ranks on purpose, nor metrics.
     """
     found, seen = [], set()
-    for variable in list(model.weights) + of_training_optimizer(optimizer):
+    of_optimizers = itertools.chain.from_iterable(map(of_training_optimizer, optimizers))
+    for variable in itertools.chain(model.weights, of_optimizers):
         if id(variable) not in seen and getattr(variable, "name", "") != _SEED:
             seen.add(id(variable))
             found.append(variable)

@@ -4,7 +4,7 @@ For example:
 
     @hvd.elastic.run
     def train(state):
-        model.fit(..., epochs=10 - state.epoch, callbacks=[
+        model.fit(..., initial_epoch=state.epoch, epochs=10, callbacks=[
             hvd.elastic.UpdateEpochStateCallback(state),
             hvd.elastic.UpdateBatchStateCallback(state),
             hvd.elastic.CommitStateCallback(state, batches_per_commit=30)])
@@ -28,6 +28,9 @@ __all__ = [
 class CommitStateCallback(_elastic.CommitState, _callbacks.ForTraining, keras.callbacks.Callback):
     """Commits the state every batches_per_commit batches, and at the end of each epoch.
 
+    After the last batch of an epoch it commits only once, at the epoch's end, which is after the validation. If fit()
+    does not know how many batches there are (a generator without steps_per_epoch), it may also commit before.
+
     It must come after the callbacks that update the state.
 
     Args:
@@ -49,7 +52,8 @@ class UpdateBatchStateCallback(_elastic.UpdateBatchState, _callbacks.ForTraining
 class UpdateEpochStateCallback(_elastic.UpdateEpochState, _callbacks.ForTraining, keras.callbacks.Callback):
     """Keeps state.epoch, the number of epochs done since the beginning of all training.
 
-    Pass fit(epochs=all - state.epoch): Keras counts from 0 each time.
+    Pass fit(initial_epoch=state.epoch, epochs=all), with which Keras' epochs are those of all training, as schedules
+    of the learning rate need; or fit(epochs=all - state.epoch), with which Keras counts from 0 each time.
 
     Args:
         state: a KerasState with epoch=0.
