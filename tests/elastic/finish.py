@@ -92,7 +92,8 @@ def pretrain(state):
     if hvd.rank() == 0:
         hvd.allreduce(np.ones(3), name="the last")  # ends with the death of rank 2
     if hvd.rank() == 2:
-        time.sleep(0.5)
+        while not os.path.exists(os.path.join(DIR, "pretrained")):
+            time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGKILL)
     return os.getpid()
 
@@ -100,6 +101,7 @@ def pretrain(state):
 if HOW == "later":
     first = elastic.ObjectState(broadcast_object, hvd.rank, step=0)
     pid = pretrain(first)
+    once("pretrained")
 of_job = elastic.ObjectState(broadcast_object, hvd.rank, step=0)
 train(of_job)
 if HOW == "later":

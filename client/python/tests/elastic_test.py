@@ -216,11 +216,19 @@ class ElasticTest(unittest.TestCase):
         elastic.request_departure()
         self.assertEqual(self.commit_on_both(), [True, True])
 
-    def test_a_commit_in_an_epoch_that_is_over_saves_nothing(self):
-        """Also if the program has caught the error of an operation whose failure Python does not know."""
+    def test_a_commit_saves_before_the_ranks_agree(self):
+        """A rank may go on from it, and another one hear of a death instead: both must have saved it."""
         with mock.patch.object(elastic, "_highest", side_effect=error_of(_native.ABORTED)):
             with self.assertRaisesRegex(hvd.HorovodInternalError, "pid 7"):
                 self.state.commit()
+        self.assertEqual(self.state.events, ["save"])
+
+    def test_a_commit_in_an_epoch_that_is_over_saves_nothing(self):
+        self.addCleanup(exceptions.begin_epoch, exceptions.current_epoch(), False)
+        exceptions.begin_epoch(70, True)
+        exceptions.of_operation(_native.ABORTED, "rank 1 died", 70)
+        with self.assertRaisesRegex(hvd.HorovodInternalError, "rank 1 died"):
+            self.state.commit()
         self.assertEqual(self.state.events, [])
 
     def test_an_error_that_ends_the_epoch_is_kept_until_the_next_one(self):

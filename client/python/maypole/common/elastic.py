@@ -14,8 +14,8 @@ This module depends on no framework. docs/elastic.md has the user's view.
 A **commit** saves the state in memory, and is the point at which the job may
 change: if any rank wants to enter or leave, all ranks interrupt their training
 at the same commit. They agree on this by one small allreduce, because they
-learn of the wish at different times. It comes before the save, so that a rank
-that has overlooked a death saves nothing.
+learn of the wish at different times. It comes after the save, so that a rank
+that goes on from a commit knows that all ranks have saved it.
 
     event                      what run() does on each rank
     a rank died                restore the last commit; next epoch; sync; func
@@ -231,20 +231,15 @@ class State:
             HorovodInternalError: the membership epoch is over; nothing was saved.
             ValueError: on all ranks, if no commit ever comes after a whole step.
         """
-        raise_end_of_epoch()
-        interrupt = None
-        # First: after a death, which the program may have overlooked, nothing is saved.
-        try:
-            self.check_host_updates()
-        except HostsUpdatedInterrupt as raised:
-            interrupt = raised
+        raise_end_of_epoch()  # of a death that the program has overlooked
+        # Before the ranks agree: otherwise a death could undo a commit from which some ranks have gone on.
+        if not (basics.is_elastic() and self._passes_if_within_step()):
+            self.save()
+        self.check_host_updates()
         if self._passes_of_step == 0:
             self._put_off = 0
-            self.save()
         else:
             self._count_put_off()
-        if interrupt is not None:
-            raise interrupt
 
     def check_host_updates(self) -> None:
         """Raises HostsUpdatedInterrupt, on all ranks or on none, if a rank wants to enter or leave.
