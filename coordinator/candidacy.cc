@@ -4,7 +4,6 @@
 
 #include <utility>
 
-#include "absl/status/statusor.h"
 #include "common/log_value.h"
 #include "coordinator/election/etcd_store.h"
 #include "coordinator/election/store.h"

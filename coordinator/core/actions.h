@@ -89,6 +89,7 @@ struct Close {
 };
 
 enum class Level { kInfo, kWarning, kError };
+inline constexpr const char* kLevelNames[] = {"info", "warning", "error"};
 struct Log {
   Level level;
   std::string line;  // key=value
@@ -159,16 +160,45 @@ using Actions = std::vector<Action>;
 struct JobOutput {
   std::vector<std::pair<SessionId, Outgoing>> messages;
   Actions facts;
+};
 
-  template <typename... Parts>
-  void Info(const Parts&... parts) {
-    facts.emplace_back(Log{Level::kInfo, absl::StrCat(parts...)});
+// Adds to a job's output; log lines have the job and its epoch.
+class JobLog {
+ public:
+  // `output` must outlive this object.
+  JobLog(std::string job, uint64_t epoch, JobOutput* output)
+      : output_(*output), epoch_(epoch), job_(std::move(job)) {}
+  JobLog(const JobLog&) = delete;
+  JobLog& operator=(const JobLog&) = delete;
+
+  const std::string& job() const { return job_; }
+  uint64_t epoch() const { return epoch_; }
+  JobOutput* output() { return &output_; }
+
+  // `fields`: " key=", value, ...
+  template <typename... Fields>
+  void Info(absl::string_view event, const Fields&... fields) {
+    Write(Level::kInfo, event, fields...);
   }
-  template <typename... Parts>
-  void Warn(const Parts&... parts) {
-    facts.emplace_back(Log{Level::kWarning, absl::StrCat(parts...)});
+  template <typename... Fields>
+  void Warn(absl::string_view event, const Fields&... fields) {
+    Write(Level::kWarning, event, fields...);
   }
-  void Count(ErrorKind kind) { facts.emplace_back(ErrorCounted{kind}); }
+  void Report(Action fact) { output_.facts.push_back(std::move(fact)); }
+  void Count(ErrorKind kind) { Report(ErrorCounted{kind}); }
+
+ protected:
+  JobOutput& output_;
+  uint64_t epoch_;
+
+ private:
+  template <typename... Fields>
+  void Write(Level level, absl::string_view event, const Fields&... fields) {
+    Report(Log{level, absl::StrCat("event=", event, " job=", job_,
+                                   " epoch=", epoch_, fields...)});
+  }
+
+  const std::string job_;
 };
 
 }  // namespace maypole::coordinator

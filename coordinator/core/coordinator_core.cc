@@ -21,8 +21,8 @@ namespace {
 // Makes a caller's text one line, as errors need it.
 std::string OneLine(absl::string_view text) {
   std::string out = Cut(text, kMaxForeignText);
-  std::replace_if(
-      out.begin(), out.end(),
+  std::ranges::replace_if(
+      out,
       [](char c) { return absl::ascii_iscntrl(static_cast<unsigned char>(c)); },
       ' ');
   return out;
@@ -237,9 +237,8 @@ absl::StatusOr<proto::StatusReply> CoordinatorCore::Status(
     proto::JobStatus status;
     {
       std::lock_guard lock(entry->mutex);
-      if (entry->shard.empty())
-        continue;  // its first executor has not joined
-                   // yet
+      // Its first executor has not joined yet.
+      if (entry->shard.empty()) continue;
       entry->shard.FillStatus(now, &status);
     }
     if (bytes + status.ByteSizeLong() > kMaxStatusBytes) {
@@ -260,56 +259,50 @@ void CoordinatorCore::Watch(Time now, const std::string& job, Carry carry) {
   for (const Entry& entry : directory_.All()) {
     if (!job.empty() && entry->shard.id() != job) continue;
     Do(entry, carry, [now](JobShard* shard, Actions* actions) {
-      if (shard->empty()) return;
-      shard->Change(
-          now,
-          [](Job* job, Time at) {
-            if (job->epoch() != nullptr) job->epoch()->Watch(at);
-          },
-          actions);
+      const auto watch = [](Job* job, Time at) {
+        if (job->epoch() != nullptr) job->epoch()->Watch(at);
+      };
+      if (!shard->empty()) shard->Change(now, watch, actions);
     });
   }
 }
 
+absl::Status CoordinatorCore::Change(
+    Time now, const std::string& job, Carry carry,
+    absl::FunctionRef<void(Job*, Time)> change) {
+  bool there = false;
+  if (const Entry entry = directory_.Find(job)) {
+    Do(entry, carry, [&](JobShard* shard, Actions* actions) {
+      there = !shard->empty();
+      if (there) shard->Change(now, change, actions);
+    });
+  }
+  return there ? absl::OkStatus() : directory_.UnknownJob(job);
+}
+
 absl::StatusOr<proto::AbortReply> CoordinatorCore::Abort(
     Time now, const proto::AbortRequest& request, Carry carry) {
-  const Entry entry = directory_.Find(request.job());
-  if (entry == nullptr) return directory_.UnknownJob(request.job());
   std::string message =
       absl::StrCat("the job was aborted by ", WhoText(request.who()));
   if (!request.reason().empty()) {
     absl::StrAppend(&message, ": ", OneLine(request.reason()));
   }
   proto::AbortReply reply;
-  bool there = false;
-  Do(entry, carry, [&](JobShard* shard, Actions* actions) {
-    there = !shard->empty();
-    if (!there) return;
-    shard->Change(
-        now,
-        [&](Job* job, Time at) { reply.set_ranks(job->Abort(at, message)); },
-        actions);
-  });
-  if (!there) return directory_.UnknownJob(request.job());
+  const absl::Status status = Change(
+      now, request.job(), carry,
+      [&](Job* job, Time at) { reply.set_ranks(job->Abort(at, message)); });
+  if (!status.ok()) return status;
   return reply;
 }
 
 absl::StatusOr<proto::RecordTimelineReply> CoordinatorCore::RecordTimeline(
     Time now, const proto::RecordTimelineRequest& request, Carry carry) {
-  const Entry entry = directory_.Find(request.job());
-  if (entry == nullptr) return directory_.UnknownJob(request.job());
-  absl::StatusOr<proto::TimelineStatus> timeline =
-      directory_.UnknownJob(request.job());
-  Do(entry, carry, [&](JobShard* shard, Actions* actions) {
-    if (shard->empty()) return;
-    shard->Change(
-        now,
-        [&](Job* job, Time) {
-          timeline =
-              job->RecordTimeline(request.stop(), WhoText(request.who()));
-        },
-        actions);
-  });
+  absl::StatusOr<proto::TimelineStatus> timeline;
+  const absl::Status status =
+      Change(now, request.job(), carry, [&](Job* job, Time) {
+        timeline = job->RecordTimeline(request.stop(), WhoText(request.who()));
+      });
+  if (!status.ok()) return status;
   if (!timeline.ok()) return timeline.status();
   proto::RecordTimelineReply reply;
   *reply.mutable_timeline() = *std::move(timeline);
@@ -317,7 +310,7 @@ absl::StatusOr<proto::RecordTimelineReply> CoordinatorCore::RecordTimeline(
 }
 
 absl::StatusOr<proto::DrainReply> CoordinatorCore::Drain(
-    const proto::DrainRequest& request, Carry carry) {
+    Time, const proto::DrainRequest& request, Carry carry) {
   const std::string& node = request.node();
   if (const maypole::Status s =
           CheckName("the node's name", node, kMaxHostBytes);

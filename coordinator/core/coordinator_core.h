@@ -84,7 +84,8 @@ class CoordinatorCore {
   absl::StatusOr<proto::AbortReply> Abort(Time now,
                                           const proto::AbortRequest& request,
                                           Carry carry);
-  absl::StatusOr<proto::DrainReply> Drain(const proto::DrainRequest& request,
+  absl::StatusOr<proto::DrainReply> Drain(Time now,
+                                          const proto::DrainRequest& request,
                                           Carry carry);
   absl::StatusOr<proto::RecordTimelineReply> RecordTimeline(
       Time now, const proto::RecordTimelineRequest& request, Carry carry);
@@ -99,6 +100,9 @@ class CoordinatorCore {
   // Runs `event` on the locked job and carries out the resulting actions.
   void Do(const Entry& job, Carry carry,
           absl::FunctionRef<void(JobShard*, Actions*)> event);
+  // Runs an operator's `change`; an error if there is no such job.
+  absl::Status Change(Time now, const std::string& job, Carry carry,
+                      absl::FunctionRef<void(Job*, Time)> change);
   // Updates directory and deadlines after an event of the job.
   void Settle(const Entry& job, Actions* actions);
 

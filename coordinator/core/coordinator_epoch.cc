@@ -22,8 +22,8 @@ CoordinatorEpoch::CoordinatorEpoch(uint64_t number, EpochSize size,
       nodes_(number, std::move(job), std::move(members), output),
       departures_(&nodes_, size.ranks),
       endpoints_(&nodes_),
-      sets_(&nodes_.members(), size.ranks),
-      joins_(&nodes_, size.ranks),
+      sets_(&nodes_, &departures_, size.ranks),
+      joins_(&nodes_, &departures_, size.ranks),
       table_(&nodes_.members(), &sets_, config.operations),
       communicators_(&nodes_),
       buckets_(config.fusion_threshold, config.fusion_age),
@@ -65,9 +65,9 @@ proto::EpochStart CoordinatorEpoch::MakeStart() const {
   start.set_stall_shutdown_ms(milliseconds(config_.stall_shutdown));
   start.set_checksums(static_cast<uint32_t>(config_.checksums));
   start.set_fusion_threshold(config_.fusion_threshold);
-  std::vector<const NodeMember*> nodes;
-  for (const NodeMember& m : nodes_.members()) nodes.push_back(&m);
-  start.set_chunk_bytes(LeastChunk(nodes));
+  start.set_chunk_bytes(
+      std::ranges::min_element(nodes_.members(), {}, &NodeMember::chunk_bytes)
+          ->chunk_bytes);
   start.set_min_size(size_.min);
   start.set_max_size(size_.max);
   start.set_relay_fan_out(RelayFanOut());
@@ -139,11 +139,6 @@ void CoordinatorEpoch::Restore(
   if (newest != nullptr) sets_.Restore(*newest);
   joins_.Restore(joins);
   departures_.Restore(left);
-  for (const uint32_t rank : left) {
-    ProcessSets::Replies none;  // no node waits yet
-    sets_.OnRankLeft(rank, nodes_.RankText(rank), &none);
-    joins_.OnRankLeft(nodes_.RankText(rank));
-  }
   schedule_.Restore(states);
   timeline_.Restore(states);
   communicators_.Restore(states, sets_);
@@ -169,16 +164,26 @@ void CoordinatorEpoch::Restore(
 
 absl::Status CoordinatorEpoch::Handle(Time now, size_t node,
                                       const proto::ExecutorMessage& message) {
-  if (TimelineRelay::Handles(message)) {
-    return timeline_.Handle(now, node, message);
+  switch (message.payload_case()) {
+    case proto::ExecutorMessage::kTimelineRequest:
+      return timeline_.OnRequest(node, message.timeline_request());
+    case proto::ExecutorMessage::kTimelineRecords:
+      return timeline_.OnRecords(node, message.timeline_records());
+    case proto::ExecutorMessage::kTimelineTaken:
+      return timeline_.OnTaken(message.timeline_taken());
+    case proto::ExecutorMessage::kTimelineClosed:
+      return timeline_.OnClosed(node, message.timeline_closed());
+    case proto::ExecutorMessage::kClockQuery:
+      return timeline_.OnClockQuery(now, node, message.clock_query());
+    case proto::ExecutorMessage::kNodeStats:
+      return stats_.Take(now, node, nodes_[node].ranks.size(),
+                         message.node_stats());
+    default: {
+      absl::Status status = Dispatch(now, node, message);
+      stalls_.OnEvent(now);
+      return status;
+    }
   }
-  if (message.has_node_stats()) {
-    return stats_.Take(now, node, nodes_[node].ranks.size(),
-                       message.node_stats());
-  }
-  absl::Status status = Dispatch(now, node, message);
-  stalls_.OnEvent(now);
-  return status;
 }
 
 absl::Status CoordinatorEpoch::Dispatch(Time now, size_t node,
@@ -267,7 +272,7 @@ absl::Status CoordinatorEpoch::OnOperation(
     buckets_.Add(now, *std::move(valid), release);
     return absl::OkStatus();
   }
-  nodes_.out.Count(ErrorKind::kMismatch);
+  nodes_.Count(ErrorKind::kMismatch);
   nodes_.Warn("operation_failed", " tensor=", LogValue(op->identity.name()),
               " reason=", LogValue(valid.status().message()));
   runs_.Fail(op, valid.status());
@@ -315,29 +320,11 @@ absl::Status CoordinatorEpoch::OnSetRequest(Time now, size_t node,
                                             const proto::SetRequest& message) {
   const auto busy = [this](uint32_t process_set) {
     const auto pending = std::as_const(table_).Pending();
-    return std::any_of(pending.begin(), pending.end(),
-                       [&](const NegotiatedOperation* op) {
-                         return op->set->id == process_set;
-                       });
+    return std::ranges::any_of(pending, [&](const NegotiatedOperation* op) {
+      return op->set->id == process_set;
+    });
   };
-  ProcessSets::Replies replies;
-  absl::Status status = sets_.OnRequest(now, node, message, busy, &replies);
-  for (const auto& [to, reply] : replies) {
-    if (reply.code() != 0) continue;
-    nodes_.Info(
-        reply.remove() ? "process_set_removed" : "process_set_made",
-        " process_set=", reply.process_set(), " ranks=",
-        LogValue(MembersText({reply.ranks().begin(), reply.ranks().end()})));
-  }
-  SendReplies(std::move(replies));
-  return status;
-}
-
-void CoordinatorEpoch::SendReplies(ProcessSets::Replies replies) {
-  for (auto& [node, reply] : replies) {
-    nodes_.SendReply(node, std::move(reply),
-                     &proto::CoordinatorMessage::mutable_set_reply);
-  }
+  return sets_.OnRequest(now, node, message, busy);
 }
 
 absl::Status CoordinatorEpoch::OnJoinState(Time now, size_t node,
@@ -363,10 +350,9 @@ void CoordinatorEpoch::Issue(Time now, const Release& release) {
 }
 
 absl::Status CoordinatorEpoch::CheckSet(const NegotiatedOperation& op) const {
-  for (const uint32_t rank : departures_.ranks()) {
-    if (!op.set->Has(rank)) continue;
+  if (const auto rank = departures_.FirstOf(*op.set)) {
     return absl::AbortedError(absl::StrCat(
-        nodes_.RankText(rank), " has shut down; ", op.Text(), " needs it"));
+        nodes_.RankText(*rank), " has shut down; ", op.Text(), " needs it"));
   }
   if (!op.set->removed) return absl::OkStatus();
   return InvalidArgument(op.Text(), " cannot run: the set has been removed");
@@ -389,16 +375,13 @@ std::optional<Time> CoordinatorEpoch::Deadline() const {
 
 void CoordinatorEpoch::OnRankLeft(uint32_t rank) {
   departures_.OnLeft(rank);
-  const std::string who = nodes_.RankText(rank);
   for (NegotiatedOperation* op : table_.Pending()) {
     if (!op->set->Has(rank)) continue;
     buckets_.DropHeld(op->set->id);
     runs_.Fail(op, CheckSet(*op));
   }
-  ProcessSets::Replies replies;
-  sets_.OnRankLeft(rank, who, &replies);
-  SendReplies(std::move(replies));
-  joins_.OnRankLeft(who);
+  sets_.OnRankLeft(rank);
+  joins_.OnRankLeft();
   stalls_.OnRankLeft();
   if (departures_.AllLeft()) ReportFinally();
 }
@@ -415,8 +398,7 @@ void CoordinatorEpoch::ReportFinally() {
   for (size_t i = 0; i < nodes_.size(); ++i) {
     const Time late = table_.straggler_time().TakeUntilNow(i);
     if (late == Time::zero()) continue;
-    nodes_.out.facts.emplace_back(
-        StragglerNode{nodes_.job(), nodes_[i].node, late});
+    nodes_.Report(StragglerNode{nodes_.job(), nodes_[i].node, late});
   }
   results_.Finish();
 }
@@ -462,7 +444,7 @@ void CoordinatorEpoch::FillStatus(Time now, size_t node,
     const uint32_t rank = member.ranks[i];
     proto::RankStatus* r = status->add_rank_status();
     r->set_rank(rank);
-    r->set_pid(i < member.pids.size() ? member.pids[i] : 0);
+    r->set_pid(member.PidOf(i));
     communicators_.FillStatus(r);
     const auto late = stragglers().late_for().find(rank);
     if (departures_.Has(rank)) {
@@ -482,8 +464,7 @@ void CoordinatorEpoch::Watch(Time now) {
   proto::CoordinatorMessage message;
   message.mutable_watch_stats()->set_every_ms(kStatsInterval.count());
   message.mutable_watch_stats()->set_for_ms(kWatchTime.count());
-  const Outgoing all(message);
-  for (size_t i = 0; i < nodes_.size(); ++i) nodes_.SendUncounted(i, all);
+  nodes_.SendAllUncounted(message);
 }
 
 }  // namespace maypole::coordinator

@@ -120,6 +120,7 @@ class CoordinatorEpoch {
   }
 
  private:
+  // Handles a message that may change what ranks wait for.
   absl::Status Dispatch(Time now, size_t node,
                         const proto::ExecutorMessage& message);
   proto::EpochStart MakeStart() const;
@@ -143,7 +144,6 @@ class CoordinatorEpoch {
                            const proto::JoinState& message);
   // Sends NamesRetired for the names that the table has forgotten.
   void SendForgotten(Release* release);
-  void SendReplies(ProcessSets::Replies replies);
   void Issue(Time now, const Release& release);
   // OK, or why the operation cannot run: a rank of its set has left, or the set
   // was removed.

@@ -103,7 +103,7 @@ TEST(CoreThreadsTest, AJobWhoseActionsTakeTheirTimeHoldsUpNoOther) {
     }
     proto::DrainRequest drain;
     drain.set_node("n9");
-    EXPECT_TRUE(core.Drain(drain, count).ok());
+    EXPECT_TRUE(core.Drain(seconds(5), drain, count).ok());
   });
   EXPECT_EQ(quick.wait_for(seconds(20)), std::future_status::ready);
   go_on.set_value();
@@ -166,7 +166,7 @@ class Crowd {
     proto::DrainRequest drain;
     drain.set_node("elsewhere");
     drain.set_undo(step % 2 == 1);
-    EXPECT_TRUE(core_.Drain(drain, carry).ok());
+    EXPECT_TRUE(core_.Drain(Now(), drain, carry).ok());
     proto::AbortRequest abort;
     abort.set_job(step % 64 == 0 ? "shared" : "none");
     (void)core_.Abort(Now(), abort, carry);

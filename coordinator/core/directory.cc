@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/limits.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/core/text.h"
@@ -67,19 +66,13 @@ std::vector<std::shared_ptr<JobEntry>> Directory::All() const {
 }
 
 absl::Status Directory::UnknownJob(const std::string& id) const {
-  constexpr size_t kShown = 8;
   std::lock_guard lock(mutex_);
-  std::vector<std::string> names;
-  for (const auto& [name, job] : jobs_) {
-    if (names.size() < kShown) names.push_back(name);
-  }
-  std::string there = absl::StrJoin(names, ", ");
-  if (jobs_.size() > kShown) {
-    absl::StrAppend(&there, " and ", jobs_.size() - kShown, " more");
-  }
-  return absl::NotFoundError(absl::StrCat(
-      "there is no job ", LogValue(Cut(id, kMaxJobBytes)),
-      jobs_.empty() ? "; there are no jobs now" : "; there are: ", there));
+  const auto name = [](const auto& job) { return job.first; };
+  const auto more = [](size_t n) { return absl::StrCat(" and ", n, " more"); };
+  return absl::NotFoundError(
+      absl::StrCat("there is no job ", LogValue(Cut(id, kMaxJobBytes)),
+                   jobs_.empty() ? "; there are no jobs now" : "; there are: ",
+                   ListText(jobs_, 8, ", ", name, more)));
 }
 
 std::vector<std::shared_ptr<JobEntry>> Directory::Stop() {

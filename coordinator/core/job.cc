@@ -13,32 +13,17 @@
 #include "coordinator/core/text.h"
 
 namespace maypole::coordinator {
-namespace {
-
-const char* Name(Job::State state) {
-  switch (state) {
-    case Job::State::kStarting:
-      return "starting";
-    case Job::State::kRunning:
-      return "running";
-    case Job::State::kEnded:
-      return "ended";
-  }
-  return "";
-}
-
-}  // namespace
 
 Job::Job(std::string id, const Config& config, JobOutput* output)
     : config_(config),
-      nodes_(std::move(id), config.versions, output),
+      nodes_(std::move(id), output),
       start_(&nodes_, config.start_timeout),
       elastic_(config.elastic_settle, config.start_timeout),
       recovery_(config, &nodes_) {}
 
-void Job::Join(Time now, SessionId session, Node node) {
-  if (empty()) seen_since_ = now;
-  nodes_.Add(session, std::move(node));
+void Job::Join(Time now, NodeMember node) {
+  if (nodes_.all().empty()) seen_since_ = now;
+  nodes_.Add(std::move(node));
 }
 
 bool Job::Needs(SessionId session) const {
@@ -60,15 +45,9 @@ absl::Status Job::Dispatch(Time now, SessionId session,
                            const proto::ExecutorMessage& message) {
   switch (message.payload_case()) {
     case proto::ExecutorMessage::kRanksReady:
-      return message.ranks_ready().elastic()
-                 ? OnElasticReady(now, session, message.ranks_ready())
-                 : OnReady(now, session, message.ranks_ready());
+      return OnReady(now, session, message.ranks_ready());
     case proto::ExecutorMessage::kRanksWaiting:
       return OnWaiting(now, session, message.ranks_waiting());
-    case proto::ExecutorMessage::kRankGone:
-      return OnGone(session, message.epoch(), message.rank_gone());
-    case proto::ExecutorMessage::kFailed:
-      return OnFailed(session, message.epoch(), message.failed());
     case proto::ExecutorMessage::kNodeState:
       return OnNodeState(session, message.node_state());
     case proto::ExecutorMessage::kHello:
@@ -82,8 +61,8 @@ absl::Status Job::Dispatch(Time now, SessionId session,
 
 absl::Status Job::OnReady(Time now, SessionId session,
                           const proto::RanksReady& ready) {
-  absl::Status sound = CheckRanksReady(ready);
-  if (!sound.ok()) return sound;
+  if (absl::Status sound = CheckRanksReady(ready); !sound.ok()) return sound;
+  if (ready.elastic()) return OnElasticReady(now, session, ready);
   const std::vector<uint32_t> live = LiveRanks(session);
   if (!live.empty()) {
     return InvalidArgument("ranks that are ready for a new epoch while ",
@@ -91,17 +70,13 @@ absl::Status Job::OnReady(Time now, SessionId session,
                            nodes_.epoch());
   }
   if (Refuses(session, false)) return absl::OkStatus();
-  NodeMember member = nodes_.MemberOf(session);
+  NodeMember member = nodes_[session];
+  member.Read(ready);
   member.ranks = {ready.ranks().begin(), ready.ranks().end()};
   member.pids = {ready.pids().begin(), ready.pids().end()};
-  member.chunk_bytes = ready.chunk_bytes();
   member.local_size = static_cast<uint32_t>(ready.ranks_size());
   member.fusion_thresholds = {ready.fusion_thresholds().begin(),
                               ready.fusion_thresholds().end()};
-  member.stall_check_ms = ready.stall_check_ms();
-  member.stall_shutdown_ms = ready.stall_shutdown_ms();
-  member.start_timeout_ms = ready.start_timeout_ms();
-  member.checksums = ready.checksums();
   start_.SetReady(now, std::move(member), ready.size());
   StartIfComplete();
   return absl::OkStatus();
@@ -116,15 +91,14 @@ absl::Status Job::OnWaiting(Time now, SessionId session,
     // messages have crossed.
     const size_t node = *epoch_->nodes().IndexOf(session);
     EndEpoch(absl::AbortedError(absl::StrCat(
-        "the job cannot start: ",
-        ExecutorText(nodes_[session], epoch_->nodes().members()[node].ranks),
+        "the job cannot start: ", epoch_->nodes()[node].ExecutorText(),
         " has given up waiting for it")));
   }
   start_.Remove(session);
   if (waiting.ranks().empty() || Refuses(session, false)) {
     return absl::OkStatus();
   }
-  NodeMember member = nodes_.MemberOf(session);
+  NodeMember member = nodes_[session];
   member.ranks = {waiting.ranks().begin(), waiting.ranks().end()};
   member.local_size = waiting.local_size();
   member.start_timeout_ms = waiting.start_timeout_ms();
@@ -134,19 +108,18 @@ absl::Status Job::OnWaiting(Time now, SessionId session,
 
 absl::Status Job::OnElasticReady(Time now, SessionId session,
                                  const proto::RanksReady& ready) {
-  if (absl::Status sound = CheckElasticReady(ready); !sound.ok()) return sound;
-  const Node& node = nodes_[session];
-  if (ready.round() > node.round) {
+  const NodeMember& node = nodes_[session];
+  const uint64_t round = nodes_.Round(session);
+  if (ready.round() > round) {
     return InvalidArgument("ranks that are ready in round ", ready.round(),
-                           ", the node has been sent ", node.round);
+                           ", the node has been sent ", round);
   }
   // The message has crossed with a start or a refusal: the node sends it again.
-  if (ready.round() < node.round) return absl::OkStatus();
+  if (ready.round() < round) return absl::OkStatus();
   if (!ready.members().empty() && Refuses(session, true)) {
     return absl::OkStatus();
   }
-  absl::Status status =
-      elastic_.SetWaiting(now, nodes_.MemberOf(session), ready);
+  absl::Status status = elastic_.SetWaiting(now, node, ready);
   nodes_.Info("ranks_wait", " node=", node.node, " host=", node.host,
               " waiting=", ready.members_size(),
               " of_all=", elastic_.waiting());
@@ -161,7 +134,12 @@ absl::Status Job::OnEpochMessage(Time now, SessionId session,
                                  const proto::ExecutorMessage& message) {
   const uint64_t epoch = message.epoch();
   absl::Status status = CheckEpoch(epoch);
-  if (!status.ok() || !IsCurrent(epoch)) return status;
+  if (!status.ok()) return status;
+  if (message.has_rank_gone()) {
+    return OnGone(session, epoch, message.rank_gone());
+  }
+  if (message.has_failed()) return OnFailed(session, epoch, message.failed());
+  if (epoch_ == nullptr || epoch != epoch_->number()) return absl::OkStatus();
   const std::optional<size_t> node = epoch_->nodes().IndexOf(session);
   if (!node) {
     return InvalidArgument("the node has no ranks in epoch ", epoch,
@@ -174,8 +152,6 @@ absl::Status Job::OnEpochMessage(Time now, SessionId session,
 
 absl::Status Job::OnGone(SessionId session, uint64_t epoch,
                          const proto::RankGone& gone) {
-  absl::Status status = CheckEpoch(epoch);
-  if (!status.ok()) return status;
   elastic_.OnLeft(session, epoch, gone);
   const NodeMember* waiting = start_.gathering().Find(session);
   // Epoch 0: the executor knew of no epoch when it sent this message.
@@ -184,22 +160,19 @@ absl::Status Job::OnGone(SessionId session, uint64_t epoch,
       return InvalidArgument("rank ", gone.rank(),
                              " is gone, but is not a rank of the node");
     }
-    nodes_.out.Count(ErrorKind::kRankLost);
+    nodes_.Count(ErrorKind::kRankLost);
     start_.Fail(
         absl::StrCat("the job cannot start: ", waiting->RankText(gone.rank()),
                      " ended: ", Cut(gone.how(), kMaxForeignText)),
         session);
     return absl::OkStatus();
   }
-  if (epoch_ == nullptr) return absl::OkStatus();
-  if (epoch != 0 && !IsCurrent(epoch)) return absl::OkStatus();
-  const std::optional<size_t> node = epoch_->nodes().IndexOf(session);
-  if (!node) return absl::OkStatus();
-  return OnGoneFromEpoch(*node, gone);
+  const std::optional<size_t> node = IndexIn(epoch, session);
+  return node ? OnGoneFromEpoch(*node, gone) : absl::OkStatus();
 }
 
 absl::Status Job::OnGoneFromEpoch(size_t node, const proto::RankGone& gone) {
-  const NodeMember& member = epoch_->nodes().members()[node];
+  const NodeMember& member = epoch_->nodes()[node];
   if (!member.HasRank(gone.rank())) {
     return InvalidArgument("rank ", gone.rank(),
                            " is gone, but is not a rank of the node");
@@ -207,7 +180,7 @@ absl::Status Job::OnGoneFromEpoch(size_t node, const proto::RankGone& gone) {
   if (epoch_->departures().Has(gone.rank())) return absl::OkStatus();
   const std::string how = Cut(gone.how(), kMaxForeignText);
   if (!gone.clean()) {
-    nodes_.out.Count(ErrorKind::kRankLost);
+    nodes_.Count(ErrorKind::kRankLost);
     nodes_.Warn("rank_lost", " node=", member.node, " rank=", gone.rank(),
                 " reason=", LogValue(how));
     EndEpoch(absl::AbortedError(
@@ -215,7 +188,7 @@ absl::Status Job::OnGoneFromEpoch(size_t node, const proto::RankGone& gone) {
     return absl::OkStatus();
   }
   nodes_.Info("rank_left", " node=", member.node, " rank=", gone.rank());
-  if (epoch_->pending() > 0) nodes_.out.Count(ErrorKind::kRankLeft);
+  if (epoch_->pending() > 0) nodes_.Count(ErrorKind::kRankLeft);
   epoch_->OnRankLeft(gone.rank());
   SendWanted();
   if (epoch_->departures().AllLeft()) {
@@ -228,29 +201,23 @@ absl::Status Job::OnGoneFromEpoch(size_t node, const proto::RankGone& gone) {
 
 absl::Status Job::OnFailed(SessionId session, uint64_t epoch,
                            const proto::ExecutorFailed& failed) {
-  absl::Status status = CheckEpoch(epoch);
-  if (!status.ok()) return status;
   const std::string message = Cut(failed.message(), kMaxForeignText);
   if (const NodeMember* waiting = start_.gathering().Find(session);
       epoch == 0 && waiting != nullptr) {
-    nodes_.out.Count(ErrorKind::kExecutorLost);
-    start_.Fail(absl::StrCat("the job cannot start: ",
-                             ExecutorText(nodes_[session], waiting->ranks),
+    nodes_.Count(ErrorKind::kExecutorLost);
+    start_.Fail(absl::StrCat("the job cannot start: ", waiting->ExecutorText(),
                              " failed: ", message),
                 session);
     return absl::OkStatus();
   }
-  if (epoch_ == nullptr) return absl::OkStatus();
-  if (epoch != 0 && !IsCurrent(epoch)) return absl::OkStatus();
-  const std::optional<size_t> index = epoch_->nodes().IndexOf(session);
+  const std::optional<size_t> index = IndexIn(epoch, session);
   if (!index) return absl::OkStatus();
   // Epoch 0 refers to ranks that wait; here these are ranks whose epoch has
   // started meanwhile.
   if (epoch == 0 && LiveRanks(session).empty()) return absl::OkStatus();
-  nodes_.out.Count(ErrorKind::kExecutorLost);
+  nodes_.Count(ErrorKind::kExecutorLost);
   EndEpoch(absl::AbortedError(absl::StrCat(
-      ExecutorText(nodes_[session], epoch_->nodes().members()[*index].ranks),
-      " failed: ", message)));
+      epoch_->nodes()[*index].ExecutorText(), " failed: ", message)));
   return absl::OkStatus();
 }
 
@@ -266,9 +233,15 @@ bool Job::IsElasticEpoch() const {
          !epoch_->nodes().members().front().clients.empty();
 }
 
+std::optional<size_t> Job::IndexIn(uint64_t epoch, SessionId session) const {
+  if (epoch_ == nullptr || (epoch != 0 && epoch != epoch_->number())) {
+    return std::nullopt;
+  }
+  return epoch_->nodes().IndexOf(session);
+}
+
 std::vector<uint32_t> Job::LiveRanks(SessionId session) const {
-  if (epoch_ == nullptr) return {};
-  const std::optional<size_t> node = epoch_->nodes().IndexOf(session);
+  const std::optional<size_t> node = IndexIn(0, session);
   if (!node) return {};
   return epoch_->departures().LiveRanks(*node);
 }
@@ -294,10 +267,9 @@ bool Job::Refuses(SessionId session, bool elastic) {
                                         (epoch_ != nullptr && !IsElasticEpoch())
                                   : elastic_.active() || IsElasticEpoch();
   if (!others_are) return false;
-  const Node& node = nodes_[session];
   nodes_.Refuse(session, {}, absl::StatusCode::kInvalidArgument,
                 absl::StrCat("the job cannot take the ranks of ",
-                             NodeText(node.node, node.host), ": they are ",
+                             nodes_[session].Text(), ": they are ",
                              elastic ? "elastic, the others are not"
                                      : "not elastic, the others are",
                              "; start all ranks of a job alike"));
@@ -307,16 +279,20 @@ bool Job::Refuses(SessionId session, bool elastic) {
 void Job::StartIfComplete() {
   if (epoch_ != nullptr || recovery_.active() || !start_.gathering().Complete())
     return;
-  const uint32_t size = start_.gathering().size();
-  Begin(start_.Take(), size);
+  Begin(start_.Take());
 }
 
-void Job::Begin(std::vector<NodeMember> members, uint32_t size) {
+void Job::Begin(std::vector<NodeMember> members) {
+  uint32_t size = 0;
+  for (const NodeMember& m : members) {
+    size += static_cast<uint32_t>(m.ranks.size());
+  }
   nodes_.SetEpoch(std::max(nodes_.epoch(), recovery_.last_epoch_said()) + 1);
   const Config config = StartConfig(config_, members, &nodes_);
   const EpochSize sizes = {size, elastic_.min_size(), elastic_.max_size()};
-  epoch_ = std::make_unique<CoordinatorEpoch>(
-      nodes_.epoch(), sizes, std::move(members), config, id(), &nodes_.out);
+  epoch_ = std::make_unique<CoordinatorEpoch>(nodes_.epoch(), sizes,
+                                              std::move(members), config,
+                                              nodes_.job(), nodes_.output());
   nodes_.Info("epoch_start", " size=", size,
               " nodes=", epoch_->nodes().members().size());
   for (const NodeMember& m : epoch_->nodes().members()) {
@@ -326,16 +302,17 @@ void Job::Begin(std::vector<NodeMember> members, uint32_t size) {
 }
 
 void Job::StartElastic() {
+  if (nodes_.epoch() > 0 && elastic_.LastEpochSaid() == 0) {
+    nodes_.Warn("state_lost", " reason=",
+                LogValue("all ranks of the next membership epoch are new "
+                         "processes, so training state that executors do not "
+                         "keep begins anew; keep it (TorchState(keep=True)), "
+                         "or let a host of the job stay when hosts change"));
+  }
   // The new epoch gets a number that none of its processes has seen before.
   nodes_.SetEpoch(std::max(
       {nodes_.epoch(), recovery_.last_epoch_said(), elastic_.LastEpochSaid()}));
-  std::vector<NodeMember> members = elastic_.Begin(nodes_.epoch() + 1);
-  SortByRank(&members);
-  uint32_t size = 0;
-  for (const NodeMember& m : members) {
-    size += static_cast<uint32_t>(m.ranks.size());
-  }
-  Begin(std::move(members), size);
+  Begin(elastic_.Begin(nodes_.epoch() + 1));
 }
 
 void Job::OnElasticTime(Time now) {
@@ -343,7 +320,7 @@ void Job::OnElasticTime(Time now) {
   const Elastic::Verdict verdict =
       elastic_.OnTime(now, epoch_ != nullptr, RunningText());
   if (!verdict.left_behind.empty()) {
-    nodes_.out.Count(ErrorKind::kStartTimeout);
+    nodes_.Count(ErrorKind::kStartTimeout);
     nodes_.Warn(
         "ranks_left_behind", " reason=",
         LogValue(Cut(absl::StrCat(absl::StrJoin(verdict.left_behind, ", "),
@@ -353,7 +330,7 @@ void Job::OnElasticTime(Time now) {
   }
   for (const Elastic::Refused& refused : verdict.refused) {
     if (refused.code == absl::StatusCode::kDeadlineExceeded) {
-      nodes_.out.Count(ErrorKind::kStartTimeout);
+      nodes_.Count(ErrorKind::kStartTimeout);
     }
     nodes_.Refuse(refused.session, refused.clients, refused.code, refused.why);
   }
@@ -403,26 +380,20 @@ void Job::Lost(Time now, SessionId session, const std::string& how) {
 }
 
 void Job::LoseMember(SessionId session, const std::string& how) {
-  const Node node = nodes_[session];
   nodes_.Remove(session);
-  const NodeMember* waiting = start_.gathering().Find(session);
-  start_.Lose(
-      session,
-      waiting == nullptr ? std::string() : ExecutorText(node, waiting->ranks),
-      how);
+  start_.Lose(session, how);
   elastic_.OnLost(session);
   if (recovery_.active()) {
     recovery_.Forget(session, how);
     return FinishRecoveryIfComplete();
   }
-  if (epoch_ == nullptr) return;
-  const std::optional<size_t> index = epoch_->nodes().IndexOf(session);
+  const std::optional<size_t> index = IndexIn(0, session);
   if (!index) return;
   epoch_->nodes().Disconnect(*index);
   if (epoch_->departures().LiveRanks(*index).empty()) return;
-  nodes_.out.Count(ErrorKind::kExecutorLost);
-  EndEpoch(absl::AbortedError(absl::StrCat(
-      ExecutorText(node, epoch_->nodes().members()[*index].ranks), " ", how)));
+  nodes_.Count(ErrorKind::kExecutorLost);
+  EndEpoch(absl::AbortedError(
+      absl::StrCat(epoch_->nodes()[*index].ExecutorText(), " ", how)));
 }
 
 void Job::EndIfDecided() {
@@ -458,14 +429,10 @@ void Job::Stop(const std::string& message) {
 // --- Time --------------------------------------------------------------------
 
 std::optional<Time> Job::Deadline() const {
-  std::optional<Time> next = start_.Deadline();
-  const auto consider = [&next](const std::optional<Time>& time) {
-    if (time && (!next || *time < *next)) next = time;
-  };
-  consider(recovery_.Deadline());
-  if (epoch_ != nullptr) consider(epoch_->Deadline());
+  std::optional<Time> next = Earlier(start_.Deadline(), recovery_.Deadline());
+  if (epoch_ != nullptr) next = Earlier(next, epoch_->Deadline());
   if (elastic_.active() && !recovery_.active()) {
-    consider(elastic_.Deadline(epoch_ != nullptr));
+    next = Earlier(next, elastic_.Deadline(epoch_ != nullptr));
   }
   return next;
 }
@@ -490,34 +457,33 @@ void Job::OnTime(Time now) {
 }
 
 void Job::NoteState(Time now) {
-  const std::pair<State, uint64_t> seen(state(), nodes_.epoch());
+  std::pair<std::string, uint64_t> seen(State(), nodes_.epoch());
   if (seen_ == seen) return;
-  seen_ = seen;
+  seen_ = std::move(seen);
   seen_since_ = now;
 }
 
 // --- The operator ------------------------------------------------------------
 
-Job::State Job::state() const {
-  if (epoch_ != nullptr) return State::kRunning;
-  if (!start_.gathering().empty() || elastic_.waiting() > 0) {
-    return State::kStarting;
-  }
-  return nodes_.epoch() == 0 && !aborted_ ? State::kStarting : State::kEnded;
+std::string Job::State() const {
+  if (epoch_ != nullptr) return "running";
+  const bool waits = !start_.gathering().empty() || elastic_.waiting() > 0;
+  const bool has_begun = nodes_.epoch() > 0 || aborted_;
+  return waits || !has_begun ? "starting" : "ended";
 }
 
 void Job::FillStatus(Time now, proto::JobStatus* status) const {
   const Gathering& gathering = start_.gathering();
-  status->set_job(id());
+  status->set_job(nodes_.job());
   status->set_epoch(nodes_.epoch());
-  status->set_state(Name(state()));
+  status->set_state(State());
   status->set_state_seconds(
       std::chrono::duration<double>(now - seen_since_).count());
   status->set_elastic(elastic_.active() || IsElasticEpoch());
   status->set_size(gathering.empty() ? elastic_.waiting() : gathering.size());
   if (epoch_ != nullptr) epoch_->FillStatus(status);
   for (const auto& [session, node] : nodes_.all()) {
-    FillNodeStatus(now, session, node, epoch(), gathering, elastic_,
+    FillNodeStatus(now, node, epoch(), gathering, elastic_,
                    status->add_nodes());
   }
   if (epoch_ != nullptr) epoch_->FillStats(now, status);
@@ -527,7 +493,7 @@ absl::StatusOr<proto::TimelineStatus> Job::RecordTimeline(
     bool stop, absl::string_view who) {
   if (epoch_ == nullptr) {
     return absl::FailedPreconditionError(
-        absl::StrCat("the job does not run: it is ", Name(state())));
+        absl::StrCat("the job does not run: it is ", State()));
   }
   if (absl::Status s = epoch_->timeline().Record(stop); !s.ok()) {
     return s;

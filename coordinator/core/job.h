@@ -42,17 +42,12 @@ namespace maypole::coordinator {
 
 class Job {
  public:
-  enum class State { kStarting, kRunning, kEnded };
-  using Node = JobNodes::Node;
-
   // `output` must outlive this object.
   Job(std::string id, const Config& config, JobOutput* output);
 
-  const std::string& id() const { return nodes_.job(); }
-
-  // Adds a new executor. The caller has checked that no other executor uses the
-  // node's name.
-  void Join(Time now, SessionId session, Node node);
+  // Adds a new executor (a node without ranks). The caller has checked that no
+  // other executor uses the node's name.
+  void Join(Time now, NodeMember node);
   // See JobRecovery.
   void Await(Time now, SessionId session, const std::string& node) {
     recovery_.Await(now, session, node);
@@ -63,8 +58,6 @@ class Job {
   std::optional<SessionId> SessionOf(const std::string& node) const {
     return nodes_.SessionOf(node);
   }
-  bool empty() const { return nodes_.all().empty(); }
-  size_t nodes() const { return nodes_.all().size(); }
 
   // True if the session has ranks that wait for an epoch or take part in one.
   bool Needs(SessionId session) const;
@@ -87,12 +80,9 @@ class Job {
   std::optional<Time> Deadline() const;
   void OnTime(Time now);
 
-  // Ranks of the running epoch that have not left.
-  size_t live_ranks() const { return LiveRanks().size(); }
   // Null if none runs.
   const CoordinatorEpoch* epoch() const { return epoch_.get(); }
   CoordinatorEpoch* epoch() { return epoch_.get(); }
-  State state() const;
   // Fills in everything except which nodes are connected.
   void FillStatus(Time now, proto::JobStatus* status) const;
   // The operator starts or stops the timeline, see TimelineRelay.
@@ -115,16 +105,16 @@ class Job {
   absl::Status OnFailed(SessionId session, uint64_t epoch,
                         const proto::ExecutorFailed& failed);
   absl::Status OnNodeState(SessionId session, const proto::NodeState& state);
-  // Handles a message that only the epoch needs.
+  // Handles a message that has the number of its epoch.
   absl::Status OnEpochMessage(Time now, SessionId session,
                               const proto::ExecutorMessage& message);
 
   // OK for the current epoch and past ones (a message may cross the epoch's
   // end, and is dropped); an error for an epoch that has not been announced.
   absl::Status CheckEpoch(uint64_t epoch) const;
-  bool IsCurrent(uint64_t epoch) const {
-    return epoch_ != nullptr && epoch == epoch_->number();
-  }
+  // The node's index in the running epoch; nullopt if the node is not in it, or
+  // `epoch` is another one. 0: whichever runs.
+  std::optional<size_t> IndexIn(uint64_t epoch, SessionId session) const;
   bool IsElasticEpoch() const;
   // The ranks of the node that have not left the epoch.
   std::vector<uint32_t> LiveRanks(SessionId session) const;
@@ -135,7 +125,7 @@ class Job {
   bool Refuses(SessionId session, bool elastic);
   void StartIfComplete();
   // Begins the epoch after nodes_.epoch().
-  void Begin(std::vector<NodeMember> members, uint32_t size);
+  void Begin(std::vector<NodeMember> members);
   void StartElastic();
   void OnElasticTime(Time now);
   // Tells the nodes of the running epoch how many ranks want to enter or leave,
@@ -154,6 +144,8 @@ class Job {
   void EndIfDecided();
   void EndEpoch(const absl::Status& why);
   void DropEpoch();
+  // "starting", "running" or "ended".
+  std::string State() const;
   // Called after every event: notes when the job's state has changed.
   void NoteState(Time now);
 
@@ -165,7 +157,8 @@ class Job {
   std::unique_ptr<CoordinatorEpoch> epoch_;
   uint64_t decisions_ = 0;  // the last decision's number, of all earlier epochs
   std::optional<std::string> aborted_;  // the message for the ranks
-  std::pair<State, uint64_t> seen_;     // the last noted state, and its epoch
+  // The last noted state, and its epoch.
+  std::pair<std::string, uint64_t> seen_{"starting", 0};
   Time seen_since_{};
 };
 

@@ -79,8 +79,7 @@ JobRecovery::Result JobRecovery::Finish(uint64_t* decisions) {
   for (const SessionId session : recovery.Sessions()) {
     const proto::NodeState* state = recovery.StateOf(session);
     // A node without a state is notified when it sends its state.
-    if (state == nullptr ||
-        std::find(told.begin(), told.end(), session) != told.end()) {
+    if (state == nullptr || std::ranges::find(told, session) != told.end()) {
       continue;
     }
     if (state->has_start() && !state->has_end()) {
@@ -124,7 +123,8 @@ std::unique_ptr<CoordinatorEpoch> JobRecovery::Continue(
   auto epoch = std::make_unique<CoordinatorEpoch>(
       start.epoch(),
       EpochSize{start.size(), start.min_size(), start.max_size()},
-      std::move(members), ConfigOf(config_, start), nodes_.job(), &nodes_.out);
+      std::move(members), ConfigOf(config_, start), nodes_.job(),
+      nodes_.output());
   epoch->Restore(states, last.left, decisions);
   return epoch;
 }

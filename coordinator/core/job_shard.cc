@@ -88,11 +88,13 @@ absl::Status JobShard::Open(Time now, StreamId stream, SessionId id,
   session.host = hello.host().empty() ? hello.node() : hello.host();
   session.version = *SessionVersion(hello, config_);  // it has been checked
   session.before = BeforeOf(hello);
-  job_->Join(now_, id,
-             {session.node,
-              session.host,
-              hello.seen_address(),
-              {hello.protocol_version(), hello.newest_version()}});
+  job_->Join(now_,
+             {.session = id,
+              .node = session.node,
+              .host = session.host,
+              .address = hello.seen_address(),
+              .versions = {hello.protocol_version(), hello.newest_version()},
+              .version = session.version});
   if (!session.before.empty()) job_->Await(now_, id, session.node);
   Note(Level::kInfo, session,
        session.before.empty() ? "session_opened" : "session_taken_over",
@@ -235,6 +237,7 @@ void JobShard::Received(Time now, StreamId stream,
          session->decisions.front().first <= session->link.acknowledged()) {
     session->decisions.pop_front();
   }
+  absl::Status status;
   switch (receipt) {
     case Receipt::kNew:
       Payload(session, message, actions);
@@ -243,23 +246,20 @@ void JobShard::Received(Time now, StreamId stream,
       if (message.payload_case() == proto::ExecutorMessage::PAYLOAD_NOT_SET) {
         return;
       }
-      return BreakOff(session, InvalidArgument("a payload without a number"),
-                      actions);
+      status = InvalidArgument("a payload without a number");
+      break;
     case Receipt::kDuplicate:
       return;
     case Receipt::kGap:
-      return BreakOff(
-          session,
-          InvalidArgument("message ", message.sequence(), " after message ",
-                          session->link.received()),
-          actions);
+      status = InvalidArgument("message ", message.sequence(),
+                               " after message ", session->link.received());
+      break;
     case Receipt::kBadAck:
-      return BreakOff(
-          session,
-          InvalidArgument("acknowledges message ", message.acknowledged(),
-                          ", the last one sent is ", session->link.sent()),
-          actions);
+      status = InvalidArgument("acknowledges message ", message.acknowledged(),
+                               ", the last one sent is ", session->link.sent());
+      break;
   }
+  BreakOff(session, status, actions);
 }
 
 void JobShard::Payload(ExecutorSession* session,
@@ -499,12 +499,11 @@ void JobShard::SetNow(Time now) {
 std::optional<Time> JobShard::Deadline() const {
   if (empty()) return std::nullopt;
   std::optional<Time> next = job_->Deadline();
-  const auto earlier = [&](std::optional<Time> time) {
-    if (time && (!next || *time < *next)) next = time;
-  };
-  if (sessions_.any_detached()) earlier(sessions_.FirstDetached().first);
-  if (Waits()) earlier(now_ + kLookPause);
-  if (relays_) earlier(relays_->Deadline());
+  if (sessions_.any_detached()) {
+    next = Earlier(next, sessions_.FirstDetached().first);
+  }
+  if (Waits()) next = Earlier(next, now_ + kLookPause);
+  if (relays_) next = Earlier(next, relays_->Deadline());
   return next;
 }
 
@@ -557,7 +556,7 @@ void JobShard::AddTo(Totals* totals) const {
   totals->nodes += sessions_.size();
   const CoordinatorEpoch* const epoch = job_->epoch();
   if (epoch == nullptr) return;
-  totals->ranks += job_->live_ranks();
+  totals->ranks += epoch->departures().live();
   totals->pending_operations += epoch->pending();
   totals->late_ranks += epoch->stragglers().ranks();
   totals->late_operations += epoch->stragglers().operations();

@@ -1,64 +1,51 @@
 #include "coordinator/core/job_status.h"
 
+#include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <optional>
-#include <vector>
 
 namespace maypole::coordinator {
 namespace {
 
-// The rank's existing entry if it has left its epoch; otherwise a new one.
-proto::RankStatus* EntryOf(
-    proto::NodeStatus* node,
-    const std::function<bool(const proto::RankStatus&)>& same) {
-  for (proto::RankStatus& r : *node->mutable_rank_status()) {
-    if (r.state() == "left" && same(r)) return &r;
-  }
-  return node->add_rank_status();
-}
-
-void AddWaiting(const NodeMember& member, proto::NodeStatus* node) {
-  for (size_t i = 0; i < member.ranks.size(); ++i) {
-    const uint32_t rank = member.ranks[i];
-    const int known = node->rank_status_size();
-    proto::RankStatus* r =
-        EntryOf(node, [rank](const auto& s) { return s.rank() == rank; });
-    if (node->rank_status_size() > known) node->add_ranks(rank);
-    r->set_rank(rank);
-    r->set_pid(i < member.pids.size() ? member.pids[i] : 0);
-    r->set_state("waiting");
-  }
-}
-
-void AddWaiting(const std::vector<int64_t>& pids, proto::NodeStatus* node) {
-  for (const int64_t pid : pids) {
-    const int known = node->rank_status_size();
-    proto::RankStatus* r =
-        EntryOf(node, [pid](const auto& s) { return s.pid() == pid; });
-    r->set_unnumbered(node->rank_status_size() > known);
-    r->set_pid(pid);
-    r->set_state("waiting");
-  }
+// Adds a waiting rank, or marks it as waiting if it has left its epoch. A rank
+// of an elastic job has no number yet (nullopt), and is known by its pid.
+void AddWaiting(std::optional<uint32_t> rank, int64_t pid,
+                proto::NodeStatus* node) {
+  const auto same = [&](const proto::RankStatus& r) {
+    return r.state() == "left" && (rank ? r.rank() == *rank : r.pid() == pid);
+  };
+  auto& known = *node->mutable_rank_status();
+  const auto left = std::ranges::find_if(known, same);
+  const bool is_new = left == known.end();
+  proto::RankStatus& r = is_new ? *node->add_rank_status() : *left;
+  if (is_new && rank) node->add_ranks(*rank);
+  r.set_unnumbered(is_new && !rank);
+  if (rank) r.set_rank(*rank);
+  r.set_pid(pid);
+  r.set_state("waiting");
 }
 
 }  // namespace
 
-void FillNodeStatus(Time now, SessionId session, const JobNodes::Node& node,
+void FillNodeStatus(Time now, const NodeMember& node,
                     const CoordinatorEpoch* epoch, const Gathering& gathering,
                     const Elastic& elastic, proto::NodeStatus* status) {
   status->set_node(node.node);
   status->set_host(node.host);
   status->set_address(node.address);
   if (epoch != nullptr) {
-    if (const std::optional<size_t> i = epoch->nodes().IndexOf(session)) {
+    if (const std::optional<size_t> i = epoch->nodes().IndexOf(node.session)) {
       epoch->FillStatus(now, *i, status);
     }
   }
-  const NodeMember* next = gathering.Find(session);
-  if (next == nullptr) next = gathering.FindWaiting(session);
-  if (next != nullptr) AddWaiting(*next, status);
-  AddWaiting(elastic.WaitingPids(session), status);
+  const NodeMember* next = gathering.Find(node.session);
+  if (next == nullptr) next = gathering.FindWaiting(node.session);
+  for (size_t i = 0; next != nullptr && i < next->ranks.size(); ++i) {
+    AddWaiting(next->ranks[i], next->PidOf(i), status);
+  }
+  for (const int64_t pid : elastic.WaitingPids(node.session)) {
+    AddWaiting(std::nullopt, pid, status);
+  }
 }
 
 }  // namespace maypole::coordinator

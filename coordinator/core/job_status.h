@@ -8,14 +8,13 @@
 #include "coordinator/core/coordinator_epoch.h"
 #include "coordinator/core/membership/elastic.h"
 #include "coordinator/core/membership/gathering.h"
-#include "coordinator/core/membership/job_nodes.h"
 #include "proto/admin.pb.h"
 
 namespace maypole::coordinator {
 
 // Everything except whether the node is connected: its ranks in the epoch
 // (null: none runs), and those that wait for the next one.
-void FillNodeStatus(Time now, SessionId session, const JobNodes::Node& node,
+void FillNodeStatus(Time now, const NodeMember& node,
                     const CoordinatorEpoch* epoch, const Gathering& gathering,
                     const Elastic& elastic, proto::NodeStatus* status);
 

@@ -1,25 +1,19 @@
 #include "coordinator/core/text.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "common/gpu/uuid.h"
 #include "common/limits.h"
 
 namespace maypole::coordinator {
 
 std::string RanksText(const std::vector<uint32_t>& ranks) {
-  constexpr size_t kShown = 16;
-  const size_t shown = std::min(kShown, ranks.size());
-  std::string out = ranks.size() == 1 ? "rank " : "ranks ";
-  absl::StrAppend(&out,
-                  absl::StrJoin(ranks.begin(), ranks.begin() + shown, ","));
-  if (ranks.size() > shown) {
-    absl::StrAppend(&out, " and ", ranks.size() - shown, " more");
-  }
-  return out;
+  const auto more = [](size_t n) { return absl::StrCat(" and ", n, " more"); };
+  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ",
+                      ListText(ranks, 16, ",", std::identity(), more));
 }
 
 std::string NodeText(absl::string_view node, absl::string_view host) {
@@ -41,7 +35,8 @@ std::string UuidText(const std::string& bytes) {
 std::string Cut(absl::string_view text, size_t max_bytes) {
   if (text.size() <= max_bytes) return std::string(text);
   size_t n = max_bytes;
-  // At most three bytes follow a character's first one; other text is cut there.
+  // At most three bytes follow a character's first one; other text is cut
+  // there.
   while (n > 0 && n + 3 > max_bytes &&
          (static_cast<unsigned char>(text[n]) & 0xc0) == 0x80) {
     --n;

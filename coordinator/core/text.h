@@ -17,6 +17,21 @@
 
 namespace maypole::coordinator {
 
+// "a, b and 3 more": the texts of the first `most` items and, if there are
+// more, rest_of(their number).
+template <typename Items, typename TextOf, typename RestOf>
+std::string ListText(const Items& items, size_t most,
+                     absl::string_view separator, TextOf text_of,
+                     RestOf rest_of) {
+  std::string out;
+  size_t shown = 0;
+  for (const auto& item : items) {
+    if (shown == most) return out + rest_of(items.size() - most);
+    absl::StrAppend(&out, shown++ > 0 ? separator : "", text_of(item));
+  }
+  return out;
+}
+
 // "rank 2", "ranks 0,1,5"; after sixteen ranks "and 9 more".
 std::string RanksText(const std::vector<uint32_t>& ranks);
 

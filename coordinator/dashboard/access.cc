@@ -15,7 +15,7 @@ std::string DashboardAccess::Add(Time until, Right right, size_t most,
 
 DashboardAccess::Entries::const_iterator DashboardAccess::Find(
     Time now, absl::string_view key, const Entries& entries) {
-  return std::find_if(entries.begin(), entries.end(), [&](const Entry& e) {
+  return std::ranges::find_if(entries, [&](const Entry& e) {
     return now < e.until && EqualSecrets(e.key, std::string(key));
   });
 }

@@ -1,10 +1,8 @@
 #include "coordinator/dashboard/page_data.h"
 
-#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "absl/strings/str_cat.h"
 #include "common/job_status/job_status.h"
 
 namespace maypole::coordinator {

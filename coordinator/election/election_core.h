@@ -12,7 +12,7 @@
 //                                or the lease ended      time, lease or key
 //                                                        gone, Resign()
 //
-//   ElectionCore core(options, now);
+//   ElectionCore core(ttl, now);
 //   ElectionActions actions;
 //   core.Passed(now, &actions);              // emits the first call
 //   ... carry them out; then exactly one Answered() for each StoreCall
@@ -113,17 +113,12 @@ using ElectionAction = std::variant<StoreCall, Lead, Prolong, Follow, StepDown,
                                     StoreFailed, StoreAnswers>;
 using ElectionActions = std::vector<ElectionAction>;
 
-struct ElectionOptions {
-  BootInstant ttl =
-      std::chrono::seconds(5);  // requested; the store may grant more
-};
-
 class ElectionCore {
  public:
   enum class State { kFollower, kCandidate, kLeader, kOver };
 
-  ElectionCore(const ElectionOptions& options, BootInstant now)
-      : ttl_(options.ttl), next_(now) {}
+  // `ttl`: of the leases that it requests; the store may grant more.
+  ElectionCore(BootInstant ttl, BootInstant now) : ttl_(ttl), next_(now) {}
 
   void Answered(BootInstant now, const StoreAnswer& answer,
                 ElectionActions* actions);

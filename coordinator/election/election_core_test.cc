@@ -58,7 +58,7 @@ class ElectionCoreTest : public ::testing::Test {
     ASSERT_EQ(core_.state(), State::kLeader);
   }
 
-  ElectionCore core_{{.ttl = kTtl}, seconds(0)};
+  ElectionCore core_{kTtl, seconds(0)};
   ElectionActions actions_;
 };
 
@@ -161,7 +161,7 @@ TEST_F(ElectionCoreTest, ALeaderWhoseLeaseIsGoneStepsDown) {
 
 TEST_F(ElectionCoreTest, ALeaderWhoseKeyIsGoneOrAnothersStepsDown) {
   for (const Seen& seen : {Seen{}, Seen{Holder{"b:1 x", 78, 6}}}) {
-    core_ = ElectionCore({.ttl = kTtl}, seconds(0));
+    core_ = ElectionCore(kTtl, seconds(0));
     BecomeLeader();
     Change(seconds(1));
     ASSERT_EQ(Called(), Kind::kLook);
@@ -274,7 +274,7 @@ class World {
 
  private:
   struct Node {
-    ElectionCore core{{.ttl = kTtl}, BootInstant(0)};
+    ElectionCore core{kTtl, BootInstant(0)};
     std::optional<StoreCall> call;      // in flight to the store
     std::optional<StoreAnswer> answer;  // in flight back
     BootInstant paused_until{};

@@ -22,7 +22,7 @@ Elections::Elections(ElectionsOptions options,
     : options_(std::move(options)),
       store_(std::move(store)),
       leadership_(leadership),
-      core_({.ttl = options_.ttl}, BootTime()) {
+      core_(options_.ttl, BootTime()) {
   leadership_->SetOwnAddress(options_.address);
   runner_ = std::thread([this] { Run(); });
   watcher_ = std::thread([this] {

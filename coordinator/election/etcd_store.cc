@@ -1,7 +1,6 @@
 #include "coordinator/election/etcd_store.h"
 
 #include <chrono>
-#include <condition_variable>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

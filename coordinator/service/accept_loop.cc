@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/absl_status.h"
 #include "common/program/listener.h"
 #include "coordinator/service/peer.h"
@@ -178,9 +177,7 @@ bool AcceptLoop::DropSurplus(Callers::Iterator newcomer) {
   if (*surplus == newcomer) return false;
   if (options_.tls && caller.deadline > In(kHandshakeTime - kTlsPlace)) {
     const auto count = [this](uint64_t network) {
-      return std::count_if(
-          callers_.begin(), callers_.end(),
-          [network](const auto& c) { return c.network == network; });
+      return std::ranges::count(callers_, network, &Callers::Stranger::network);
     };
     if (count(newcomer->network) >= count((*surplus)->network)) return false;
   }

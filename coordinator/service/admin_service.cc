@@ -75,6 +75,12 @@ grpc::Status Follow(const proto::EventsRequest& request, uint64_t after,
 
 }  // namespace
 
+grpc::Status AdminService::CheckOrder(
+    const grpc::ServerContext& context) const {
+  const grpc::Status authentic = authenticator_->Check(context, Role::kAdmin);
+  return authentic.ok() ? CheckLeads(*hub_) : authentic;
+}
+
 grpc::Status AdminService::GetStatus(grpc::ServerContext* context,
                                      const proto::StatusRequest* request,
                                      proto::StatusReply* reply) {
@@ -86,9 +92,7 @@ grpc::Status AdminService::GetStatus(grpc::ServerContext* context,
 grpc::Status AdminService::WatchEvents(
     grpc::ServerContext* context, const proto::EventsRequest* request,
     grpc::ServerWriter<proto::Event>* writer) {
-  const grpc::Status authentic = authenticator_->Check(*context, Role::kAdmin);
-  if (!authentic.ok()) return authentic;
-  if (const grpc::Status leads = CheckLeads(*hub_); !leads.ok()) return leads;
+  if (const grpc::Status may = CheckOrder(*context); !may.ok()) return may;
   EventLog* const events = hub_->events();
   if (!events->BeginToFollow()) {
     return grpc::Status(
@@ -119,36 +123,28 @@ grpc::Status AdminService::WatchEvents(
 grpc::Status AdminService::AbortJob(grpc::ServerContext* context,
                                     const proto::AbortRequest* request,
                                     proto::AbortReply* reply) {
-  const grpc::Status authentic = authenticator_->Check(*context, Role::kAdmin);
-  if (!authentic.ok()) return authentic;
-  if (const grpc::Status leads = CheckLeads(*hub_); !leads.ok()) return leads;
-  return Answer(hub_->Abort(*request), reply);
+  if (const grpc::Status may = CheckOrder(*context); !may.ok()) return may;
+  return Answer(hub_->Order(&CoordinatorCore::Abort, *request), reply);
 }
 
 grpc::Status AdminService::DrainNode(grpc::ServerContext* context,
                                      const proto::DrainRequest* request,
                                      proto::DrainReply* reply) {
-  const grpc::Status authentic = authenticator_->Check(*context, Role::kAdmin);
-  if (!authentic.ok()) return authentic;
-  if (const grpc::Status leads = CheckLeads(*hub_); !leads.ok()) return leads;
-  return Answer(hub_->Drain(*request), reply);
+  if (const grpc::Status may = CheckOrder(*context); !may.ok()) return may;
+  return Answer(hub_->Order(&CoordinatorCore::Drain, *request), reply);
 }
 
 grpc::Status AdminService::RecordTimeline(
     grpc::ServerContext* context, const proto::RecordTimelineRequest* request,
     proto::RecordTimelineReply* reply) {
-  const grpc::Status authentic = authenticator_->Check(*context, Role::kAdmin);
-  if (!authentic.ok()) return authentic;
-  if (const grpc::Status leads = CheckLeads(*hub_); !leads.ok()) return leads;
-  return Answer(hub_->RecordTimeline(*request), reply);
+  if (const grpc::Status may = CheckOrder(*context); !may.ok()) return may;
+  return Answer(hub_->Order(&CoordinatorCore::RecordTimeline, *request), reply);
 }
 
 grpc::Status AdminService::MakeDashboardLink(
     grpc::ServerContext* context, const proto::DashboardRequest* request,
     proto::DashboardReply* reply) {
-  const grpc::Status authentic = authenticator_->Check(*context, Role::kAdmin);
-  if (!authentic.ok()) return authentic;
-  if (const grpc::Status leads = CheckLeads(*hub_); !leads.ok()) return leads;
+  if (const grpc::Status may = CheckOrder(*context); !may.ok()) return may;
   if (dashboard_ == nullptr) {
     return grpc::Status(grpc::StatusCode::FAILED_PRECONDITION,
                         "the coordinator has no dashboard; start it with "

@@ -42,6 +42,9 @@ class AdminService final : public proto::Admin::Service {
                                  proto::DashboardReply* reply) override;
 
  private:
+  // OK if an operator calls, and this coordinator leads.
+  grpc::Status CheckOrder(const grpc::ServerContext& context) const;
+
   Hub* const hub_;
   const Authenticator* const authenticator_;
   Dashboard* dashboard_ = nullptr;

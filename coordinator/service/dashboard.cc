@@ -337,13 +337,10 @@ void Dashboard::Handle(evhttp_request* request) {
   if (where == "/timeline") return RecordTimeline(request);
   if (where == "/stream") return BeginStream(request);
   for (const Asset& asset : Assets()) {
-    if (asset.path == where) return SendPage(asset, request);
+    if (asset.path != where) continue;
+    return Reply(request, 200, std::string(asset.type).c_str(), asset.bytes);
   }
   Reply(request, 404, "text/plain", "there is no such page\n");
-}
-
-void Dashboard::SendPage(const Asset& asset, evhttp_request* request) {
-  Reply(request, 200, std::string(asset.type).c_str(), asset.bytes);
 }
 
 Right Dashboard::RightOf(evhttp_request* request) const {
@@ -367,7 +364,7 @@ void Dashboard::RecordTimeline(evhttp_request* request) {
   order.set_job(query.Get("job"));
   order.set_stop(query.Get("stop") == "1");
   order.set_who(absl::StrCat("the dashboard, from ", PeerOf(request)));
-  const auto reply = hub_->RecordTimeline(order);
+  const auto reply = hub_->Order(&CoordinatorCore::RecordTimeline, order);
   if (!reply.ok()) {
     return Reply(request, 409, "text/plain",
                  std::string(reply.status().message()));
@@ -421,9 +418,8 @@ void Dashboard::BeginStream(evhttp_request* request) {
 // The browser has gone. libevent has detached the request from the connection
 // and leaves it to us; ending its reply frees it.
 void Dashboard::EndStream(evhttp_connection* connection) {
-  const auto watcher = std::find_if(
-      watchers_.begin(), watchers_.end(),
-      [connection](const Watcher& w) { return w.connection == connection; });
+  const auto watcher =
+      std::ranges::find(watchers_, connection, &Watcher::connection);
   if (watcher == watchers_.end()) return;
   evhttp_send_reply_end(watcher->request);
   watchers_.erase(watcher);

@@ -108,7 +108,6 @@ class Dashboard {
   void DropStrangers();
   void Admit(evhttp_request* request);
   void Handle(evhttp_request* request);
-  void SendPage(const Asset& asset, evhttp_request* request);
   void LogIn(evhttp_request* request);
   void BeginStream(evhttp_request* request);
   void EndStream(evhttp_connection* connection);

@@ -5,6 +5,7 @@
 #include <variant>
 #include <vector>
 
+#include "coordinator/service/session_stream.h"
 #include "spdlog/spdlog.h"
 
 namespace maypole::coordinator {
@@ -47,12 +48,15 @@ Hub::~Hub() {
   timer_.join();
 }
 
-absl::Status Hub::CheckLeads() const {
-  if (leadership_ == nullptr || leadership_->Leads()) return absl::OkStatus();
-  return leadership_->NotLeader();
+bool Hub::Leads() const {
+  return leadership_ == nullptr || leadership_->Leads();
 }
 
-absl::StatusOr<StreamId> Hub::Add(std::shared_ptr<Stream> stream) {
+absl::Status Hub::CheckLeads() const {
+  return Leads() ? absl::OkStatus() : leadership_->NotLeader();
+}
+
+absl::StatusOr<StreamId> Hub::Add(std::shared_ptr<SessionStream> stream) {
   std::lock_guard lock(streams_mutex_);
   if (stopped_) return absl::UnavailableError("the coordinator is stopping");
   if (streams_.size() >= kMaxStreams) {
@@ -118,38 +122,8 @@ absl::StatusOr<proto::StatusReply> Hub::Status(
   return reply;
 }
 
-absl::StatusOr<proto::AbortReply> Hub::Abort(
-    const proto::AbortRequest& request) {
-  if (absl::Status leads = CheckLeads(); !leads.ok()) return leads;
-  absl::StatusOr<proto::AbortReply> reply;
-  Do([&](Time now, CoordinatorCore::Carry carry) {
-    reply = core_.Abort(now, request, carry);
-  });
-  return reply;
-}
-
-absl::StatusOr<proto::DrainReply> Hub::Drain(
-    const proto::DrainRequest& request) {
-  if (absl::Status leads = CheckLeads(); !leads.ok()) return leads;
-  absl::StatusOr<proto::DrainReply> reply;
-  Do([&](Time, CoordinatorCore::Carry carry) {
-    reply = core_.Drain(request, carry);
-  });
-  return reply;
-}
-
-absl::StatusOr<proto::RecordTimelineReply> Hub::RecordTimeline(
-    const proto::RecordTimelineRequest& request) {
-  if (absl::Status leads = CheckLeads(); !leads.ok()) return leads;
-  absl::StatusOr<proto::RecordTimelineReply> reply;
-  Do([&](Time now, CoordinatorCore::Carry carry) {
-    reply = core_.RecordTimeline(now, request, carry);
-  });
-  return reply;
-}
-
 void Hub::Do(const std::function<void(Time, CoordinatorCore::Carry)>& event) {
-  if (!CheckLeads().ok()) return;
+  if (!Leads()) return;
   std::vector<Log> logs;
   Streams streams;
   event(Now(), [&](Actions* actions) {
@@ -158,12 +132,12 @@ void Hub::Do(const std::function<void(Time, CoordinatorCore::Carry)>& event) {
       if (Log* log = std::get_if<Log>(&action)) logs.push_back(std::move(*log));
     }
   });
-  for (const std::shared_ptr<Stream>& stream : streams) stream->Flush();
+  for (const std::shared_ptr<SessionStream>& stream : streams) stream->Flush();
   WakeTimer();
   for (const Log& log : logs) Write(log);
 }
 
-std::shared_ptr<Stream> Hub::Find(StreamId stream) const {
+std::shared_ptr<SessionStream> Hub::Find(StreamId stream) const {
   std::lock_guard lock(streams_mutex_);
   const auto it = streams_.find(stream);
   return it == streams_.end() ? nullptr : it->second;
@@ -188,28 +162,8 @@ void Hub::Apply(Actions* actions, Streams* streams) {
       }
     } else if (const Log* log = std::get_if<Log>(&action)) {
       events_.Add(*log);
-      metrics_->Observe(*log);
-    } else if (auto* issued = std::get_if<OperationIssued>(&action)) {
-      metrics_->Observe(*issued);
-    } else if (auto* run = std::get_if<RunIssued>(&action)) {
-      metrics_->Observe(*run);
-    } else if (auto* bucket = std::get_if<BucketRan>(&action)) {
-      metrics_->Observe(*bucket);
-    } else if (auto* begun = std::get_if<ScheduleBegun>(&action)) {
-      metrics_->Observe(*begun);
-    } else if (auto* over = std::get_if<ScheduleOver>(&action)) {
-      metrics_->Observe(*over);
-    } else if (auto* error = std::get_if<ErrorCounted>(&action)) {
-      metrics_->Observe(*error);
-    } else if (auto* compared = std::get_if<ResultsCompared>(&action)) {
-      metrics_->Observe(*compared);
-    } else if (auto* late = std::get_if<StragglerNode>(&action)) {
-      metrics_->Observe(*late);
-    } else if (auto* again = std::get_if<Reconnected>(&action)) {
-      metrics_->Observe(*again);
-    } else if (auto* relayed = std::get_if<MessageRelayed>(&action)) {
-      metrics_->Observe(*relayed);
     }
+    metrics_->Observe(action);
   }
 }
 
@@ -231,7 +185,7 @@ void Hub::RunTimer() {
   while (!timer_ends_) {
     const std::optional<Time> deadline = core_.Deadline();
     timer_waits_for_ = deadline;
-    if (!deadline || !CheckLeads().ok()) {
+    if (!deadline || !Leads()) {
       // A coordinator that has jobs but no longer leads is about to end.
       deadline_changed_.wait(lock);
     } else if (Now() < *deadline) {

@@ -34,11 +34,12 @@
 #include "coordinator/election/leadership.h"
 #include "coordinator/service/event_log.h"
 #include "coordinator/service/metrics.h"
-#include "coordinator/service/stream.h"
 #include "proto/admin.pb.h"
 #include "proto/coordinator.pb.h"
 
 namespace maypole::coordinator {
+
+class SessionStream;
 
 // Streams at a time.
 inline constexpr size_t kMaxStreams = 2 * kMaxSessions;
@@ -54,7 +55,7 @@ class Hub {
   Hub(const Hub&) = delete;
   Hub& operator=(const Hub&) = delete;
 
-  absl::StatusOr<StreamId> Add(std::shared_ptr<Stream> stream);
+  absl::StatusOr<StreamId> Add(std::shared_ptr<SessionStream> stream);
   void Received(StreamId stream, const proto::ExecutorMessage& message);
   // The stream has ended.
   void Remove(StreamId stream, StreamEnd end);
@@ -71,12 +72,22 @@ class Hub {
   // See proto/admin.proto.
   absl::StatusOr<proto::StatusReply> Status(
       const proto::StatusRequest& request);
-  absl::StatusOr<proto::AbortReply> Abort(const proto::AbortRequest& request);
-  absl::StatusOr<proto::DrainReply> Drain(const proto::DrainRequest& request);
-  absl::StatusOr<proto::RecordTimelineReply> RecordTimeline(
-      const proto::RecordTimelineRequest& request);
+  // A request that changes something, which only the leader answers; `method`:
+  // such as &CoordinatorCore::Abort.
+  template <typename Request, typename Reply>
+  absl::StatusOr<Reply> Order(absl::StatusOr<Reply> (CoordinatorCore::*method)(
+                                  Time, const Request&, CoordinatorCore::Carry),
+                              const Request& request) {
+    if (absl::Status leads = CheckLeads(); !leads.ok()) return leads;
+    absl::StatusOr<Reply> reply;
+    Do([&](Time now, CoordinatorCore::Carry carry) {
+      reply = (core_.*method)(now, request, carry);
+    });
+    return reply;
+  }
   EventLog* events() { return &events_; }
-  const Leadership* leadership() const { return leadership_; }
+  // True if this coordinator is the only one, or the leader.
+  bool Leads() const;
   // The error for a call that only the leader answers; OK if this is the
   // leader.
   absl::Status CheckLeads() const;
@@ -85,10 +96,10 @@ class Hub {
   // Runs `event` on the core and carries out the resulting actions.
   void Do(const std::function<void(Time, CoordinatorCore::Carry)>& event);
   // Adds the streams that have something to write.
-  using Streams = std::vector<std::shared_ptr<Stream>>;
+  using Streams = std::vector<std::shared_ptr<SessionStream>>;
   void Apply(Actions* actions, Streams* streams);
   // Null if the stream has ended.
-  std::shared_ptr<Stream> Find(StreamId stream) const;
+  std::shared_ptr<SessionStream> Find(StreamId stream) const;
   // Called after an event, which may have set an earlier deadline than the one
   // for which the timer waits.
   void WakeTimer();
@@ -100,7 +111,7 @@ class Hub {
   EventLog events_;
   CoordinatorCore core_;
   mutable std::mutex streams_mutex_;
-  std::unordered_map<StreamId, std::shared_ptr<Stream>> streams_;
+  std::unordered_map<StreamId, std::shared_ptr<SessionStream>> streams_;
   StreamId last_stream_ = 0;
   bool stopped_ = false;
   std::mutex timer_mutex_;

@@ -20,7 +20,6 @@ namespace {
 constexpr const char* kErrorKinds[] = {
     "mismatch",    "rank_lost", "rank_left", "executor_lost", "start_timeout",
     "bad_message", "stalled",   "deadlock",  "results_differ"};
-constexpr const char* kLevels[] = {"info", "warning", "error"};
 // By proto::ScheduleEnd.
 constexpr const char* kScheduleEnds[] = {
     "late",    "other_operation", "operation_changed",
@@ -170,7 +169,7 @@ Metrics::Metrics()
   }
   auto& events = CounterFamily(r, "maypole_events_total",
                                "Events of jobs that were logged, by level.");
-  for (const char* level : kLevels) {
+  for (const char* level : kLevelNames) {
     events_.push_back(&events.Add({{"level", level}}));
   }
   auto& checksums = CounterFamily(
@@ -209,7 +208,11 @@ Metrics::Metrics()
       {1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1, 3, 10, 60});
 }
 
-void Metrics::Observe(const OperationIssued& fact) {
+void Metrics::Observe(const Action& action) {
+  std::visit([this](const auto& fact) { Count(fact); }, action);
+}
+
+void Metrics::Count(const OperationIssued& fact) {
   const int kind = static_cast<int>(fact.kind);
   operations_[kind]->Increment();
   bytes_[kind]->Increment(static_cast<double>(fact.bytes));
@@ -217,43 +220,35 @@ void Metrics::Observe(const OperationIssued& fact) {
       std::chrono::duration<double>(fact.negotiation).count());
 }
 
-void Metrics::Observe(const RunIssued& fact) {
+void Metrics::Count(const RunIssued& fact) {
   runs_->Increment();
   run_operations_->Observe(static_cast<double>(fact.operations));
 }
 
-void Metrics::Observe(const BucketRan& fact) {
+void Metrics::Count(const BucketRan& fact) {
   buckets_[static_cast<int>(fact.end)]->Increment();
 }
 
-void Metrics::Observe(const ScheduleBegun&) { schedules_->Increment(); }
-
-void Metrics::Observe(const ScheduleOver& fact) {
+void Metrics::Count(const ScheduleOver& fact) {
   schedule_ends_[fact.why]->Increment();
   scheduled_operations_->Increment(static_cast<double>(fact.operations));
 }
 
-void Metrics::Observe(const ErrorCounted& fact) {
+void Metrics::Count(const ErrorCounted& fact) {
   errors_[static_cast<int>(fact.kind)]->Increment();
 }
 
-void Metrics::Observe(const Log& line) {
+void Metrics::Count(const Log& line) {
   events_[static_cast<int>(line.level)]->Increment();
 }
 
-void Metrics::Observe(const ResultsCompared& fact) {
+void Metrics::Count(const ResultsCompared& fact) {
   results_equal_->Increment(static_cast<double>(fact.equal));
   results_different_->Increment(static_cast<double>(fact.different));
   results_unchecked_->Increment(static_cast<double>(fact.unchecked));
 }
 
-void Metrics::Observe(const Reconnected&) { reconnects_->Increment(); }
-
-void Metrics::Observe(const MessageRelayed&) { relayed_->Increment(); }
-
-void Metrics::Observe(const StragglerNode& fact) {
-  straggler_nodes_->Add(fact);
-}
+void Metrics::Count(const StragglerNode& fact) { straggler_nodes_->Add(fact); }
 
 absl::StatusOr<int> Metrics::Serve(
     const Address& address, std::function<Totals()> totals,

@@ -43,7 +43,6 @@
 #include "absl/status/statusor.h"
 #include "common/metrics/server.h"
 #include "common/program/address.h"
-#include "common/types.h"
 #include "coordinator/core/actions.h"
 #include "coordinator/core/coordinator_core.h"
 #include "coordinator/election/leadership.h"
@@ -59,17 +58,7 @@ class Metrics {
  public:
   Metrics();
 
-  void Observe(const OperationIssued& fact);
-  void Observe(const RunIssued& fact);
-  void Observe(const BucketRan& fact);
-  void Observe(const ScheduleBegun& fact);
-  void Observe(const ScheduleOver& fact);
-  void Observe(const ErrorCounted& fact);
-  void Observe(const ResultsCompared& fact);
-  void Observe(const Reconnected& fact);
-  void Observe(const MessageRelayed& fact);
-  void Observe(const StragglerNode& fact);
-  void Observe(const Log& line);
+  void Observe(const Action& action);
 
   // Serves the metrics over HTTP until StopServing(); returns the port.
   // take_lateness: as CoordinatorCore::TakeStragglerTime. leadership: null if
@@ -81,6 +70,20 @@ class Metrics {
   void StopServing();
 
  private:
+  void Count(const Send&) {}
+  void Count(const Close&) {}
+  void Count(const OperationIssued& fact);
+  void Count(const RunIssued& fact);
+  void Count(const BucketRan& fact);
+  void Count(const ScheduleBegun&) { schedules_->Increment(); }
+  void Count(const ScheduleOver& fact);
+  void Count(const ErrorCounted& fact);
+  void Count(const ResultsCompared& fact);
+  void Count(const Reconnected&) { reconnects_->Increment(); }
+  void Count(const MessageRelayed&) { relayed_->Increment(); }
+  void Count(const StragglerNode& fact);
+  void Count(const Log& line);
+
   std::shared_ptr<prometheus::Registry> registry_;
   std::vector<prometheus::Counter*> operations_;  // by Kind
   std::vector<prometheus::Counter*> bytes_;       // by Kind

@@ -47,15 +47,11 @@ void SetChannelArguments(grpc::ServerBuilder* builder) {
 }  // namespace
 
 Server::Server(const ServerOptions& options)
-    : tls_(options.tls),
-      leadership_(options.leadership),
+    : options_(options),
       incarnation_(NewIncarnation()),
-      listen_(options.listen),
-      metrics_address_(options.metrics),
-      hub_(options.config, incarnation_, &metrics_, leadership_),
-      secret_(options.secret),
-      operator_secret_(options.operator_secret),
-      authenticator_(Credentials(secret_, operator_secret_), &refusals_),
+      hub_(options.config, incarnation_, &metrics_, options.leadership),
+      authenticator_(Credentials(options.secret, options.operator_secret),
+                     &refusals_),
       coordinator_(&hub_, &authenticator_),
       admin_(&hub_, &authenticator_) {}
 
@@ -80,19 +76,21 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
 
 absl::Status Server::Listen() {
   absl::StatusOr<std::unique_ptr<AcceptLoop>> accept_loop = AcceptLoop::Listen(
-      listen_, {.user_timeout_ms = kPingTimeoutMs,
-                .credentials = Credentials(secret_, operator_secret_),
-                .huffman_credentials = Credentials(
-                    HuffmanEncode(secret_), HuffmanEncode(operator_secret_)),
-                .tls = tls_.enabled(),
-                .refusals = &refusals_});
+      options_.listen,
+      {.user_timeout_ms = kPingTimeoutMs,
+       .credentials = Credentials(options_.secret, options_.operator_secret),
+       .huffman_credentials =
+           Credentials(HuffmanEncode(options_.secret),
+                       HuffmanEncode(options_.operator_secret)),
+       .tls = options_.tls.enabled(),
+       .refusals = &refusals_});
   if (!accept_loop.ok()) {
     return absl::UnavailableError(absl::StrCat(
         "cannot listen: ", std::string(accept_loop.status().message()),
         "; choose another --listen, or end the program that holds the port"));
   }
   accept_loop_ = *std::move(accept_loop);
-  listen_.port = accept_loop_->port();
+  options_.listen.port = accept_loop_->port();
   authenticator_.OnAdmitted(
       [this](const std::string& peer) { accept_loop_->Admitted(peer); });
   grpc::ServerBuilder builder;
@@ -100,7 +98,7 @@ absl::Status Server::Listen() {
   using Type = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
   std::unique_ptr<AcceptLoop::Acceptor> acceptor =
       builder.experimental().AddExternalConnectionAcceptor(
-          Type::FROM_FD, ServerCredentials(tls_));
+          Type::FROM_FD, ServerCredentials(options_.tls));
   builder.RegisterService(&coordinator_);
   builder.RegisterService(&admin_);
   server_ = builder.BuildAndStart();
@@ -112,12 +110,12 @@ absl::Status Server::Listen() {
 }
 
 absl::Status Server::ServeMetrics() {
-  if (!metrics_address_) return absl::OkStatus();
+  if (!options_.metrics) return absl::OkStatus();
   const absl::StatusOr<int> port = metrics_.Serve(
-      *metrics_address_, [this] { return hub_.totals(); },
-      [this] { return hub_.TakeStragglerTime(); }, leadership_);
+      *options_.metrics, [this] { return hub_.totals(); },
+      [this] { return hub_.TakeStragglerTime(); }, options_.leadership);
   if (!port.ok()) return port.status();
-  metrics_address_->port = *port;
+  options_.metrics->port = *port;
   return absl::OkStatus();
 }
 
@@ -126,7 +124,7 @@ void Server::Shutdown() {
   if (server_ == nullptr) return;
   if (accept_loop_ != nullptr) accept_loop_->Close();
   hub_.Stop();  // also ends the calls that follow events
-  const bool others = leadership_ != nullptr;
+  const bool others = options_.leadership != nullptr;
   server_->Shutdown(std::chrono::system_clock::now() +
                     (others ? std::chrono::seconds(0) : kShutdownGrace));
   server_->Wait();

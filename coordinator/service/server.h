@@ -52,8 +52,8 @@ class Server {
   Server& operator=(const Server&) = delete;
 
   // The addresses, with the actual ports.
-  const Address& listen() const { return listen_; }
-  const std::optional<Address>& metrics() const { return metrics_address_; }
+  const Address& listen() const { return options_.listen; }
+  const std::optional<Address>& metrics() const { return options_.metrics; }
   // Null if there is none.
   const Dashboard* dashboard() const { return dashboard_.get(); }
 
@@ -69,15 +69,10 @@ class Server {
   absl::Status Listen();
   absl::Status ServeMetrics();
 
-  const TlsOptions tls_;
-  const Leadership* const leadership_;
+  ServerOptions options_;  // once it listens, with the actual ports
   const std::string incarnation_;
-  Address listen_;
-  std::optional<Address> metrics_address_;
   Metrics metrics_;
   Hub hub_;
-  const std::string secret_;
-  const std::string operator_secret_;
   Refusals refusals_;
   Authenticator authenticator_;
   CoordinatorService coordinator_;

@@ -93,13 +93,9 @@ void SessionStream::BeginToClose(absl::Status status) {
              });
 }
 
-bool SessionStream::MayWrite() const {
-  return hub_->leadership() == nullptr || hub_->leadership()->Leads();
-}
-
 void SessionStream::Continue() {
   if (writing_ || finished_) return;
-  if (!queue_.empty() && !cancelled_ && !MayWrite()) {
+  if (!queue_.empty() && !cancelled_ && !hub_->Leads()) {
     cancelled_ = true;
     context_->TryCancel();
     BeginToClose(absl::CancelledError("this coordinator leads no more"));

@@ -3,7 +3,9 @@
 // Purpose: passes the executor's messages to the Hub, and writes the Hub's
 // messages one after the other. A few gRPC callback threads serve all streams:
 // with two threads per stream, a job of 1,024 nodes had 2,048 threads, and
-// waking them cost more than all else.
+// waking them cost more than all else. The core must never wait for a peer's
+// network, and what it decides under a job's lock must not be written under
+// that lock: so the Hub calls Push() under it, and Flush() when it is released.
 //
 //   return SessionStream::Start(context, hub, may_join);    // in the service's
 //                                                           // method
@@ -18,7 +20,8 @@
 // The queue is bounded: the link limits the numbered messages, Push() merges
 // bare acks, and there is only one of every other message per stream.
 //
-// Thread contract: as Stream's; gRPC calls the On*() methods.
+// Thread contract: any thread may call Push(), Close() and Flush(), none of
+// which waits; gRPC calls the On*() methods.
 //
 // Invariants: at most one read and one write are outstanding. If the peer has
 // not read the rest kCloseGrace after Close(), the call is cancelled. With a
@@ -40,7 +43,6 @@
 #include "common/wire/versions.h"
 #include "coordinator/core/actions.h"
 #include "coordinator/service/hub.h"
-#include "coordinator/service/stream.h"
 #include "google/protobuf/arena.h"
 #include "grpcpp/alarm.h"
 #include "grpcpp/server_context.h"
@@ -52,8 +54,7 @@ namespace maypole::coordinator {
 inline constexpr std::chrono::milliseconds kCloseGrace(500);
 
 class SessionStream final
-    : public Stream,
-      public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+    : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   using Reactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 
@@ -64,9 +65,13 @@ class SessionStream final
   static Reactor* Start(grpc::CallbackServerContext* context, Hub* hub,
                         MayJoin may_join);
 
-  void Push(Outgoing message) override;
-  void Close(absl::Status status) override;
-  void Flush() override;
+  // Queues the message, in the core's order.
+  void Push(Outgoing message);
+  // Ends the stream with this status after writing all pushed messages.
+  // Messages pushed later are dropped.
+  void Close(absl::Status status);
+  // Starts to write what was pushed, and to end the stream if it was closed.
+  void Flush();
 
  private:
   SessionStream(grpc::CallbackServerContext* context, Hub* hub,
@@ -80,7 +85,6 @@ class SessionStream final
 
   // The caller holds the lock.
   absl::Status UnreadableStatus(size_t bytes) const;
-  bool MayWrite() const;
   void BeginToClose(absl::Status status);
   void Continue();
 

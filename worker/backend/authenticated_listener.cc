@@ -111,7 +111,8 @@ AuthenticatedListener::SetPeers(const std::vector<std::string>& offers) {
                  "it offers ", offer.connections, " connections instead of ",
                  options_.connections,
                  "; --network_connections, and the number of addresses of "
-                 "--network, must be the same on all nodes")});
+                 "--network (maypolerun --network-interfaces), must be the "
+                 "same on all nodes")});
     }
     if (std::string why = Misfit(options_.encryption, offer.encryption);
         !why.empty()) {

@@ -9,18 +9,6 @@
 namespace maypole::coordinator {
 namespace {
 
-const char* LevelName(Level level) {
-  switch (level) {
-    case Level::kInfo:
-      return "info";
-    case Level::kWarning:
-      return "warning";
-    case Level::kError:
-      return "error";
-  }
-  return "";
-}
-
 // The end of the value that begins at `from`.
 size_t EndOfValue(absl::string_view line, size_t from) {
   if (from >= line.size() || line[from] != '"') {
@@ -60,7 +48,7 @@ void EventRing::Add(double unix_seconds, Level level, absl::string_view line) {
   auto event = std::make_shared<proto::Event>();
   event->set_number(++last_);
   event->set_unix_seconds(unix_seconds);
-  event->set_level(LevelName(level));
+  event->set_level(kLevelNames[static_cast<int>(level)]);
   event->set_job(LogField(line, "job"));
   event->set_kind(LogField(line, "event"));
   event->set_text(Cut(ToUtf8(std::string(line)), kMaxEventBytes));

@@ -1,7 +1,6 @@
 #include "coordinator/core/admin/timeline.h"
 
 #include <optional>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/limits.h"
@@ -11,39 +10,13 @@
 
 namespace maypole::coordinator {
 
-bool TimelineRelay::Handles(const proto::ExecutorMessage& m) {
-  switch (m.payload_case()) {
-    case proto::ExecutorMessage::kTimelineRequest:
-    case proto::ExecutorMessage::kTimelineRecords:
-    case proto::ExecutorMessage::kTimelineTaken:
-    case proto::ExecutorMessage::kTimelineClosed:
-    case proto::ExecutorMessage::kClockQuery:
-      return true;
-    default:
-      return false;
-  }
-}
-
-absl::Status TimelineRelay::Handle(Time now, size_t node,
-                                   const proto::ExecutorMessage& m) {
-  switch (m.payload_case()) {
-    case proto::ExecutorMessage::kTimelineRequest:
-      return OnRequest(node, m.timeline_request());
-    case proto::ExecutorMessage::kTimelineRecords:
-      return OnRecords(node, m.timeline_records());
-    case proto::ExecutorMessage::kTimelineTaken:
-      return OnTaken(m.timeline_taken());
-    case proto::ExecutorMessage::kTimelineClosed:
-      OnClosed(node, m.timeline_closed());
-      return absl::OkStatus();
-    default: {
-      proto::CoordinatorMessage reply;
-      reply.mutable_clock_reply()->set_sent_ns(m.clock_query().sent_ns());
-      reply.mutable_clock_reply()->set_coordinator_ns(now.count());
-      nodes_.SendUncounted(node, reply);
-      return absl::OkStatus();
-    }
-  }
+absl::Status TimelineRelay::OnClockQuery(Time now, size_t node,
+                                         const proto::ClockQuery& query) {
+  proto::CoordinatorMessage reply;
+  reply.mutable_clock_reply()->set_sent_ns(query.sent_ns());
+  reply.mutable_clock_reply()->set_coordinator_ns(now.count());
+  nodes_.SendUncounted(node, reply);
+  return absl::OkStatus();
 }
 
 void TimelineRelay::Restore(
@@ -55,29 +28,22 @@ void TimelineRelay::Restore(
   for (const proto::NodeState* state : states) {
     if (state == nullptr || !state->has_timeline()) continue;
     const proto::Timeline& t = state->timeline();
-    if (t.node() >= nodes_.size()) continue;
     if (t.number() > timeline_.number() ||
         (t.number() == timeline_.number() && phase(t) > phase(timeline_))) {
       timeline_ = t;
     }
   }
-  timeline_.set_path(Cut(timeline_.path(), kMaxShownPathBytes));
   timeline_.set_error(Cut(timeline_.error(), kMaxForeignText));
 }
 
 void TimelineRelay::SendState() {
-  if (timeline_.number() > 0) SendAll(State());
+  if (timeline_.number() > 0) nodes_.SendAllUncounted(State());
 }
 
 proto::CoordinatorMessage TimelineRelay::State() const {
   proto::CoordinatorMessage message;
   *message.mutable_timeline() = timeline_;
   return message;
-}
-
-void TimelineRelay::SendAll(const proto::CoordinatorMessage& message) {
-  const Outgoing all(message);
-  for (size_t i = 0; i < nodes_.size(); ++i) nodes_.SendUncounted(i, all);
 }
 
 absl::Status TimelineRelay::OnRequest(size_t node,
@@ -138,7 +104,7 @@ absl::Status TimelineRelay::Start() {
       if (departures_.Has(rank) || (first && *first < rank)) continue;
       first = rank;
       node = i;
-      pid = k < nodes_[i].pids.size() ? nodes_[i].pids[k] : 0;
+      pid = nodes_[i].PidOf(k);
     }
   }
   if (!first) {
@@ -202,10 +168,11 @@ absl::Status TimelineRelay::OnTaken(const proto::TimelineTaken& taken) {
 }
 
 // The writing node may close a timeline that is on: its file has failed.
-void TimelineRelay::OnClosed(size_t node, const proto::TimelineClosed& closed) {
+absl::Status TimelineRelay::OnClosed(size_t node,
+                                     const proto::TimelineClosed& closed) {
   if (node != timeline_.node() || closed.number() != timeline_.number() ||
       !open()) {
-    return;
+    return absl::OkStatus();
   }
   if (timeline_.on()) {
     Close();
@@ -215,6 +182,7 @@ void TimelineRelay::OnClosed(size_t node, const proto::TimelineClosed& closed) {
   timeline_.set_code(closed.code());
   timeline_.set_error(Cut(closed.message(), kMaxForeignText));
   SendState();
+  return absl::OkStatus();
 }
 
 }  // namespace maypole::coordinator

@@ -39,11 +39,16 @@ class TimelineRelay {
   TimelineRelay(EpochNodes* nodes, const Departures* departures)
       : nodes_(*nodes), departures_(*departures) {}
 
-  static bool Handles(const proto::ExecutorMessage& message);
-  // An error means that the executor violates the protocol.
-  absl::Status Handle(Time now, size_t node,
-                      const proto::ExecutorMessage& message);
-  // Takes over a predecessor's timeline from the nodes' states.
+  // The nodes' messages. An error means that the executor violates the
+  // protocol.
+  absl::Status OnRequest(size_t node, const proto::TimelineRequest& request);
+  absl::Status OnRecords(size_t node, const proto::TimelineRecords& records);
+  absl::Status OnTaken(const proto::TimelineTaken& taken);
+  absl::Status OnClosed(size_t node, const proto::TimelineClosed& closed);
+  absl::Status OnClockQuery(Time now, size_t node,
+                            const proto::ClockQuery& query);
+  // Takes over a predecessor's timeline from the nodes' states, which
+  // CheckNodeState() has checked.
   void Restore(const std::vector<const proto::NodeState*>& states);
   void SendState();  // to all nodes, if there was a timeline
 
@@ -55,15 +60,10 @@ class TimelineRelay {
   void FillStatus(proto::JobStatus* status) const;
 
  private:
-  absl::Status OnRequest(size_t node, const proto::TimelineRequest& request);
   absl::Status Start();
   // Begins the next timeline.
   void Begin(size_t node, uint32_t rank, absl::string_view path);
   void Close();
-  absl::Status OnRecords(size_t node, const proto::TimelineRecords& records);
-  absl::Status OnTaken(const proto::TimelineTaken& taken);
-  void OnClosed(size_t node, const proto::TimelineClosed& closed);
-  void SendAll(const proto::CoordinatorMessage& message);
   proto::CoordinatorMessage State() const;
   bool open() const { return timeline_.on() || timeline_.closing(); }
 

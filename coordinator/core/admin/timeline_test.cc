@@ -14,9 +14,22 @@ struct Relay {
   Relay() { bed.nodes.Disconnect(3); }
   Messages Handle(size_t node, const proto::ExecutorMessage& m,
                   bool ok = true) {
-    EXPECT_TRUE(TimelineRelay::Handles(m));
-    EXPECT_EQ(relay.Handle(Time(777), node, m).ok(), ok);
+    EXPECT_EQ(Dispatch(node, m).ok(), ok);
     return bed.Take();
+  }
+  absl::Status Dispatch(size_t node, const proto::ExecutorMessage& m) {
+    if (m.has_timeline_request()) {
+      return relay.OnRequest(node, m.timeline_request());
+    }
+    if (m.has_timeline_records()) {
+      return relay.OnRecords(node, m.timeline_records());
+    }
+    if (m.has_timeline_taken()) return relay.OnTaken(m.timeline_taken());
+    if (m.has_timeline_closed()) {
+      return relay.OnClosed(node, m.timeline_closed());
+    }
+    EXPECT_TRUE(m.has_clock_query());
+    return relay.OnClockQuery(Time(777), node, m.clock_query());
   }
   // What an operator's request sends.
   Messages Record(bool stop, absl::Status* status) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <set>
-#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,10 +10,6 @@
 
 namespace maypole::coordinator {
 namespace {
-
-bool Contains(const std::vector<uint32_t>& ranks, uint32_t rank) {
-  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
-}
 
 bool SameOperation(const proto::BlockedRank& a, const proto::BlockedRank& b) {
   return a.has_identity() && b.has_identity() &&
@@ -26,19 +21,20 @@ bool SameOperation(const proto::BlockedRank& a, const proto::BlockedRank& b) {
 
 }  // namespace
 
-Deadlock::Deadlock(const std::vector<NodeMember>* members,
+Deadlock::Deadlock(EpochNodes* nodes, const Departures* departures,
                    const ProcessSets* sets, const OperationTable* table,
                    const Joins* joins)
-    : members_(*members),
+    : nodes_(*nodes),
+      departures_(*departures),
       sets_(*sets),
       table_(*table),
       joins_(*joins),
-      said_(members->size()),
-      answered_(members->size(), false) {}
+      said_(nodes->size()),
+      answered_(nodes->size(), false) {}
 
 absl::Status Deadlock::Check(size_t node,
                              const proto::BlockedRank& rank) const {
-  const NodeMember& member = members_[node];
+  const NodeMember& member = nodes_[node];
   bool own = member.HasRank(rank.rank());
   for (const uint32_t missing : rank.missing()) {
     own = own && member.HasRank(missing);
@@ -56,12 +52,7 @@ absl::Status Deadlock::Check(size_t node,
                            " things at once");
   }
   if (!rank.has_identity()) return absl::OkStatus();
-  absl::Status status = CheckIdentity(rank.identity());
-  if (!status.ok()) return status;
-  if (sets_.FindEver(rank.identity().process_set()) != nullptr) {
-    return absl::OkStatus();
-  }
-  return InvalidArgument("unknown process set ", rank.identity().process_set());
+  return SetOf(rank.identity(), sets_).status();
 }
 
 absl::Status Deadlock::Take(size_t node, const proto::Blocked& message) {
@@ -83,26 +74,24 @@ absl::Status Deadlock::Take(size_t node, const proto::Blocked& message) {
 }
 
 void Deadlock::Wake() {
-  due_ = std::any_of(said_.begin(), said_.end(),
-                     [](const auto& said) { return said.ranks_size() > 0; });
+  due_ = std::ranges::any_of(
+      said_, [](const auto& said) { return said.ranks_size() > 0; });
 }
 
-bool Deadlock::AllBlocked(const std::vector<uint32_t>& left,
-                          std::vector<size_t>* nodes) const {
-  for (size_t i = 0; i < members_.size(); ++i) {
-    bool live = false;
-    for (const uint32_t rank : members_[i].ranks) {
-      if (Contains(left, rank)) continue;
-      live = true;
+std::vector<size_t> Deadlock::BlockedNodes() const {
+  std::vector<size_t> nodes;
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    const std::vector<uint32_t> live = departures_.LiveRanks(i);
+    for (const uint32_t rank : live) {
       const auto& ranks = said_[i].ranks();
-      if (std::none_of(ranks.begin(), ranks.end(),
-                       [rank](const auto& r) { return r.rank() == rank; })) {
-        return false;
+      if (std::ranges::find(ranks, rank, &proto::BlockedRank::rank) ==
+          ranks.end()) {
+        return {};
       }
     }
-    if (live) nodes->push_back(i);
+    if (!live.empty()) nodes.push_back(i);
   }
-  return !nodes->empty();
+  return nodes;
 }
 
 Deadlock::Counts Deadlock::CountsOf(const std::vector<size_t>& nodes) const {
@@ -119,45 +108,44 @@ std::optional<Time> Deadlock::Deadline() const {
   return std::nullopt;
 }
 
-Deadlock::Verdict Deadlock::Check(Time now, const std::vector<uint32_t>& left,
-                                  const std::vector<uint64_t>& sent) {
+std::string Deadlock::Check(Time now) {
   due_ = false;
-  Verdict verdict;
-  std::vector<size_t> nodes;
-  if (!AllBlocked(left, &nodes)) {
+  const std::vector<size_t> nodes = BlockedNodes();
+  if (nodes.empty()) {
     open_ = retries_ = false;
-    return verdict;
+    return "";
   }
   if (open_) {
     const bool moved = CountsOf(nodes) != counts_;
-    const bool answered = std::all_of(
-        nodes.begin(), nodes.end(), [this](size_t i) { return answered_[i]; });
-    if (!moved && !answered) return verdict;
+    const bool answered =
+        std::ranges::all_of(nodes, [this](size_t i) { return answered_[i]; });
+    if (!moved && !answered) return "";
     open_ = false;
-    const bool quiet = std::all_of(nodes.begin(), nodes.end(), [&](size_t i) {
-      return said_[i].handled() == sent[i];
+    const bool quiet = std::ranges::all_of(nodes, [&](size_t i) {
+      return said_[i].handled() == nodes_.sent()[i];
     });
-    if (!moved && quiet) verdict.text = Describe(nodes, left);
-    if (!verdict.text.empty()) return verdict;
+    if (!moved && quiet) {
+      if (std::string text = Describe(nodes); !text.empty()) return text;
+    }
     retry_at_ = now + kRetry;
   }
   retries_ = false;
-  if (Describe(nodes, left).empty()) return verdict;
+  if (Describe(nodes).empty()) return "";
   if (now < retry_at_) {
     retries_ = true;
-    return verdict;
+    return "";
   }
   open_ = true;
   counts_ = CountsOf(nodes);
-  answered_.assign(members_.size(), false);
-  verdict.confirm = ++round_;
-  verdict.nodes = std::move(nodes);
-  return verdict;
+  answered_.assign(nodes_.size(), false);
+  proto::CoordinatorMessage message;
+  message.mutable_confirm_blocked()->set_round(++round_);
+  for (const size_t i : nodes) nodes_.Send(i, message);
+  return "";
 }
 
 std::optional<Deadlock::Wait> Deadlock::WaitOf(
-    size_t node, const proto::BlockedRank& rank,
-    const std::vector<uint32_t>& left) const {
+    size_t node, const proto::BlockedRank& rank) const {
   std::optional<Wait> wait;
   if (rank.joining()) {
     if (joins_.Aside(rank.rank())) wait = Wait{"join", joins_.Missing()};
@@ -166,13 +154,13 @@ std::optional<Deadlock::Wait> Deadlock::WaitOf(
       wait = Wait{std::move(request->text), std::move(request->missing)};
     }
   } else {
-    wait = OperationWait(node, rank, left);
+    wait = OperationWait(node, rank);
   }
   if (!wait) return wait;
-  std::sort(wait->missing.begin(), wait->missing.end());
+  std::ranges::sort(wait->missing);
   // Ranks that stand aside submit operations, but make no other calls.
   std::erase_if(wait->missing, [&](uint32_t r) {
-    return Contains(left, r) || (rank.has_identity() && joins_.Aside(r));
+    return departures_.Has(r) || (rank.has_identity() && joins_.Aside(r));
   });
   if (wait->missing.empty()) return std::nullopt;
   wait->exact = wait->exact || wait->missing.size() == 1;
@@ -180,13 +168,10 @@ std::optional<Deadlock::Wait> Deadlock::WaitOf(
 }
 
 std::optional<Deadlock::Wait> Deadlock::OperationWait(
-    size_t node, const proto::BlockedRank& rank,
-    const std::vector<uint32_t>& left) const {
+    size_t node, const proto::BlockedRank& rank) const {
   const RankSet* set = sets_.Find(rank.identity().process_set());
   // If the set was removed, or a rank of it has left, the operation fails.
-  if (set == nullptr || !set->Has(rank.rank())) return std::nullopt;
-  if (std::any_of(left.begin(), left.end(),
-                  [&](uint32_t r) { return set->Has(r); })) {
+  if (set == nullptr || !set->Has(rank.rank()) || departures_.FirstOf(*set)) {
     return std::nullopt;
   }
   Wait wait;
@@ -195,7 +180,7 @@ std::optional<Deadlock::Wait> Deadlock::OperationWait(
   if (set->nodes.size() == 1) return wait;
   const NegotiatedOperation* op = table_.Find(rank.identity());
   auto present = [&](size_t i) {
-    return op != nullptr && op->present > 0 && op->nodes[i].present &&
+    return op != nullptr && op->PresentOn(i) &&
            op->nodes[i].generation == rank.generation();
   };
   // All ranks of the node have submitted it, but it is not pending here: its
@@ -221,8 +206,7 @@ void Deadlock::AddMissing(size_t node, const RankSet& set,
   wait->exact = wait->exact && here.size() == 1;
 }
 
-std::string Deadlock::Describe(const std::vector<size_t>& nodes,
-                               const std::vector<uint32_t>& left) const {
+std::string Deadlock::Describe(const std::vector<size_t>& nodes) const {
   // Ranks that wait for the same thing; groups are ordered by smallest rank.
   struct Group {
     std::vector<uint32_t> ranks;
@@ -231,8 +215,8 @@ std::string Deadlock::Describe(const std::vector<size_t>& nodes,
   std::map<uint32_t, Wait> waits;
   for (const size_t i : nodes) {
     for (const proto::BlockedRank& rank : said_[i].ranks()) {
-      if (Contains(left, rank.rank())) continue;
-      std::optional<Wait> wait = WaitOf(i, rank, left);
+      if (departures_.Has(rank.rank())) continue;
+      std::optional<Wait> wait = WaitOf(i, rank);
       if (!wait) return "";
       waits.emplace(rank.rank(), *std::move(wait));
     }
@@ -240,7 +224,7 @@ std::string Deadlock::Describe(const std::vector<size_t>& nodes,
   std::vector<Group> groups;
   for (auto& [rank, wait] : waits) {
     const Wait& w = wait;
-    auto same = std::find_if(groups.begin(), groups.end(), [&](const Group& g) {
+    auto same = std::ranges::find_if(groups, [&](const Group& g) {
       return g.wait.text == w.text && g.wait.missing == w.missing;
     });
     if (same != groups.end()) {
@@ -249,26 +233,22 @@ std::string Deadlock::Describe(const std::vector<size_t>& nodes,
       groups.push_back({{rank}, std::move(wait)});
     }
   }
-  constexpr size_t kShown = 8;
-  std::string out = "deadlock: every rank waits for another: ";
-  for (size_t i = 0; i < std::min(kShown, groups.size()); ++i) {
-    const Group& g = groups[i];
+  const auto text = [](const Group& g) {
     const std::string missing = RanksText(g.wait.missing);
-    absl::StrAppend(&out, i > 0 ? "; " : "", RanksText(g.ranks),
-                    g.ranks.size() == 1 ? " waits for " : " wait for ",
-                    g.wait.text, ", which ");
-    if (!g.wait.exact) {
-      absl::StrAppend(&out, "not all of ", missing, " have submitted");
-    } else {
-      absl::StrAppend(&out, missing,
-                      g.wait.missing.size() == 1 ? " has" : " have",
-                      " not submitted");
-    }
-  }
-  if (groups.size() > kShown) {
-    absl::StrAppend(&out, "; and ", groups.size() - kShown, " other waits");
-  }
-  return absl::StrCat(out,
+    return absl::StrCat(
+        RanksText(g.ranks), g.ranks.size() == 1 ? " waits for " : " wait for ",
+        g.wait.text, ", which ",
+        g.wait.exact
+            ? absl::StrCat(missing,
+                           g.wait.missing.size() == 1 ? " has" : " have",
+                           " not submitted")
+            : absl::StrCat("not all of ", missing, " have submitted"));
+  };
+  const auto more = [](size_t n) {
+    return absl::StrCat("; and ", n, " other waits");
+  };
+  return absl::StrCat("deadlock: every rank waits for another: ",
+                      ListText(groups, 8, "; ", text, more),
                       "; the ranks submit different operations, or wait for "
                       "them in different orders",
                       SameNameHint(nodes));

@@ -7,11 +7,10 @@
 // of them to confirm (ConfirmBlocked). If meanwhile no rank has moved and no
 // message is in flight, no rank will ever move again.
 //
-//   Deadlock deadlock(&members, &sets, &table, &joins);
-//   deadlock.Take(node, message);            // an error: the message is bad
-//   Deadlock::Verdict v = deadlock.Check(now, left, sent);   // after any event
-//   if (v.confirm != 0) ...send ConfirmBlocked{round = v.confirm} to v.nodes
-//   if (!v.text.empty()) ...end the epoch
+//   Deadlock deadlock(&nodes, &departures, &sets, &table, &joins);
+//   deadlock.Take(node, message);             // an error: a bad message
+//   std::string text = deadlock.Check(now);   // after any event
+//   if (!text.empty()) ...end the epoch
 //
 // Why it is certain: messages are handled in order. So when an answer arrives,
 // its executor has handled ConfirmBlocked and all messages before it, and we
@@ -32,6 +31,8 @@
 
 #include "absl/status/status.h"
 #include "coordinator/core/actions.h"
+#include "coordinator/core/membership/departures.h"
+#include "coordinator/core/membership/epoch_nodes.h"
 #include "coordinator/core/membership/process_sets.h"
 #include "coordinator/core/ordering/joins.h"
 #include "coordinator/core/ordering/presence.h"
@@ -44,23 +45,18 @@ class Deadlock {
   // The pause between a round that has shown no deadlock and the next round.
   static constexpr Time kRetry = std::chrono::milliseconds(200);
 
-  struct Verdict {
-    uint64_t confirm = 0;       // the round to begin; 0: none
-    std::vector<size_t> nodes;  // the nodes to ask
-    std::string text;           // describes the deadlock; empty: there is none
-  };
-
   // All pointers must outlive this object.
-  Deadlock(const std::vector<NodeMember>* members, const ProcessSets* sets,
-           const OperationTable* table, const Joins* joins);
+  Deadlock(EpochNodes* nodes, const Departures* departures,
+           const ProcessSets* sets, const OperationTable* table,
+           const Joins* joins);
 
   absl::Status Take(size_t node, const proto::Blocked& message);
   // Requests another check because something has changed without a message of
   // an executor.
   void Wake();
-  // `left`: ranks that have left; `sent`: messages of the epoch, by node.
-  Verdict Check(Time now, const std::vector<uint32_t>& left,
-                const std::vector<uint64_t>& sent);
+  // Describes the deadlock; empty: there is none. Asks the nodes to confirm if
+  // there may be one.
+  std::string Check(Time now);
   std::optional<Time> Deadline() const;
 
  private:
@@ -73,22 +69,21 @@ class Deadlock {
   using Counts = std::map<uint32_t, uint64_t>;  // by rank
 
   absl::Status Check(size_t node, const proto::BlockedRank& rank) const;
-  bool AllBlocked(const std::vector<uint32_t>& left,
-                  std::vector<size_t>* nodes) const;
+  // The nodes that have live ranks, if all of these are blocked; else none.
+  std::vector<size_t> BlockedNodes() const;
   Counts CountsOf(const std::vector<size_t>& nodes) const;
   // Describes the deadlock; empty if some rank's wait may end.
-  std::string Describe(const std::vector<size_t>& nodes,
-                       const std::vector<uint32_t>& left) const;
-  std::optional<Wait> WaitOf(size_t node, const proto::BlockedRank& rank,
-                             const std::vector<uint32_t>& left) const;
-  std::optional<Wait> OperationWait(size_t node, const proto::BlockedRank& rank,
-                                    const std::vector<uint32_t>& left) const;
+  std::string Describe(const std::vector<size_t>& nodes) const;
+  std::optional<Wait> WaitOf(size_t node, const proto::BlockedRank& rank) const;
+  std::optional<Wait> OperationWait(size_t node,
+                                    const proto::BlockedRank& rank) const;
   // Adds the set's ranks on a node where the operation is not present.
   void AddMissing(size_t node, const RankSet& set,
                   const proto::BlockedRank& rank, Wait* wait) const;
   std::string SameNameHint(const std::vector<size_t>& nodes) const;
 
-  const std::vector<NodeMember>& members_;
+  EpochNodes& nodes_;
+  const Departures& departures_;
   const ProcessSets& sets_;
   const OperationTable& table_;
   const Joins& joins_;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -17,9 +16,9 @@ StallMonitor::StallMonitor(EpochNodes* nodes, const Departures* departures,
     : nodes_(*nodes),
       departures_(*departures),
       shutdown_(config.stall_shutdown),
-      stragglers_(&nodes->members(), sets, table, joins, config.stall_check,
+      stragglers_(nodes, departures, sets, table, joins, config.stall_check,
                   config.stall_shutdown),
-      deadlock_(&nodes->members(), sets, table, joins) {}
+      deadlock_(nodes, departures, sets, table, joins) {}
 
 absl::Status StallMonitor::OnLate(Time now, size_t node,
                                   const proto::LateOperations& message) {
@@ -45,7 +44,7 @@ std::optional<Time> StallMonitor::Deadline() const {
 }
 
 void StallMonitor::CheckForStragglers(Time now) {
-  const Stragglers::Report report = stragglers_.Check(now, departures_.ranks());
+  const Stragglers::Report report = stragglers_.Check(now);
   const std::string waited = absl::StrFormat(
       "%.1f", std::chrono::duration<double>(report.waited).count());
   if (report.over) {
@@ -62,7 +61,7 @@ void StallMonitor::CheckForStragglers(Time now) {
     notified_ = report.waiting;
     return Notify(notified_, report.late);
   }
-  nodes_.out.Count(ErrorKind::kStalled);
+  nodes_.Count(ErrorKind::kStalled);
   // Begins with the essential part, because the text may be truncated.
   verdict_ =
       report.shutdown
@@ -75,32 +74,25 @@ void StallMonitor::CheckForStragglers(Time now) {
 }
 
 void StallMonitor::CheckForDeadlock(Time now) {
-  Deadlock::Verdict verdict =
-      deadlock_.Check(now, departures_.ranks(), nodes_.sent());
-  for (const size_t node : verdict.nodes) {
-    proto::CoordinatorMessage message;
-    message.mutable_confirm_blocked()->set_round(verdict.confirm);
-    nodes_.Send(node, message);
-  }
-  if (verdict.text.empty()) return;
-  nodes_.out.Count(ErrorKind::kDeadlock);
-  verdict_ = absl::FailedPreconditionError(verdict.text);
+  const std::string text = deadlock_.Check(now);
+  if (text.empty()) return;
+  nodes_.Count(ErrorKind::kDeadlock);
+  verdict_ = absl::FailedPreconditionError(text);
 }
 
 void StallMonitor::Notify(const std::vector<uint32_t>& waiting,
                           const std::string& text) {
   const auto here = [this](uint32_t rank) { return !departures_.Has(rank); };
-  const auto it = std::find_if(waiting.begin(), waiting.end(), here);
+  const auto it = std::ranges::find_if(waiting, here);
   uint32_t rank = it == waiting.end() ? 0 : *it;
   // Beyond the last rank, Has() is false.
   while (!here(rank)) ++rank;
-  for (size_t i = 0; i < nodes_.size(); ++i) {
-    if (!nodes_[i].HasRank(rank)) continue;
-    proto::CoordinatorMessage message;
-    message.mutable_notice()->set_text(
-        Cut(absl::StrCat("maypole: ", text), kMaxErrorBytes));
-    return nodes_.Send(i, message);
-  }
+  const std::optional<size_t> node = nodes_.NodeOf(rank);
+  if (!node) return;
+  proto::CoordinatorMessage message;
+  message.mutable_notice()->set_text(
+      Cut(absl::StrCat("maypole: ", text), kMaxErrorBytes));
+  nodes_.Send(*node, message);
 }
 
 }  // namespace maypole::coordinator

@@ -1,9 +1,8 @@
 // StallMonitor: what the coordinator does about stragglers.
 //
 // Purpose: logs what Stragglers finds, and notifies a node whose rank waits (it
-// prints the notice at once). Asks the nodes that Deadlock wants to confirm.
-// Gives the reason to end the epoch: the stall shutdown time has passed, or no
-// rank can continue.
+// prints the notice at once). Gives the reason to end the epoch: the stall
+// shutdown time has passed, or no rank can continue.
 //
 //   StallMonitor stalls(&nodes, &departures, &sets, &table, &joins, config);
 //   stalls.OnEvent(now);                     // after each message of the epoch

@@ -27,8 +27,8 @@ class StallMonitorTest : public ::testing::Test {
   }
 
   EpochBed bed_{2};
-  ProcessSets sets_{&bed_.nodes.members(), 4};
-  Joins joins_{&bed_.nodes, 4};
+  ProcessSets sets_{&bed_.nodes, &bed_.departures, 4};
+  Joins joins_{&bed_.nodes, &bed_.departures, 4};
   OperationTable table_{&bed_.nodes.members(), &sets_};
   StallMonitor stalls_{
       &bed_.nodes, &bed_.departures,

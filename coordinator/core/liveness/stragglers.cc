@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <iterator>
-#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "common/limits.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/core/text.h"
@@ -21,33 +21,30 @@ std::string WaitText(Time wait) {
 
 }  // namespace
 
-Stragglers::Stragglers(const std::vector<NodeMember>* members,
+Stragglers::Stragglers(const EpochNodes* nodes, const Departures* departures,
                        const ProcessSets* sets, const OperationTable* table,
                        const Joins* joins, Time check, Time shutdown)
-    : members_(*members),
+    : nodes_(*nodes),
+      departures_(*departures),
       sets_(*sets),
       table_(*table),
       joins_(*joins),
       check_(check),
       shutdown_(shutdown),
-      said_(members->size()),
-      more_(members->size(), 0) {}
+      said_(nodes->size()),
+      more_(nodes->size(), 0) {}
 
 absl::Status Stragglers::Check(size_t node,
                                const proto::LateOperation& op) const {
-  absl::Status status = CheckIdentity(op.identity());
-  if (!status.ok()) return status;
-  const RankSet* set = sets_.FindEver(op.identity().process_set());
-  if (set == nullptr) {
-    return InvalidArgument("unknown process set ", op.identity().process_set());
-  }
+  const absl::StatusOr<const RankSet*> set = SetOf(op.identity(), sets_);
+  if (!set.ok()) return set.status();
   if (op.waiting_ms() < 0 || op.waiting_ms() > kMaxWaitingMs) {
     return InvalidArgument("a wait of ", op.waiting_ms(), " ms");
   }
-  const std::vector<uint32_t>& here = set->by_node[node];
+  const std::vector<uint32_t>& here = (*set)->by_node[node];
   for (const auto* ranks : {&op.arrived(), &op.missing(), &op.stopped()}) {
     for (const uint32_t rank : *ranks) {
-      if (std::find(here.begin(), here.end(), rank) != here.end()) continue;
+      if (std::ranges::find(here, rank) != here.end()) continue;
       return InvalidArgument(OperationText(op.identity()), " is late for rank ",
                              rank,
                              ", which is not a rank of its process set on the "
@@ -67,12 +64,7 @@ absl::Status Stragglers::Take(Time now, size_t node,
   for (const proto::LateOperation& op : message.operations()) {
     absl::Status status = Check(node, op);
     if (!status.ok()) return status;
-    said.push_back({op.identity(),
-                    op.generation(),
-                    now - std::chrono::milliseconds(op.waiting_ms()),
-                    {op.arrived().begin(), op.arrived().end()},
-                    {op.missing().begin(), op.missing().end()},
-                    {op.stopped().begin(), op.stopped().end()}});
+    said.push_back({op, now - std::chrono::milliseconds(op.waiting_ms())});
   }
   said_[node] = std::move(said);
   more_[node] = message.more();
@@ -83,9 +75,9 @@ absl::Status Stragglers::Take(Time now, size_t node,
 bool Stragglers::NeedsLook() const {
   if (check_ <= Time::zero()) return false;
   return reported_ || table_.pending() > 0 || sets_.waiting() > 0 ||
-         !late_for_.empty() ||
-         std::any_of(said_.begin(), said_.end(),
-                     [](const auto& said) { return !said.empty(); });
+         !late_for_.empty() || std::ranges::any_of(said_, [](const auto& said) {
+           return !said.empty();
+         });
 }
 
 void Stragglers::Watch(Time now) {
@@ -96,91 +88,77 @@ std::optional<Time> Stragglers::Deadline() const {
   return NeedsLook() ? look_at_ : std::nullopt;
 }
 
-bool Stragglers::Stale(size_t node, const Said& said,
-                       const std::vector<uint32_t>& left) const {
-  const RankSet* set = sets_.Find(said.identity.process_set());
-  if (set == nullptr) return true;  // the set was removed
-  if (std::any_of(left.begin(), left.end(),
-                  [set](uint32_t rank) { return set->Has(rank); })) {
-    return true;
-  }
-  const NegotiatedOperation* op = table_.Find(said.identity);
+bool Stragglers::Stale(size_t node, const proto::LateOperation& said) const {
+  const RankSet* set = sets_.Find(said.identity().process_set());
+  // The set was removed, or a rank of it has left.
+  if (set == nullptr || departures_.FirstOf(*set)) return true;
+  const NegotiatedOperation* op = table_.Find(said.identity());
   if (op == nullptr) return false;
-  if (op->settled >= said.generation) return true;
-  return op->present > 0 && op->nodes[node].present;
+  return op->settled >= said.generation() || op->PresentOn(node);
 }
 
-void Stragglers::CollectSaid(const std::vector<uint32_t>& left,
-                             std::map<Key, Late>* late,
-                             std::map<Key, std::set<size_t>>* said_by) const {
+Stragglers::Key Stragglers::KeyOf(const proto::Identity& identity,
+                                  uint32_t generation) {
+  return {identity.process_set(), identity.kind(), identity.name(), generation};
+}
+
+Stragglers::Late& Stragglers::Add(const proto::Identity& identity,
+                                  uint32_t generation, Time since,
+                                  LateByKey* late) const {
+  const auto [it, first] = late->try_emplace(KeyOf(identity, generation));
+  Late& l = it->second;
+  l.text = OperationText(identity);
+  l.since = first ? since : std::min(l.since, since);
+  l.set = sets_.Find(identity.process_set());
+  l.op = table_.Find(identity);
+  return l;
+}
+
+void Stragglers::CollectSaid(LateByKey* late) const {
   for (size_t i = 0; i < said_.size(); ++i) {
-    for (const Said& said : said_[i]) {
-      if (Stale(i, said, left)) continue;
-      const Key key{said.identity.process_set(), said.identity.kind(),
-                    said.identity.name(), said.generation};
-      const auto [it, first] = late->try_emplace(key);
-      Late& l = it->second;
-      l.text = OperationText(said.identity);
-      l.since = first ? said.since : std::min(l.since, said.since);
-      l.arrived.insert(said.arrived.begin(), said.arrived.end());
-      l.missing.insert(said.missing.begin(), said.missing.end());
-      (*said_by)[key].insert(i);
+    for (const auto& [op, since] : said_[i]) {
+      if (Stale(i, op)) continue;
+      Late& l = Add(op.identity(), op.generation(), since, late);
+      l.arrived.insert(op.arrived().begin(), op.arrived().end());
+      l.missing.insert(op.missing().begin(), op.missing().end());
+      l.said_by.insert(i);
     }
   }
 }
 
-void Stragglers::CollectPending(
-    Time now, std::map<Key, Late>* late,
-    const std::map<Key, std::set<size_t>>& said_by) {
+void Stragglers::CollectPending(Time now, LateByKey* late) {
   for (const NegotiatedOperation* op : table_.Pending()) {
     if (OperationTable::Complete(*op)) continue;
     uint32_t generation = 0;
     for (const NodePresence& p : op->nodes) {
       if (p.present) generation = std::max(generation, p.generation);
     }
-    const Key key{op->identity.process_set(), op->identity.kind(),
-                  op->identity.name(), generation};
-    if (op->first_present + check_ > now && !late->contains(key)) {
-      const Time becomes = op->first_present + check_;
-      next_ = next_ ? std::min(*next_, becomes) : becomes;
+    if (op->first_present + check_ > now &&
+        !late->contains(KeyOf(op->identity, generation))) {
+      next_ = Earlier(next_, op->first_present + check_);
       continue;
     }
-    const auto [it, first] = late->try_emplace(key);
-    Late& l = it->second;
-    l.text = op->Text();
-    l.since = first ? op->first_present : std::min(l.since, op->first_present);
+    Add(op->identity, generation, op->first_present, late);
   }
   // Nodes that have not reported the operation as late: either it is present
   // there, or none of their ranks has submitted it.
   for (auto& [key, l] : *late) {
-    const RankSet* set = sets_.Find(std::get<0>(key));
-    proto::Identity identity;
-    identity.set_process_set(std::get<0>(key));
-    identity.set_kind(std::get<1>(key));
-    identity.set_name(std::get<2>(key));
-    const NegotiatedOperation* op = table_.Find(identity);
-    auto said = said_by.find(key);
-    for (const size_t i : set->nodes) {
-      const std::vector<uint32_t>& here = set->by_node[i];
-      if (op != nullptr && op->present > 0 && op->nodes[i].present) {
+    for (const size_t i : l.set->nodes) {
+      const std::vector<uint32_t>& here = l.set->by_node[i];
+      if (l.op != nullptr && l.op->PresentOn(i)) {
         l.arrived.insert(here.begin(), here.end());
-      } else if (said == said_by.end() || !said->second.contains(i)) {
+      } else if (!l.said_by.contains(i)) {
         l.missing.insert(here.begin(), here.end());
       }
     }
   }
 }
 
-void Stragglers::JudgeAside(Time now, const Key& key,
-                            const std::set<size_t>& said_by, Late* late) {
-  const RankSet& set = *sets_.Find(std::get<0>(key));
-  proto::Identity identity;
-  identity.set_process_set(std::get<0>(key));
-  identity.set_kind(std::get<1>(key));
-  identity.set_name(std::get<2>(key));
-  const NegotiatedOperation* op = table_.Find(identity);
+void Stragglers::JudgeAside(Time now, Late* late) {
+  const RankSet& set = *late->set;
+  const NegotiatedOperation* const op = late->op;
   for (const size_t i : set.nodes) {
-    const bool said = said_by.contains(i);
+    const bool said = late->said_by.contains(i);
     // The node is asked to stand in if the operation is present on others.
     const bool asked = op != nullptr && op->present > 0 && joins_.Aside(set, i);
     for (const uint32_t rank : set.by_node[i]) {
@@ -194,41 +172,37 @@ void Stragglers::JudgeAside(Time now, const Key& key,
         continue;
       }
       late->missing.erase(rank);
-      if (said || asked) next_ = next_ ? std::min(*next_, becomes) : becomes;
+      if (said || asked) next_ = Earlier(next_, becomes);
     }
   }
 }
 
-std::vector<Stragglers::Late> Stragglers::Collect(
-    Time now, const std::vector<uint32_t>& left) {
+std::vector<Stragglers::Late> Stragglers::Collect(Time now) {
   next_.reset();
-  std::map<Key, Late> late;
-  std::map<Key, std::set<size_t>> said_by;
-  CollectSaid(left, &late, &said_by);
-  CollectPending(now, &late, said_by);
+  LateByKey late;
+  CollectSaid(&late);
+  CollectPending(now, &late);
   std::vector<Late> out;
   for (auto& [key, l] : late) {
     std::erase_if(l.missing,
                   [&l = l](uint32_t rank) { return l.arrived.contains(rank); });
-    if (joins_.AnyAside()) JudgeAside(now, key, said_by[key], &l);
+    if (joins_.AnyAside()) JudgeAside(now, &l);
     out.push_back(std::move(l));
   }
   for (const ProcessSets::Incomplete& request : sets_.Waiting()) {
     const Time becomes = request.since + check_;
     if (becomes > now) {
-      next_ = next_ ? std::min(*next_, becomes) : becomes;
+      next_ = Earlier(next_, becomes);
       continue;
     }
-    out.push_back({request.text,
-                   request.since,
-                   {request.asked.begin(), request.asked.end()},
-                   {request.missing.begin(), request.missing.end()},
-                   {}});
+    out.push_back(
+        {.text = request.text,
+         .since = request.since,
+         .arrived = {request.asked.begin(), request.asked.end()},
+         .missing = {request.missing.begin(), request.missing.end()}});
   }
   std::erase_if(out, [](const Late& l) { return l.missing.empty(); });
-  std::stable_sort(out.begin(), out.end(), [](const Late& a, const Late& b) {
-    return a.since < b.since;
-  });
+  std::ranges::stable_sort(out, {}, &Late::since);
   return out;
 }
 
@@ -243,19 +217,16 @@ void Stragglers::NoteLate(const std::vector<Late>& late) {
 }
 
 std::optional<Time> Stragglers::MutualSince(
-    const std::vector<Late>& late, const std::vector<uint32_t>& left) const {
+    const std::vector<Late>& late) const {
   std::map<uint32_t, Time> waits, is_awaited;  // since when
   for (const Late& l : late) {
     for (const uint32_t rank : l.arrived) waits.try_emplace(rank, l.since);
     for (const uint32_t rank : l.missing) is_awaited.try_emplace(rank, l.since);
   }
   std::optional<Time> since;
-  for (const NodeMember& m : members_) {
-    for (const uint32_t rank : m.ranks) {
-      if (joins_.Aside(rank) ||
-          std::find(left.begin(), left.end(), rank) != left.end()) {
-        continue;
-      }
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    for (const uint32_t rank : departures_.LiveRanks(i)) {
+      if (joins_.Aside(rank)) continue;
       if (!waits.contains(rank) || !is_awaited.contains(rank) ||
           stopped_.contains(rank)) {
         return std::nullopt;
@@ -267,8 +238,7 @@ std::optional<Time> Stragglers::MutualSince(
   return since;
 }
 
-Stragglers::Report Stragglers::Check(Time now,
-                                     const std::vector<uint32_t>& left) {
+Stragglers::Report Stragglers::Check(Time now) {
   Report report;
   look_at_.reset();
   if (check_ <= Time::zero()) return report;
@@ -277,10 +247,10 @@ Stragglers::Report Stragglers::Check(Time now,
   for (size_t i = 0; i < said_.size(); ++i) {
     more += more_[i];
     for (const Said& said : said_[i]) {
-      stopped_.insert(said.stopped.begin(), said.stopped.end());
+      stopped_.insert(said.op.stopped().begin(), said.op.stopped().end());
     }
   }
-  const std::vector<Late> late = Collect(now, left);
+  const std::vector<Late> late = Collect(now);
   std::set<uint32_t> ranks;
   for (const Late& l : late) ranks.insert(l.missing.begin(), l.missing.end());
   NoteLate(late);
@@ -295,13 +265,11 @@ Stragglers::Report Stragglers::Check(Time now,
     return report;
   }
   const Time waited = now - late.front().since;
-  if (!std::includes(reported_ranks_.begin(), reported_ranks_.end(),
-                     ranks.begin(), ranks.end()) &&
-      !report_at_) {
+  if (!std::ranges::includes(reported_ranks_, ranks) && !report_at_) {
     report_at_ = now + kSettle;
   }
   report.shutdown = shutdown_ > Time::zero() && waited >= shutdown_;
-  const std::optional<Time> mutual = MutualSince(late, left);
+  const std::optional<Time> mutual = MutualSince(late);
   report.mutual =
       shutdown_ == Time::zero() && mutual && now - *mutual >= kMutualLimit;
   const bool due = report_at_ && *report_at_ <= now;
@@ -326,27 +294,20 @@ Stragglers::Report Stragglers::Check(Time now,
     report_at_.reset();
   }
   if (reported_) longest_ = std::max(longest_, waited);
-  look_at_ = now + std::min(kLookAgain, check_);
-  if (report_at_) look_at_ = std::min(*look_at_, *report_at_);
-  if (reported_) look_at_ = std::min(*look_at_, repeat_at_);
-  if (next_) look_at_ = std::min(*look_at_, *next_);
+  look_at_ = Earlier(now + std::min(kLookAgain, check_), report_at_, next_);
+  if (reported_) look_at_ = Earlier(look_at_, repeat_at_);
   if (shutdown_ > Time::zero() && !report.shutdown) {
-    look_at_ = std::min(*look_at_, late.front().since + shutdown_);
+    look_at_ = Earlier(look_at_, late.front().since + shutdown_);
   }
   if (shutdown_ == Time::zero() && mutual && !report.mutual) {
-    look_at_ = std::min(*look_at_, *mutual + kMutualLimit);
+    look_at_ = Earlier(look_at_, *mutual + kMutualLimit);
   }
   return report;
 }
 
 std::string Stragglers::RankText(uint32_t rank) const {
-  for (const NodeMember& m : members_) {
-    if (!m.HasRank(rank)) continue;
-    return absl::StrCat(m.RankText(rank), stopped_.contains(rank)
-                                              ? " (stopped by a signal)"
-                                              : "");
-  }
-  return absl::StrCat("rank ", rank);
+  return absl::StrCat(nodes_[*nodes_.NodeOf(rank)].RankText(rank),
+                      stopped_.contains(rank) ? " (stopped by a signal)" : "");
 }
 
 std::string Stragglers::Sentence(Time now,
@@ -369,10 +330,10 @@ std::string Stragglers::Sentence(Time now,
   std::vector<Group> groups;
   for (const auto& [who, held] : by_rank) {
     const auto& [rank, aside] = who;
-    auto same = std::find_if(groups.begin(), groups.end(),
-                             [&held = held, aside = aside](const Group& g) {
-                               return g.aside == aside && g.held == held;
-                             });
+    auto same = std::ranges::find_if(
+        groups, [&held = held, aside = aside](const Group& g) {
+          return g.aside == aside && g.held == held;
+        });
     if (same != groups.end()) {
       same->ranks.push_back(rank);
     } else {
@@ -392,9 +353,8 @@ std::string Stragglers::Sentence(Time now,
         GroupText(now, groups[i].ranks, groups[i].aside, groups[i].held));
   }
   if (hidden > 0) absl::StrAppend(&out, "; and ", hidden, " more ranks");
-  const bool all_stopped =
-      std::all_of(all.begin(), all.end(),
-                  [this](uint32_t rank) { return stopped_.contains(rank); });
+  const bool all_stopped = std::ranges::all_of(
+      all, [this](uint32_t rank) { return stopped_.contains(rank); });
   if (all_stopped) return out;
   return absl::StrCat(out, all.size() == 1 ? "; it" : "; they",
                       " may be slow, stopped or in another branch of the "
@@ -405,12 +365,11 @@ std::string Stragglers::GroupText(Time now, const std::vector<uint32_t>& ranks,
                                   bool aside,
                                   const std::vector<const Late*>& late) const {
   constexpr size_t kShownRanks = 4;
-  constexpr size_t kShownOperations = 3;
   std::string out;
   if (ranks.size() <= kShownRanks) {
-    for (size_t i = 0; i < ranks.size(); ++i) {
-      absl::StrAppend(&out, i > 0 ? ", " : "", RankText(ranks[i]));
-    }
+    out = absl::StrJoin(ranks, ", ", [this](std::string* text, uint32_t rank) {
+      absl::StrAppend(text, RankText(rank));
+    });
   } else {
     absl::StrAppend(&out, RanksText(ranks), ", the first being ",
                     RankText(ranks.front()), ",");
@@ -422,17 +381,14 @@ std::string Stragglers::GroupText(Time now, const std::vector<uint32_t>& ranks,
   } else {
     absl::StrAppend(&out, " not submitted: ");
   }
-  for (size_t i = 0; i < std::min(kShownOperations, late.size()); ++i) {
-    const Late& l = *late[i];
-    const std::vector<uint32_t> arrived(l.arrived.begin(), l.arrived.end());
-    absl::StrAppend(&out, i > 0 ? ", " : "", l.text, " (", RanksText(arrived),
-                    arrived.size() == 1 ? " has" : " have", " waited ",
-                    WaitText(now - l.since), ")");
-  }
-  if (late.size() > kShownOperations) {
-    absl::StrAppend(&out, ", and ", late.size() - kShownOperations, " more");
-  }
-  return out;
+  const auto text = [now](const Late* l) {
+    const std::vector<uint32_t> arrived(l->arrived.begin(), l->arrived.end());
+    return absl::StrCat(l->text, " (", RanksText(arrived),
+                        arrived.size() == 1 ? " has" : " have", " waited ",
+                        WaitText(now - l->since), ")");
+  };
+  const auto more = [](size_t n) { return absl::StrCat(", and ", n, " more"); };
+  return out + ListText(late, 3, ", ", text, more);
 }
 
 }  // namespace maypole::coordinator

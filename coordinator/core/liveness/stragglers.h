@@ -8,10 +8,10 @@
 // all of these, this class finds the late ranks and the operations that they
 // hold up, and describes them in one message.
 //
-//   Stragglers late(&members, &sets, &table, &joins, check, shutdown);
-//   late.Take(now, node, message);     // an error: the message is bad
-//   late.Watch(now);                   // after any event
-//   if (late.Deadline() <= now) ...late.Check(now, left)...
+//   Stragglers late(&nodes, &departures, &sets, &table, &joins, check, limit);
+//   late.Take(now, node, message);            // an error: a bad message
+//   late.Watch(now);                          // after any event
+//   if (late.Deadline() <= now) ...late.Check(now)...
 //
 //   report    made
 //   first     kSettle after an operation has become late
@@ -40,11 +40,12 @@
 #include <set>
 #include <string>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "coordinator/core/actions.h"
+#include "coordinator/core/membership/departures.h"
+#include "coordinator/core/membership/epoch_nodes.h"
 #include "coordinator/core/membership/process_sets.h"
 #include "coordinator/core/ordering/joins.h"
 #include "coordinator/core/ordering/presence.h"
@@ -73,9 +74,9 @@ class Stragglers {
 
   // All pointers must outlive this object. check 0: nothing is ever late;
   // shutdown 0: Report::shutdown is never set, otherwise Report::mutual is not.
-  Stragglers(const std::vector<NodeMember>* members, const ProcessSets* sets,
-             const OperationTable* table, const Joins* joins, Time check,
-             Time shutdown);
+  Stragglers(const EpochNodes* nodes, const Departures* departures,
+             const ProcessSets* sets, const OperationTable* table,
+             const Joins* joins, Time check, Time shutdown);
 
   absl::Status Take(Time now, size_t node,
                     const proto::LateOperations& message);
@@ -83,8 +84,7 @@ class Stragglers {
   void OnAside(Time now, uint32_t rank) { aside_since_[rank] = now; }
   void Watch(Time now);
   std::optional<Time> Deadline() const;
-  // `left`: ranks that have left.
-  Report Check(Time now, const std::vector<uint32_t>& left);
+  Report Check(Time now);
 
   // As of the last Check().
   size_t ranks() const { return late_for_.size(); }
@@ -98,12 +98,8 @@ class Stragglers {
  private:
   // One operation of a node's LateOperations.
   struct Said {
-    proto::Identity identity;
-    uint32_t generation = 0;
+    proto::LateOperation op;
     Time since{};
-    std::vector<uint32_t> arrived;
-    std::vector<uint32_t> missing;
-    std::vector<uint32_t> stopped;
   };
   struct Late {
     std::string text;  // "allreduce 'x'"
@@ -111,38 +107,42 @@ class Stragglers {
     std::set<uint32_t> arrived;
     std::set<uint32_t> missing;
     std::set<uint32_t> aside;  // of missing
+    // Only of an operation, not of a request for a process set:
+    const RankSet* set = nullptr;
+    const NegotiatedOperation* op = nullptr;  // null: the table has none
+    std::set<size_t> said_by;  // nodes that have reported it as late
   };
   // By process set, kind, name and generation.
   using Key = std::tuple<uint32_t, uint32_t, std::string, uint32_t>;
+  using LateByKey = std::map<Key, Late>;
 
   absl::Status Check(size_t node, const proto::LateOperation& op) const;
   bool NeedsLook() const;
   // The late operations, the oldest first. Sets next_ to the time when another
   // operation may become late.
-  std::vector<Late> Collect(Time now, const std::vector<uint32_t>& left);
-  void CollectSaid(const std::vector<uint32_t>& left, std::map<Key, Late>* late,
-                   std::map<Key, std::set<size_t>>* said_by) const;
-  void CollectPending(Time now, std::map<Key, Late>* late,
-                      const std::map<Key, std::set<size_t>>& said_by);
+  std::vector<Late> Collect(Time now);
+  void CollectSaid(LateByKey* late) const;
+  void CollectPending(Time now, LateByKey* late);
+  static Key KeyOf(const proto::Identity& identity, uint32_t generation);
+  // Finds or adds the operation, which has been late since then or before.
+  Late& Add(const proto::Identity& identity, uint32_t generation, Time since,
+            LateByKey* late) const;
   // Removes from `missing` the ranks that stand aside, except those that should
-  // have submitted the operation by now. `said_by`: nodes that have reported
-  // the operation in LateOperations.
-  void JudgeAside(Time now, const Key& key, const std::set<size_t>& said_by,
-                  Late* late);
+  // have submitted the operation by now.
+  void JudgeAside(Time now, Late* late);
   // True if the operation has been answered, or will fail because a rank of its
   // set has left.
-  bool Stale(size_t node, const Said& said,
-             const std::vector<uint32_t>& left) const;
+  bool Stale(size_t node, const proto::LateOperation& said) const;
   void NoteLate(const std::vector<Late>& late);
   // Since when all ranks have been in a mutual wait; nothing: they are not.
-  std::optional<Time> MutualSince(const std::vector<Late>& late,
-                                  const std::vector<uint32_t>& left) const;
+  std::optional<Time> MutualSince(const std::vector<Late>& late) const;
   std::string Sentence(Time now, const std::vector<Late>& late) const;
   std::string GroupText(Time now, const std::vector<uint32_t>& ranks,
                         bool aside, const std::vector<const Late*>& late) const;
   std::string RankText(uint32_t rank) const;
 
-  const std::vector<NodeMember>& members_;
+  const EpochNodes& nodes_;
+  const Departures& departures_;
   const ProcessSets& sets_;
   const OperationTable& table_;
   const Joins& joins_;

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/limits.h"
+#include "coordinator/core/membership/process_sets.h"
 
 namespace maypole::coordinator {
 
@@ -42,6 +43,13 @@ Outgoing Departures::MessageOf(const std::vector<uint32_t>& ranks) const {
       absl::StrCat(nodes_.RankText(ranks.front()),
                    " has shut down; operations that need it cannot run"));
   return message;
+}
+
+std::optional<uint32_t> Departures::FirstOf(const RankSet& set) const {
+  for (const uint32_t rank : ranks_) {
+    if (set.Has(rank)) return rank;
+  }
+  return std::nullopt;
 }
 
 std::vector<uint32_t> Departures::LiveRanks(size_t node) const {

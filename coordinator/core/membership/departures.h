@@ -24,6 +24,8 @@
 
 namespace maypole::coordinator {
 
+struct RankSet;
+
 class Departures {
  public:
   // `nodes` must outlive this object. `size`: ranks of the epoch.
@@ -42,7 +44,10 @@ class Departures {
   bool Has(uint32_t rank) const {
     return rank < has_left_.size() && has_left_[rank];
   }
-  bool AllLeft() const { return ranks_.size() == has_left_.size(); }
+  size_t live() const { return has_left_.size() - ranks_.size(); }
+  bool AllLeft() const { return live() == 0; }
+  // The first rank of the set that has left; nullopt: none has.
+  std::optional<uint32_t> FirstOf(const RankSet& set) const;
   // The node's ranks that have not left.
   std::vector<uint32_t> LiveRanks(size_t node) const;
 

@@ -23,34 +23,11 @@ std::string TermsText(uint32_t min_size, uint32_t max_size) {
 
 }  // namespace
 
-absl::Status CheckElasticReady(const proto::RanksReady& ready) {
-  const uint32_t limit = kMaxRanks;
-  if (ready.members().empty()) return absl::OkStatus();
-  if (ready.min_size() < 1 || ready.max_size() < ready.min_size() ||
-      ready.max_size() > limit) {
-    return InvalidArgument("an elastic job of ",
-                           TermsText(ready.min_size(), ready.max_size()),
-                           "; 1 to ", limit, " are allowed");
-  }
-  if (ready.members_size() > kMaxLocalRanks) {
-    return InvalidArgument(ready.members_size(), " ranks on one node; 1 to ",
-                           kMaxLocalRanks, " are allowed");
-  }
-  std::set<uint64_t> clients;
-  for (const proto::ElasticMember& m : ready.members()) {
-    if (m.rank() < limit && clients.insert(m.client()).second) continue;
-    return InvalidArgument("client ", m.client(),
-                           " waits twice, or its last rank (", m.rank(),
-                           ") is not below ", limit);
-  }
-  return CheckRankFacts(ready, ready.members_size());
-}
-
 // --- Who waits ---------------------------------------------------------------
 
 absl::Status Elastic::CheckSizes(const NodeMember& node,
                                  const proto::RanksReady& ready) {
-  const std::string who = NodeText(node.node, node.host);
+  const std::string who = node.Text();
   if (!active()) {
     min_size_ = ready.min_size();
     max_size_ = ready.max_size();
@@ -74,16 +51,15 @@ absl::Status Elastic::CheckVersion(const NodeMember& node) const {
   const absl::Status s = CheckVersions(nodes);
   if (s.ok()) return s;
   return absl::Status(
-      s.code(),
-      absl::StrCat("the job cannot take the ranks of ",
-                   NodeText(node.node, node.host), ": ", s.message()));
+      s.code(), absl::StrCat("the job cannot take the ranks of ", node.Text(),
+                             ": ", s.message()));
 }
 
 absl::Status Elastic::SetWaiting(Time now, NodeMember node,
                                  const proto::RanksReady& ready) {
   const SessionId session = node.session;
   Node next;
-  node.chunk_bytes = ready.chunk_bytes();
+  node.Read(ready);
   absl::Status status;
   if (!ready.members().empty()) status = CheckSizes(node, ready);
   if (!ready.members().empty() && status.ok()) status = CheckVersion(node);
@@ -95,10 +71,6 @@ absl::Status Elastic::SetWaiting(Time now, NodeMember node,
       next.processes.push_back(MakeProcess(now, node, ready, i, before));
     }
   }
-  node.stall_check_ms = ready.stall_check_ms();
-  node.stall_shutdown_ms = ready.stall_shutdown_ms();
-  node.start_timeout_ms = ready.start_timeout_ms();
-  node.checksums = ready.checksums();
   next.member = std::move(node);
   Replace(session, std::move(next));
   return status;
@@ -121,34 +93,50 @@ Elastic::Process Elastic::MakeProcess(Time now, const NodeMember& node,
   }
   p.arrival = ++arrivals_;
   p.since = now;
-  p.seat = FindSeat(node, p);
-  if (p.seat) {
-    Seat& seat = seats_[*p.seat];
-    // The same connection continues to wait after a failed start.
-    if (seat.session == node.session && seat.process.client == p.client) {
-      p.arrival = seat.process.arrival;
-      p.since = seat.process.since;
-    }
-    SetPresence(&seat, Presence::kBack);
-    seat.lost = false;
+  TakeSeat(node, &p);
+  // The same connection continues to wait after a failed start.
+  if (p.seat && seats_[*p.seat].session == node.session &&
+      seats_[*p.seat].process.client == p.client) {
+    p.arrival = seats_[*p.seat].process.arrival;
+    p.since = seats_[*p.seat].process.since;
   }
   return p;
 }
 
+void Elastic::TakeSeat(const NodeMember& node, Process* process) {
+  process->seat = FindSeat(node, *process);
+  if (!process->seat) return;
+  Seat& seat = seats_[*process->seat];
+  SetPresence(&seat, Presence::kBack);
+  seat.lost = false;
+}
+
+std::optional<uint32_t> Elastic::NamedSeat(const Process& process) const {
+  if (process.said_epoch == 0) return std::nullopt;
+  if (process.said_epoch == epoch_) {
+    if (process.said_rank >= seats_.size()) return std::nullopt;
+    return process.said_rank;
+  }
+  const auto before = [](const Seat& seat) {
+    return std::pair(seat.process.said_epoch, seat.process.said_rank);
+  };
+  const auto seat = std::ranges::find(
+      seats_, std::pair(process.said_epoch, process.said_rank), before);
+  if (seat == seats_.end()) return std::nullopt;
+  return static_cast<uint32_t>(seat - seats_.begin());
+}
+
 std::optional<uint32_t> Elastic::FindSeat(const NodeMember& node,
                                           const Process& process) const {
-  std::optional<uint32_t> found;
-  const auto it = process.said_epoch == 0
-                      ? names_.end()
-                      : names_.find({process.said_epoch, process.said_rank});
   // An agent that was started again is another node of its host.
   const auto is_there = [&](const Seat& seat) {
     return seat.node == node.node ||
            (!node.host.empty() && seat.host == node.host);
   };
-  if (it != names_.end() && is_there(seats_[it->second]) &&
-      seats_[it->second].process.pid == process.pid) {
-    found = it->second;
+  std::optional<uint32_t> found = NamedSeat(process);
+  if (found && (!is_there(seats_[*found]) ||
+                seats_[*found].process.pid != process.pid)) {
+    found.reset();
   }
   // By its pid: it is unknown which epoch and rank the processes of another
   // coordinator's epoch had before it.
@@ -195,17 +183,17 @@ void Elastic::SetPresence(Seat* seat, Presence presence) {
   changed_ = true;
 }
 
-bool Elastic::OnLeft(SessionId session, uint64_t epoch,
+void Elastic::OnLeft(SessionId session, uint64_t epoch,
                      const proto::RankGone& gone) {
   // Its node repeats this to a coordinator that has replaced another one.
   if (gone.finished() && epoch < epoch_ && finished_.empty()) {
     finished_ = absl::StrCat("rank ", gone.rank(), " of epoch ", epoch);
     changed_ = true;
   }
-  if (epoch != epoch_ || gone.rank() >= seats_.size()) return false;
+  if (epoch != epoch_ || gone.rank() >= seats_.size()) return;
   Seat& seat = seats_[gone.rank()];
   // Another executor's process may have taken over the rank.
-  if (seat.session != session) return false;
+  if (seat.session != session) return;
   if (IsExpected(seat.presence)) {
     SetPresence(&seat, gone.returns() ? Presence::kReturning : Presence::kGone);
     seat.lost = !gone.returns() && !gone.clean() && !gone.finished();
@@ -214,7 +202,6 @@ bool Elastic::OnLeft(SessionId session, uint64_t epoch,
     finished_ = seat.text;
     changed_ = true;
   }
-  return true;
 }
 
 void Elastic::OnLost(SessionId session) {
@@ -254,9 +241,8 @@ uint32_t Elastic::NewRanksWanted() const {
 }
 
 uint32_t Elastic::Leaving() const {
-  return static_cast<uint32_t>(
-      std::count_if(seats_.begin(), seats_.end(),
-                    [](const Seat& s) { return s.presence != Presence::kIn; }));
+  return static_cast<uint32_t>(std::ranges::count_if(
+      seats_, [](const Seat& s) { return s.presence != Presence::kIn; }));
 }
 
 // --- The next start ----------------------------------------------------------
@@ -272,18 +258,15 @@ Time Elastic::WaitsSince(const Process& p) const {
 
 std::optional<Time> Elastic::LateAt(const Node& node) const {
   std::optional<Time> first;
-  for (const Process& p : node.processes) {
-    const Time since = WaitsSince(p);
-    if (!first || since < *first) first = since;
-  }
+  for (const Process& p : node.processes) first = Earlier(first, WaitsSince(p));
   if (first) *first += TimeoutOf(node);
   return first;
 }
 
 bool Elastic::AnyBack() const {
-  return std::any_of(nodes_.begin(), nodes_.end(), [](const auto& n) {
+  return std::ranges::any_of(nodes_, [](const auto& n) {
     const std::vector<Process>& waiting = n.second.processes;
-    return std::any_of(waiting.begin(), waiting.end(), GoesOn);
+    return std::ranges::any_of(waiting, GoesOn);
   });
 }
 
@@ -306,8 +289,7 @@ std::optional<Time> Elastic::Deadline(bool running) const {
   std::optional<Time> next;
   if (!running) next = StartsAt();
   for (const auto& [session, node] : nodes_) {
-    const std::optional<Time> late = LateAt(node);
-    if (late && (!next || *late < *next)) next = late;
+    next = Earlier(next, LateAt(node));
   }
   return next;
 }
@@ -351,8 +333,7 @@ bool Elastic::Over() const {
 }
 
 std::vector<Elastic::Refused> Elastic::RefuseAfterEnd() {
-  const auto lost = std::find_if(seats_.begin(), seats_.end(),
-                                 [](const Seat& s) { return s.lost; });
+  const auto lost = std::ranges::find_if(seats_, &Seat::lost);
   Refused refusal{.why = absl::StrCat("the training is over: ", finished_,
                                       " has finished it"),
                   .code = absl::StatusCode::kOutOfRange};
@@ -416,17 +397,15 @@ std::string Elastic::MissingText() const {
   }
   out += waiting_ == 1 && min_size_ == 1 ? " is there: " : " are there: ";
   constexpr size_t kShown = 8;
+  const auto text = [](const auto& waiting) {
+    return absl::StrCat(waiting.second.member.Text(), " with ",
+                        CountText(waiting.second.processes.size()));
+  };
+  const auto more = [](size_t n) {
+    return absl::StrCat(" and ", n, " more nodes");
+  };
+  out += ListText(nodes_, kShown, ", ", text, more);
   size_t shown = 0;
-  for (const auto& [session, node] : nodes_) {
-    if (shown == kShown) {
-      absl::StrAppend(&out, " and ", nodes_.size() - kShown, " more nodes");
-      break;
-    }
-    absl::StrAppend(&out, shown++ > 0 ? ", " : "",
-                    NodeText(node.member.node, node.member.host), " with ",
-                    CountText(node.processes.size()));
-  }
-  shown = 0;
   for (const Seat& seat : seats_) {
     if (seat.presence == Presence::kBack) continue;
     if (shown == kShown) {
@@ -460,9 +439,8 @@ Elastic::Chosen Elastic::Choose() const {
       all.push_back({order, session, &p});
     }
   }
-  std::sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) {
-    return std::tie(a.order, a.process->arrival) <
-           std::tie(b.order, b.process->arrival);
+  std::ranges::sort(all, {}, [](const Candidate& c) {
+    return std::pair(c.order, c.process->arrival);
   });
   if (all.size() > max_size_) all.resize(max_size_);
   Chosen chosen;
@@ -504,14 +482,6 @@ std::vector<NodeMember> Elastic::Begin(uint64_t epoch) {
   restored_ = false;
   seats_ = std::move(seats);
   expected_ = seats_.size();
-  names_.clear();
-  for (uint32_t rank = 0; rank < seats_.size(); ++rank) {
-    const Process& p = seats_[rank].process;
-    names_.emplace(std::pair(epoch, rank), rank);
-    if (p.said_epoch > 0) {
-      names_.emplace(std::pair(p.said_epoch, p.said_rank), rank);
-    }
-  }
   for (auto& [session, node] : nodes_) {
     for (Process& p : node.processes) p.seat.reset();
   }
@@ -535,15 +505,14 @@ void Elastic::Restore(const proto::EpochStart& start,
       seat.node = m.node;
       seat.host = m.host;
       seat.process.client = m.clients[i];
-      if (i < m.pids.size()) seat.process.pid = m.pids[i];
+      seat.process.pid = m.PidOf(i);
       seat.text = m.RankText(m.ranks[i]);
     }
   }
   expected_ = 0;
-  names_.clear();
-  for (uint32_t rank = 0; rank < seats_.size(); ++rank) {
-    expected_ += IsExpected(seats_[rank].presence);
-    names_.emplace(std::pair(epoch_, rank), rank);
+  for (const Seat& seat : seats_) expected_ += IsExpected(seat.presence);
+  for (auto& [session, node] : nodes_) {
+    for (Process& p : node.processes) TakeSeat(node.member, &p);
   }
   changed_ = true;
 }

@@ -66,9 +66,6 @@
 
 namespace maypole::coordinator {
 
-// Refuses a message that no correct executor sends.
-absl::Status CheckElasticReady(const proto::RanksReady& ready);
-
 class Elastic {
  public:
   // `timeout`: how long ranks wait for a start if they do not set it.
@@ -79,9 +76,8 @@ class Elastic {
   // them; then no rank of the node waits.
   absl::Status SetWaiting(Time now, NodeMember node,
                           const proto::RanksReady& ready);
-  // A rank has left the epoch, or its process has ended. False if it was not a
-  // rank of the session's node in the last epoch.
-  bool OnLeft(SessionId session, uint64_t epoch, const proto::RankGone& gone);
+  // A rank has left the epoch, or its process has ended.
+  void OnLeft(SessionId session, uint64_t epoch, const proto::RankGone& gone);
   void OnLost(SessionId session);
 
   // True if a process waits or is expected back, that is if the job is elastic.
@@ -121,11 +117,11 @@ class Elastic {
   // The latest epoch that any waiting process has been in; it may be of an
   // earlier coordinator, or of a job that this one has forgotten since.
   uint64_t LastEpochSaid() const;
-  // Returns the members of the next epoch, with their ranks. `epoch` must be
-  // later than LastEpochSaid().
+  // Returns the members of the next epoch, with their ranks, by smallest
+  // rank. `epoch` must be later than LastEpochSaid().
   std::vector<NodeMember> Begin(uint64_t epoch);
-  // Takes over the last epoch of another coordinator, before any process waits
-  // here. `members`: those that have not come back have session 0.
+  // Takes over the last epoch of another coordinator. Processes may wait here
+  // already. `members`: those that have not come back have session 0.
   void Restore(const proto::EpochStart& start,
                const std::vector<NodeMember>& members);
   // Removes all waiting processes; the caller tells them why.
@@ -165,6 +161,11 @@ class Elastic {
   Process MakeProcess(Time now, const NodeMember& node,
                       const proto::RanksReady& ready, int i,
                       const std::vector<Process>& before);
+  // Finds the process's seat, and marks its rank as back.
+  void TakeSeat(const NodeMember& node, Process* process);
+  // The seat of the epoch and rank that the process reports: its rank in the
+  // last epoch, or what it reported before that one.
+  std::optional<uint32_t> NamedSeat(const Process& process) const;
   std::optional<uint32_t> FindSeat(const NodeMember& node,
                                    const Process& process) const;
   void Replace(SessionId session, Node node);
@@ -211,8 +212,7 @@ class Elastic {
   std::map<SessionId, Node> nodes_;
   size_t waiting_ = 0;  // processes of all nodes
   std::vector<Seat> seats_;
-  std::map<std::pair<uint64_t, uint32_t>, uint32_t> names_;  // of seats_
-  uint64_t epoch_ = 0;                                       // of seats_
+  uint64_t epoch_ = 0;     // of seats_
   bool restored_ = false;  // another coordinator has begun this epoch
   size_t expected_ = 0;    // of seats_
   uint64_t arrivals_ = 0;

@@ -15,9 +15,11 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::ResultOf;
 
 // Nodes n0, n1, n2; a job of 2 to 4 ranks.
@@ -104,6 +106,7 @@ TEST_F(ElasticTest, StartsWhenNothingHasChangedForASecond) {
   bed_.Pass(milliseconds(100));
   EXPECT_EQ(epoch(), 1u);
   EXPECT_THAT(Ranks(), ElementsAre(11, 12, 21));
+  EXPECT_THAT(bed_.log(), Not(Contains(HasSubstr("state_lost"))));
   const proto::EpochStart& start = *b_.LastStart();
   EXPECT_EQ(start.nodes(0).node(), "n0");
   EXPECT_EQ(start.node_index(), 1u);
@@ -242,6 +245,7 @@ TEST_F(ElasticTest, TooFewSurvivorsWaitOnlyForEnoughNewOnes) {
   Wait(c_, {{31}});
   EXPECT_EQ(epoch(), 2u);
   EXPECT_THAT(Ranks(), ElementsAre(22, 31));
+  EXPECT_THAT(bed_.log(), Not(Contains(HasSubstr("state_lost"))));
 }
 
 TEST_F(ElasticTest, WithoutAnyoneOfTheLastEpochTheNewOnesSettle) {
@@ -255,6 +259,7 @@ TEST_F(ElasticTest, WithoutAnyoneOfTheLastEpochTheNewOnesSettle) {
   bed_.Pass(milliseconds(100));
   EXPECT_EQ(epoch(), 2u);
   EXPECT_THAT(Ranks(), ElementsAre(31, 32));
+  EXPECT_THAT(bed_.log(), Contains(HasSubstr("state_lost")));
 }
 
 TEST_F(ElasticTest, WhoLivesIsWaitedForWhoHasGoneIsNot) {
@@ -356,9 +361,8 @@ TEST_F(ElasticTest, WhoDoesNotComeBackInTimeIsLeftBehindAndNewLater) {
   bed_.Pass(seconds(1));
   EXPECT_EQ(epoch(), 2u);
   EXPECT_THAT(Ranks(), ElementsAre(13, 22));
-  EXPECT_THAT(bed_.log(),
-              ::testing::Contains(AllOf(HasSubstr("ranks_left_behind"),
-                                        HasSubstr("rank 0 (node n0"))));
+  EXPECT_THAT(bed_.log(), Contains(AllOf(HasSubstr("ranks_left_behind"),
+                                         HasSubstr("rank 0 (node n0"))));
   Wait(a_, {{14, 1, 0}});
   EXPECT_EQ(b_.Wanted(), (std::pair<uint32_t, uint32_t>(1, 0)));
 }
@@ -377,9 +381,8 @@ TEST_F(ElasticTest, WhoCameBackBeforeTheEpochWasOverStartsWithoutTheMissing) {
   bed_.Pass(seconds(1));
   EXPECT_EQ(epoch(), 2u);
   EXPECT_THAT(Ranks(), ElementsAre(13, 14));
-  EXPECT_THAT(bed_.log(),
-              ::testing::Contains(AllOf(HasSubstr("ranks_left_behind"),
-                                        HasSubstr("rank 2 (node n1"))));
+  EXPECT_THAT(bed_.log(), Contains(AllOf(HasSubstr("ranks_left_behind"),
+                                         HasSubstr("rank 2 (node n1"))));
 }
 
 TEST_F(ElasticTest, ThatANewOneHasWaitedLongIsNoReasonToLeaveOthersBehind) {
@@ -432,10 +435,10 @@ TEST_F(ElasticTest, WhoIsMissingIsLeftBehindAfterTheTimeThatOthersSay) {
   EXPECT_EQ(epoch(), 1u);  // rank 0 has 300 s as node n0 sees it, n1 waits 20
   bed_.Pass(seconds(1));
   EXPECT_THAT(Ranks(), ElementsAre(13, 22));
-  EXPECT_THAT(bed_.log(),
-              ::testing::Contains(
-                  AllOf(HasSubstr("rank 0 (node n0"),
-                        HasSubstr("did not call init() again within 20 s"))));
+  EXPECT_THAT(
+      bed_.log(),
+      Contains(AllOf(HasSubstr("rank 0 (node n0"),
+                     HasSubstr("did not call init() again within 20 s"))));
 }
 
 TEST_F(ElasticTest, WhoWaitsTooLongForARunningEpochIsToldAloneAndWhy) {
@@ -852,6 +855,42 @@ TEST(ElasticRestoreTest, ThoseOfALaterEpochComeFirst) {
   member.set_epoch(5);
   waits(1, "a", member);
   EXPECT_EQ(elastic.Begin(10)[0].node, "a");
+}
+
+// Seed 20815 of the simulation: a node's executor dies with the coordinator,
+// and some of its processes come before the last epoch is known.
+TEST(ElasticRestoreTest, WhoWaitsAlreadyKeepsItsPlace) {
+  Elastic elastic(Time(0), std::chrono::minutes(1));
+  NodeMember member{.session = 7, .node = "a", .host = "a"};
+  proto::RanksReady ready;
+  ready.set_elastic(true);
+  ready.set_min_size(1);
+  ready.set_max_size(4);
+  const auto waits = [&](uint32_t rank) {
+    proto::ElasticMember* const said = ready.add_members();
+    said->set_client(20 + rank);
+    said->set_pid(1000 + rank);
+    said->set_epoch(1);
+    said->set_rank(rank);
+    EXPECT_TRUE(elastic.SetWaiting(Time(1), member, ready).ok());
+  };
+  waits(2);
+  waits(1);
+  proto::EpochStart start;
+  start.set_epoch(1);
+  start.set_size(3);
+  start.set_min_size(1);
+  start.set_max_size(4);
+  elastic.Restore(start, {{.session = 0,
+                           .node = "a",
+                           .host = "a",
+                           .ranks = {0, 1, 2},
+                           .pids = {1000, 1001, 1002},
+                           .clients = {10, 11, 12}}});
+  waits(0);
+  const std::vector<NodeMember> members = elastic.Begin(2);
+  ASSERT_EQ(members.size(), 1u);
+  EXPECT_THAT(members[0].pids, ElementsAre(1000, 1001, 1002));
 }
 
 }  // namespace

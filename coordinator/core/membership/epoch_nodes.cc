@@ -6,9 +6,7 @@ namespace maypole::coordinator {
 
 EpochNodes::EpochNodes(uint64_t epoch, std::string job,
                        std::vector<NodeMember> members, JobOutput* output)
-    : out(*output),
-      epoch_(epoch),
-      job_(std::move(job)),
+    : JobLog(std::move(job), epoch, output),
       members_(std::move(members)),
       connected_(members_.size(), true),
       sent_(members_.size(), 0) {
@@ -22,17 +20,20 @@ std::optional<size_t> EpochNodes::IndexOf(SessionId session) const {
 }
 
 bool EpochNodes::AllConnected() const {
-  return std::find(connected_.begin(), connected_.end(), false) ==
-         connected_.end();
+  return std::ranges::find(connected_, false) == connected_.end();
+}
+
+std::optional<size_t> EpochNodes::NodeOf(uint32_t rank) const {
+  for (size_t i = 0; i < size(); ++i) {
+    if (members_[i].HasRank(rank)) return i;
+  }
+  return std::nullopt;
 }
 
 std::string EpochNodes::RankText(uint32_t rank) const {
-  for (const NodeMember& m : members_) {
-    if (m.HasRank(rank)) {
-      return absl::StrCat("rank ", rank, " (node ", m.node, ")");
-    }
-  }
-  return absl::StrCat("rank ", rank);
+  const std::optional<size_t> node = NodeOf(rank);
+  if (!node) return absl::StrCat("rank ", rank);
+  return absl::StrCat("rank ", rank, " (node ", members_[*node].node, ")");
 }
 
 void EpochNodes::Send(size_t node, Outgoing message) {
@@ -48,11 +49,11 @@ void EpochNodes::SendAll(const Outgoing& message) {
 void EpochNodes::SendUncounted(size_t node, Outgoing message) {
   if (!connected_[node]) return;
   message.set_epoch(epoch_);
-  out.messages.emplace_back(members_[node].session, std::move(message));
+  output_.messages.emplace_back(members_[node].session, std::move(message));
 }
 
-std::string EpochNodes::LogPrefix(absl::string_view event) const {
-  return absl::StrCat("event=", event, " job=", job_, " epoch=", epoch_);
+void EpochNodes::SendAllUncounted(const Outgoing& message) {
+  for (size_t i = 0; i < size(); ++i) SendUncounted(i, message);
 }
 
 }  // namespace maypole::coordinator

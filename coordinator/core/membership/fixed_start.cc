@@ -37,15 +37,15 @@ void FixedStart::Remove(SessionId session) {
   if (gathering_.empty()) since_.reset();
 }
 
-void FixedStart::Lose(SessionId session, const std::string& who,
-                      const std::string& how) {
+void FixedStart::Lose(SessionId session, const std::string& how) {
   if (failure_) {
     failure_->told.erase(session);
     if (failure_->told.empty()) failure_.reset();
   }
-  if (gathering_.Find(session) != nullptr) {
+  if (const NodeMember* member = gathering_.Find(session)) {
+    const std::string who = member->ExecutorText();
     gathering_.Remove(session);
-    nodes_.out.Count(ErrorKind::kExecutorLost);
+    nodes_.Count(ErrorKind::kExecutorLost);
     Fail(absl::StrCat("the job cannot start: ", who, " ", how), 0);
   }
   gathering_.Lose(session, how);
@@ -78,7 +78,7 @@ std::optional<Time> FixedStart::Deadline() const {
 }
 
 void FixedStart::TimeOut(const std::string& running) {
-  nodes_.out.Count(ErrorKind::kStartTimeout);
+  nodes_.Count(ErrorKind::kStartTimeout);
   const std::string message =
       absl::StrCat("the job did not start within ",
                    SecondsText(gathering_.StartTimeout(timeout_)), ": ",

@@ -44,8 +44,8 @@ class FixedStart {
   void SetWaiting(Time now, NodeMember member, uint32_t size);
   // No rank of the node waits any more.
   void Remove(SessionId session);
-  // The session has ended. `how` completes the text about its executor.
-  void Lose(SessionId session, const std::string& who, const std::string& how);
+  // The session has ended; `how` completes "the executor of node n1 ".
+  void Lose(SessionId session, const std::string& how);
 
   // Fails the start and tells all nodes that wait, except the reporter (0:
   // none), which knows: it may be ready for another start before the message

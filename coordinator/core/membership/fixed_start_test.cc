@@ -22,13 +22,14 @@ class FixedStartTest : public ::testing::Test {
  protected:
   FixedStartTest() {
     for (SessionId i = 1; i <= 3; ++i) {
-      nodes_.Add(i, {.node = absl::StrCat("n", i),
-                     .host = "h",
-                     .versions = kProtocolVersions});
+      nodes_.Add({.session = i,
+                  .node = absl::StrCat("n", i),
+                  .host = "h",
+                  .versions = kProtocolVersions});
     }
   }
   NodeMember Member(SessionId session, std::vector<uint32_t> ranks) {
-    NodeMember member = nodes_.MemberOf(session);
+    NodeMember member = nodes_[session];
     member.ranks = std::move(ranks);
     member.local_size = static_cast<uint32_t>(member.ranks.size());
     member.chunk_bytes = 4096;
@@ -54,7 +55,7 @@ class FixedStartTest : public ::testing::Test {
   }
 
   JobOutput output_;
-  JobNodes nodes_{"job", kProtocolVersions, &output_};
+  JobNodes nodes_{"job", &output_};
   FixedStart start_{&nodes_, kTimeout};
   Time now_ = std::chrono::seconds(1000);
   std::string text_;
@@ -81,7 +82,7 @@ TEST_F(FixedStartTest, WhoComesAfterAFailureIsToldOnce) {
   Ready(2, {1});
   EXPECT_THAT(Told(), ElementsAre(2));
   EXPECT_EQ(text_, "rank 1 died");
-  EXPECT_EQ(nodes_[2].round, 1u);
+  EXPECT_EQ(nodes_.Round(2), 1u);
   EXPECT_TRUE(start_.gathering().empty());
   // A node that was told begins a new start, which the others join.
   Ready(2, {1});
@@ -126,12 +127,14 @@ TEST_F(FixedStartTest, ALostNodeFailsIt) {
   Ready(1, {0});
   Ready(2, {1});
   nodes_.Remove(2);
-  start_.Lose(2, "the executor of node n2", "was lost");
+  start_.Lose(2, "was lost");
   EXPECT_THAT(Told(), ElementsAre(1));
-  EXPECT_THAT(text_, HasSubstr("the executor of node n2 was lost"));
+  EXPECT_THAT(
+      text_,
+      HasSubstr("the executor of node n2 (host h) with rank 1 was lost"));
   // All that were told are gone: the next one begins a new start.
   nodes_.Remove(1);
-  start_.Lose(1, "", "was lost");
+  start_.Lose(1, "was lost");
   Ready(3, {2});
   EXPECT_THAT(Told(), IsEmpty());
   EXPECT_EQ(start_.Deadline(), now_ + kTimeout);

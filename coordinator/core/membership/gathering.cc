@@ -13,13 +13,18 @@ namespace maypole::coordinator {
 namespace {
 
 std::string Says(const NodeMember& m) {
-  std::string out =
-      absl::StrCat(NodeText(m.node, m.host), " with ", RanksText(m.ranks));
+  std::string out = absl::StrCat(m.Text(), " with ", RanksText(m.ranks));
   if (m.local_size > m.ranks.size()) {
     absl::StrAppend(&out, " (", m.ranks.size(), " of its ", m.local_size,
                     " ranks)");
   }
   return out;
+}
+
+const NodeMember* FindIn(const std::vector<NodeMember>& nodes,
+                         SessionId session) {
+  const auto it = std::ranges::find(nodes, session, &NodeMember::session);
+  return it == nodes.end() ? nullptr : &*it;
 }
 
 absl::Status CheckStallTimes(const proto::RanksReady& ready) {
@@ -57,50 +62,13 @@ absl::Status CheckThresholds(const proto::RanksReady& ready, int ranks) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-bool NodeMember::HasRank(uint32_t rank) const {
-  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+absl::Status CheckLocalRanks(int ranks) {
+  if (ranks > 0 && ranks <= kMaxLocalRanks) return absl::OkStatus();
+  return InvalidArgument(ranks, " ranks on one node; 1 to ", kMaxLocalRanks,
+                         " are allowed");
 }
 
-uint32_t NodeMember::SmallestRank() const {
-  return *std::min_element(ranks.begin(), ranks.end());
-}
-
-std::string NodeMember::RankText(uint32_t rank) const {
-  std::string out = absl::StrCat("rank ", rank, " (node ", node);
-  if (host != node && !host.empty()) absl::StrAppend(&out, ", host ", host);
-  const size_t local =
-      std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
-  if (local < pids.size() && pids[local] > 0) {
-    absl::StrAppend(&out, ", pid ", pids[local]);
-  }
-  return out + ")";
-}
-
-void SortByRank(std::vector<NodeMember>* members) {
-  std::sort(members->begin(), members->end(),
-            [](const NodeMember& a, const NodeMember& b) {
-              return a.SmallestRank() < b.SmallestRank();
-            });
-}
-
-absl::Status CheckRanksReady(const proto::RanksReady& ready) {
-  if (ready.size() == 0 || ready.size() > kMaxRanks) {
-    return InvalidArgument("a job of ", ready.size(), " ranks; 1 to ",
-                           kMaxRanks, " are allowed");
-  }
-  if (ready.ranks_size() == 0 || ready.ranks_size() > kMaxLocalRanks) {
-    return InvalidArgument(ready.ranks_size(), " ranks on one node; 1 to ",
-                           kMaxLocalRanks, " are allowed");
-  }
-  if (ready.pids_size() != 0 && ready.pids_size() != ready.ranks_size()) {
-    return InvalidArgument(ready.pids_size(), " pids for ", ready.ranks_size(),
-                           " ranks");
-  }
-  return CheckRankFacts(ready, ready.ranks_size());
-}
-
+// Checks the values from the environment of `ranks` ranks.
 absl::Status CheckRankFacts(const proto::RanksReady& ready, int ranks) {
   absl::Status status = CheckStallTimes(ready);
   if (status.ok()) status = CheckStartTimeout(ready.start_timeout_ms());
@@ -109,6 +77,72 @@ absl::Status CheckRankFacts(const proto::RanksReady& ready, int ranks) {
     status = InvalidArgument("chunks of 0 bytes; at least 4096 are allowed");
   }
   return status.ok() ? CheckThresholds(ready, ranks) : status;
+}
+
+absl::Status CheckElasticReady(const proto::RanksReady& ready) {
+  const uint32_t limit = kMaxRanks;
+  if (ready.members().empty()) return absl::OkStatus();
+  if (ready.min_size() < 1 || ready.max_size() < ready.min_size() ||
+      ready.max_size() > limit) {
+    return InvalidArgument("an elastic job of ", ready.min_size(), " to ",
+                           ready.max_size(), " ranks; 1 to ", limit,
+                           " are allowed");
+  }
+  absl::Status status = CheckLocalRanks(ready.members_size());
+  if (!status.ok()) return status;
+  std::set<uint64_t> clients;
+  for (const proto::ElasticMember& m : ready.members()) {
+    if (m.rank() < limit && clients.insert(m.client()).second) continue;
+    return InvalidArgument("client ", m.client(),
+                           " waits twice, or its last rank (", m.rank(),
+                           ") is not below ", limit);
+  }
+  return CheckRankFacts(ready, ready.members_size());
+}
+
+}  // namespace
+
+bool NodeMember::HasRank(uint32_t rank) const {
+  return std::ranges::find(ranks, rank) != ranks.end();
+}
+
+uint32_t NodeMember::SmallestRank() const { return std::ranges::min(ranks); }
+
+std::string NodeMember::Text() const { return NodeText(node, host); }
+
+std::string NodeMember::ExecutorText() const {
+  return absl::StrCat("the executor of ", Text(), " with ", RanksText(ranks));
+}
+
+std::string NodeMember::RankText(uint32_t rank) const {
+  std::string out = absl::StrCat("rank ", rank, " (node ", node);
+  if (host != node && !host.empty()) absl::StrAppend(&out, ", host ", host);
+  const int64_t pid = PidOf(std::ranges::find(ranks, rank) - ranks.begin());
+  if (pid > 0) absl::StrAppend(&out, ", pid ", pid);
+  return out + ")";
+}
+
+void NodeMember::Read(const proto::RanksReady& ready) {
+  chunk_bytes = ready.chunk_bytes();
+  stall_check_ms = ready.stall_check_ms();
+  stall_shutdown_ms = ready.stall_shutdown_ms();
+  start_timeout_ms = ready.start_timeout_ms();
+  checksums = ready.checksums();
+}
+
+absl::Status CheckRanksReady(const proto::RanksReady& ready) {
+  if (ready.elastic()) return CheckElasticReady(ready);
+  if (ready.size() == 0 || ready.size() > kMaxRanks) {
+    return InvalidArgument("a job of ", ready.size(), " ranks; 1 to ",
+                           kMaxRanks, " are allowed");
+  }
+  absl::Status status = CheckLocalRanks(ready.ranks_size());
+  if (!status.ok()) return status;
+  if (ready.pids_size() != 0 && ready.pids_size() != ready.ranks_size()) {
+    return InvalidArgument(ready.pids_size(), " pids for ", ready.ranks_size(),
+                           " ranks");
+  }
+  return CheckRankFacts(ready, ready.ranks_size());
 }
 
 absl::Status CheckRanksWaiting(const proto::RanksWaiting& waiting) {
@@ -132,25 +166,16 @@ absl::Status CheckVersions(const std::vector<const NodeMember*>& nodes) {
   std::vector<Speaker> speakers;
   for (const NodeMember* m : nodes) {
     speakers.push_back(
-        {absl::StrCat("maypole-worker on ", NodeText(m->node, m->host)),
-         m->versions});
+        {absl::StrCat("maypole-worker on ", m->Text()), m->versions});
   }
   uint32_t version = 0;
   return ToAbsl(ChooseVersion(speakers, &version));
-}
-
-uint32_t LeastChunk(const std::vector<const NodeMember*>& nodes) {
-  const auto less = [](const NodeMember* a, const NodeMember* b) {
-    return a->chunk_bytes < b->chunk_bytes;
-  };
-  return (*std::min_element(nodes.begin(), nodes.end(), less))->chunk_bytes;
 }
 
 absl::Status Gathering::Add(NodeMember member, uint32_t size) {
   absl::Status status = CheckAgainstOthers(member, size);
   if (members_.empty()) size_ = size;
   lost_.erase(member.node);
-  ranks_ += member.ranks.size();
   taken_.insert(member.ranks.begin(), member.ranks.end());
   members_.push_back(std::move(member));
   return status;
@@ -174,25 +199,22 @@ absl::Status Gathering::CheckAgainstOthers(const NodeMember& member,
   std::set<uint32_t> own;
   for (uint32_t rank : member.ranks) {
     if (rank >= size) {
-      return InvalidArgument(
-          "the job cannot start: rank ", rank, " of ",
-          NodeText(member.node, member.host), " is not in a job of ", size,
-          " ranks (0 to ", size - 1, "); check MAYPOLE_RANK and MAYPOLE_SIZE");
+      return InvalidArgument("the job cannot start: rank ", rank, " of ",
+                             member.Text(), " is not in a job of ", size,
+                             " ranks (0 to ", size - 1,
+                             "); check MAYPOLE_RANK and MAYPOLE_SIZE");
     }
     if (!own.insert(rank).second) {
       return InvalidArgument("the job cannot start: rank ", rank,
-                             " is there twice on ",
-                             NodeText(member.node, member.host),
-                             "; every rank needs its own "
-                             "MAYPOLE_RANK");
+                             " is there twice on ", member.Text(),
+                             "; every rank needs its own MAYPOLE_RANK");
     }
     if (!taken_.contains(rank)) continue;
     for (const NodeMember& other : members_) {
       if (!other.HasRank(rank)) continue;
       return InvalidArgument("the job cannot start: rank ", rank,
-                             " is there twice, on ",
-                             NodeText(other.node, other.host), " and on ",
-                             NodeText(member.node, member.host),
+                             " is there twice, on ", other.Text(), " and on ",
+                             member.Text(),
                              "; every rank needs its own MAYPOLE_RANK");
     }
   }
@@ -209,7 +231,6 @@ void Gathering::SetWaiting(NodeMember member, uint32_t size) {
 void Gathering::TakeWaitingIn() {
   if (members_.empty()) size_ = waiting_size_;
   for (NodeMember& m : waiting_) {
-    ranks_ += m.ranks.size();
     taken_.insert(m.ranks.begin(), m.ranks.end());
     members_.push_back(std::move(m));
   }
@@ -219,11 +240,8 @@ void Gathering::TakeWaitingIn() {
 void Gathering::Remove(SessionId session) {
   std::erase_if(waiting_,
                 [&](const NodeMember& m) { return m.session == session; });
-  auto it =
-      std::find_if(members_.begin(), members_.end(),
-                   [&](const NodeMember& m) { return m.session == session; });
+  const auto it = std::ranges::find(members_, session, &NodeMember::session);
   if (it == members_.end()) return;
-  ranks_ -= it->ranks.size();
   for (const uint32_t rank : it->ranks) taken_.erase(taken_.find(rank));
   members_.erase(it);
 }
@@ -239,26 +257,19 @@ void Gathering::Clear() {
   lost_.clear();
   members_.clear();
   taken_.clear();
-  ranks_ = 0;
   size_ = 0;
 }
 
 const NodeMember* Gathering::Find(SessionId session) const {
-  for (const NodeMember& m : members_) {
-    if (m.session == session) return &m;
-  }
-  return nullptr;
+  return FindIn(members_, session);
 }
 
 const NodeMember* Gathering::FindWaiting(SessionId session) const {
-  for (const NodeMember& m : waiting_) {
-    if (m.session == session) return &m;
-  }
-  return nullptr;
+  return FindIn(waiting_, session);
 }
 
 size_t Gathering::ranks() const {
-  size_t n = ranks_;
+  size_t n = taken_.size();
   for (const NodeMember& m : waiting_) n += m.ranks.size();
   return n;
 }
@@ -288,12 +299,10 @@ std::string Gathering::MissingText() const {
                                  missing.size() == 1 ? " has" : " have",
                                  " not called init(); arrived: ");
   constexpr size_t kShown = 8;
-  for (size_t i = 0; i < std::min(kShown, arrived.size()); ++i) {
-    absl::StrAppend(&out, i > 0 ? ", " : "", Says(arrived[i]));
-  }
-  if (arrived.size() > kShown) {
-    absl::StrAppend(&out, " and ", arrived.size() - kShown, " more nodes");
-  }
+  const auto more = [](size_t n) {
+    return absl::StrCat(" and ", n, " more nodes");
+  };
+  out += ListText(arrived, kShown, ", ", Says, more);
   size_t shown = 0;
   for (const auto& [node, text] : lost_) {
     if (shown++ == kShown) break;
@@ -305,7 +314,7 @@ std::string Gathering::MissingText() const {
 std::vector<NodeMember> Gathering::Take() {
   std::vector<NodeMember> out = std::move(members_);
   Clear();
-  SortByRank(&out);
+  std::ranges::sort(out, {}, &NodeMember::SmallestRank);
   return out;
 }
 

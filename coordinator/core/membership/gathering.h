@@ -48,23 +48,27 @@ struct NodeMember {
 
   bool HasRank(uint32_t rank) const;
   uint32_t SmallestRank() const;
+  // Of a local rank; 0: unknown.
+  int64_t PidOf(size_t local) const {
+    return local < pids.size() ? pids[local] : 0;
+  }
+  // "node n1 (host h)"
+  std::string Text() const;
+  // "the executor of node n1 (host h) with ranks 2,3"
+  std::string ExecutorText() const;
   // "rank 3 (node n1, host h, pid 77)"
   std::string RankText(uint32_t rank) const;
+
+  // Copies what holds for all ranks of the node.
+  void Read(const proto::RanksReady& ready);
 };
 
-// In the order of an epoch's nodes: by smallest rank.
-void SortByRank(std::vector<NodeMember>* members);
-
-// Refuses messages that no correct executor sends: no ranks, too many ranks,
-// sizes out of range.
+// Refuses messages that no correct executor sends: no ranks (but an elastic
+// node may have none), too many ranks, sizes out of range.
 absl::Status CheckRanksReady(const proto::RanksReady& ready);
-// Checks only the values from the environment of `ranks` ranks.
-absl::Status CheckRankFacts(const proto::RanksReady& ready, int ranks);
 absl::Status CheckRanksWaiting(const proto::RanksWaiting& waiting);
 // Refuses nodes whose executors cannot speak with one another.
 absl::Status CheckVersions(const std::vector<const NodeMember*>& nodes);
-// The size of the chunks of an epoch of these nodes.
-uint32_t LeastChunk(const std::vector<const NodeMember*>& nodes);
 
 class Gathering {
  public:
@@ -85,7 +89,7 @@ class Gathering {
   void Clear();
 
   // True if exactly the ranks 0 to size-1 are there.
-  bool Complete() const { return !members_.empty() && ranks_ == size_; }
+  bool Complete() const { return !members_.empty() && taken_.size() == size_; }
   bool empty() const { return members_.empty() && waiting_.empty(); }
   // Searches the members; null if the session is not one.
   const NodeMember* Find(SessionId session) const;
@@ -104,7 +108,8 @@ class Gathering {
   // 2 ranks), node b with ranks 2,3"
   std::string MissingText() const;
 
-  // Removes and returns the members of a complete gathering, SortByRank().
+  // Removes and returns the members of a complete gathering, by smallest
+  // rank.
   std::vector<NodeMember> Take();
 
  private:
@@ -112,8 +117,7 @@ class Gathering {
                                   uint32_t size) const;
 
   std::vector<NodeMember> members_;
-  uint32_t size_ = 0;   // of the job, as the first member reported it
-  uint32_t ranks_ = 0;  // number of ranks of all members
+  uint32_t size_ = 0;  // of the job, as the first member reported it
   std::unordered_multiset<uint32_t> taken_;  // the ranks of all members
   std::vector<NodeMember> waiting_;
   std::map<std::string, std::string> lost_;  // by node: a text for a message

@@ -1,8 +1,8 @@
 // JobNodes: the nodes whose executors have a session of one job, and the way to
 // send them what concerns no epoch.
 //
-//   JobNodes nodes("job", kProtocolVersions, &output);
-//   nodes.Add(7, {.node = "n0", .host = "h"});
+//   JobNodes nodes("job", &output);
+//   nodes.Add({.session = 7, .node = "n0", .host = "h"});
 //   nodes.Refuse(7, {}, absl::StatusCode::kAborted, "the operator ended it");
 //   nodes.Warn("rank_lost", " rank=", 3);      // with the job and its epoch
 //
@@ -19,44 +19,33 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "coordinator/core/actions.h"
 #include "coordinator/core/membership/gathering.h"
 
 namespace maypole::coordinator {
 
-class JobNodes {
+class JobNodes : public JobLog {
  public:
-  struct Node {
-    std::string node;
-    std::string host;
-    std::string address;         // where the coordinator sees it; may be empty
-    VersionRange versions = {};  // that its executor speaks
-    // How many EpochStarts, and EpochEnds of no epoch, were sent to it.
-    uint64_t round = 0;
-  };
+  // `output` must outlive this object.
+  JobNodes(std::string job, JobOutput* output)
+      : JobLog(std::move(job), 0, output) {}
 
-  // `versions`: the coordinator's. `output` must outlive this object.
-  JobNodes(std::string job, VersionRange versions, JobOutput* output);
-  JobNodes(const JobNodes&) = delete;
-  JobNodes& operator=(const JobNodes&) = delete;
-
-  const std::string& job() const { return job_; }
-  // The number of the current epoch or the last one; 0: there was none.
-  uint64_t epoch() const { return epoch_; }
+  // epoch() is the number of the current epoch or the last one, at first 0.
   void SetEpoch(uint64_t epoch) { epoch_ = epoch; }
 
-  void Add(SessionId session, Node node);
-  void Remove(SessionId session) { nodes_.erase(session); }
-  const std::map<SessionId, Node>& all() const { return nodes_; }
-  const Node& operator[](SessionId session) const { return nodes_.at(session); }
-  bool Has(SessionId session) const { return nodes_.contains(session); }
+  // `node`: without ranks.
+  void Add(NodeMember node) { nodes_.emplace(node.session, std::move(node)); }
+  void Remove(SessionId session);
+  const std::map<SessionId, NodeMember>& all() const { return nodes_; }
+  const NodeMember& operator[](SessionId session) const {
+    return nodes_.at(session);
+  }
   std::optional<SessionId> SessionOf(const std::string& node) const;
-  // The node without ranks.
-  NodeMember MemberOf(SessionId session) const;
 
+  // How many EpochStarts, and EpochEnds of no epoch, were sent to it.
+  uint64_t Round(SessionId session) const;
   // An EpochStart was sent to it.
-  void CountStart(SessionId session) { ++nodes_.at(session).round; }
+  void CountStart(SessionId session) { ++rounds_[session]; }
   // Ends a start: refuses these clients of the node or, if there are none, all
   // ranks that wait there.
   void SendRefusal(SessionId session, const std::vector<uint64_t>& clients,
@@ -69,28 +58,10 @@ class JobNodes {
   // Then tells such a node that nothing runs.
   void SendRecovered(SessionId session);
 
-  template <typename... Fields>
-  void Info(absl::string_view event, const Fields&... fields) {
-    out.Info(LogPrefix(event), fields...);
-  }
-  template <typename... Fields>
-  void Warn(absl::string_view event, const Fields&... fields) {
-    out.Warn(LogPrefix(event), fields...);
-  }
-  JobOutput& out;
-
  private:
-  std::string LogPrefix(absl::string_view event) const;
-
-  const std::string job_;
-  const VersionRange versions_;
-  uint64_t epoch_ = 0;
-  std::map<SessionId, Node> nodes_;
+  std::map<SessionId, NodeMember> nodes_;
+  std::map<SessionId, uint64_t> rounds_;  // of nodes_; none: 0
 };
-
-// "the executor of node n1 (host h) with ranks 2,3"
-std::string ExecutorText(const JobNodes::Node& node,
-                         const std::vector<uint32_t>& ranks);
 
 }  // namespace maypole::coordinator
 

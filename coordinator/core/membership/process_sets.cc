@@ -1,8 +1,8 @@
 #include "coordinator/core/membership/process_sets.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
-#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/limits.h"
@@ -13,8 +13,7 @@ namespace {
 
 bool SameRequest(const proto::SetRequest& a, const proto::SetRequest& b) {
   return a.remove() == b.remove() && a.process_set() == b.process_set() &&
-         std::equal(a.ranks().begin(), a.ranks().end(), b.ranks().begin(),
-                    b.ranks().end());
+         std::ranges::equal(a.ranks(), b.ranks());
 }
 
 std::vector<uint32_t> RanksOf(const proto::SetRequest& request) {
@@ -51,7 +50,12 @@ proto::SetReply MembersReply(const std::vector<uint32_t>& ranks,
 }  // namespace
 
 bool RankSet::Has(uint32_t rank) const {
-  return std::binary_search(ranks.begin(), ranks.end(), rank);
+  return std::ranges::binary_search(ranks, rank);
+}
+
+size_t RankSet::PositionOf(uint32_t rank) const {
+  return static_cast<size_t>(std::ranges::lower_bound(ranks, rank) -
+                             ranks.begin());
 }
 
 std::string RankSet::Text() const {
@@ -60,19 +64,14 @@ std::string RankSet::Text() const {
 }
 
 std::string MembersText(const std::vector<uint32_t>& ranks) {
-  constexpr size_t kShown = 16;
-  std::string out = "[";
-  for (size_t i = 0; i < std::min(kShown, ranks.size()); ++i) {
-    absl::StrAppend(&out, i > 0 ? ", " : "", ranks[i]);
-  }
-  if (ranks.size() > kShown) {
-    absl::StrAppend(&out, ", and ", ranks.size() - kShown, " more");
-  }
-  return out + "]";
+  const auto more = [](size_t n) { return absl::StrCat(", and ", n, " more"); };
+  return absl::StrCat("[", ListText(ranks, 16, ", ", std::identity(), more),
+                      "]");
 }
 
-ProcessSets::ProcessSets(const std::vector<NodeMember>* members, uint32_t size)
-    : members_(*members), size_(size), numbers_(size, 0) {
+ProcessSets::ProcessSets(EpochNodes* nodes, const Departures* departures,
+                         uint32_t size)
+    : nodes_(*nodes), departures_(*departures), size_(size), numbers_(size, 0) {
   std::vector<uint32_t> all(size);
   std::iota(all.begin(), all.end(), 0);
   Add(0, std::move(all));
@@ -82,9 +81,9 @@ void ProcessSets::Add(uint32_t id, std::vector<uint32_t> ranks) {
   RankSet& set = sets_.emplace_back();
   set.id = id;
   set.ranks = std::move(ranks);
-  set.by_node.resize(members_.size());
-  for (size_t i = 0; i < members_.size(); ++i) {
-    for (const uint32_t rank : members_[i].ranks) {
+  set.by_node.resize(nodes_.size());
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    for (const uint32_t rank : nodes_[i].ranks) {
       if (set.Has(rank)) set.by_node[i].push_back(rank);
     }
     if (!set.by_node[i].empty()) set.nodes.push_back(i);
@@ -103,7 +102,7 @@ const RankSet* ProcessSets::Find(uint32_t id) const {
 
 absl::Status ProcessSets::Check(size_t node,
                                 const proto::SetRequest& message) const {
-  if (!members_[node].HasRank(message.rank()) || message.rank() >= size_) {
+  if (!nodes_[node].HasRank(message.rank()) || message.rank() >= size_) {
     return InvalidArgument("a process set request of rank ", message.rank(),
                            ", which is not a rank of the node");
   }
@@ -111,14 +110,15 @@ absl::Status ProcessSets::Check(size_t node,
   // coordinator may not know them.
   if (message.by_members()) {
     const std::vector<uint32_t> ranks = RanksOf(message);
-    if (std::find(ranks.begin(), ranks.end(), message.rank()) == ranks.end()) {
+    if (std::ranges::find(ranks, message.rank()) == ranks.end()) {
       return InvalidArgument("rank ", message.rank(),
                              " asks as a member for a process set of ",
                              MembersText(ranks));
     }
     return CheckRanks(ranks);
   }
-  if (left_.empty() && message.number() != numbers_[message.rank()] + 1) {
+  if (departures_.ranks().empty() &&
+      message.number() != numbers_[message.rank()] + 1) {
     return InvalidArgument("process set request ", message.number(),
                            " of rank ", message.rank(), " after request ",
                            numbers_[message.rank()]);
@@ -139,21 +139,20 @@ absl::Status ProcessSets::Check(size_t node,
 
 absl::Status ProcessSets::OnRequest(Time now, size_t node,
                                     const proto::SetRequest& message,
-                                    const Busy& busy, Replies* replies) {
+                                    const Busy& busy) {
   absl::Status sound = Check(node, message);
   if (!sound.ok()) return sound;
-  if (message.by_members())
-    return OnMembersRequest(now, node, message, replies);
+  if (message.by_members()) return OnMembersRequest(now, node, message);
   numbers_[message.rank()] = message.number();
-  if (!left_.empty()) {
-    replies->emplace_back(node, LeftReply(message.number()));
+  if (!departures_.ranks().empty()) {
+    Send(node, LeftReply(message.number()));
     return absl::OkStatus();
   }
   Request& request = asked_[message.number()];
   if (++request.count == 1) request.since = now;
-  auto group = std::find_if(
-      request.groups.begin(), request.groups.end(),
-      [&](const Group& g) { return SameRequest(g.request, message); });
+  auto group = std::ranges::find_if(request.groups, [&](const Group& g) {
+    return SameRequest(g.request, message);
+  });
   if (group == request.groups.end()) {
     request.groups.push_back({message, {}});
     group = request.groups.end() - 1;
@@ -161,25 +160,22 @@ absl::Status ProcessSets::OnRequest(Time now, size_t node,
   group->ranks.push_back(message.rank());
   if (request.count < size_) return absl::OkStatus();
   // A rank's numbers have no gaps: so requests are complete in order.
-  replies->emplace_back(std::nullopt, Decide(message.number(), request, busy));
+  Send(std::nullopt, Decide(message.number(), request, busy));
   asked_.erase(message.number());
   return absl::OkStatus();
 }
 
 absl::Status ProcessSets::OnMembersRequest(Time now, size_t node,
-                                           const proto::SetRequest& message,
-                                           Replies* replies) {
+                                           const proto::SetRequest& message) {
   const std::vector<uint32_t> ranks = RanksOf(message);
-  if (const std::string* who = LeftMember(ranks)) {
-    replies->emplace_back(
-        node, MembersReply(
-                  ranks,
-                  absl::AbortedError(absl::StrCat(*who, " has shut down")), 0));
+  const auto left = std::ranges::find_if(
+      ranks, [this](uint32_t rank) { return departures_.Has(rank); });
+  if (left != ranks.end()) {
+    Send(node, LeftReply(ranks, *left));
     return absl::OkStatus();
   }
   if (const auto same = ids_.find(ranks); same != ids_.end()) {
-    replies->emplace_back(node,
-                          MembersReply(ranks, absl::OkStatus(), same->second));
+    Send(node, MembersReply(ranks, absl::OkStatus(), same->second));
     return absl::OkStatus();
   }
   const auto [it, first] = by_members_.try_emplace(ranks);
@@ -194,17 +190,9 @@ absl::Status ProcessSets::OnMembersRequest(Time now, size_t node,
   if (it->second.asked.size() < ranks.size()) return absl::OkStatus();
   uint32_t id = 0;
   const absl::Status made = Make(ranks, &id);
-  replies->emplace_back(std::nullopt, MembersReply(ranks, made, id));
+  Send(std::nullopt, MembersReply(ranks, made, id));
   by_members_.erase(ranks);
   return absl::OkStatus();
-}
-
-const std::string* ProcessSets::LeftMember(
-    const std::vector<uint32_t>& ranks) const {
-  for (const uint32_t rank : ranks) {
-    if (const auto it = left_.find(rank); it != left_.end()) return &it->second;
-  }
-  return nullptr;
 }
 
 proto::SetReply ProcessSets::Decide(uint32_t number, const Request& request,
@@ -294,20 +282,18 @@ absl::Status ProcessSets::Remove(const proto::SetRequest& request,
 
 std::string ProcessSets::DescribeDifference(const Request& request) {
   std::vector<Group> groups = request.groups;
-  for (Group& g : groups) std::sort(g.ranks.begin(), g.ranks.end());
-  std::sort(groups.begin(), groups.end(), [](const Group& a, const Group& b) {
-    return a.ranks.front() < b.ranks.front();
-  });
-  constexpr size_t kShown = 4;
-  std::string out;
-  for (size_t i = 0; i < std::min(kShown, groups.size()); ++i) {
-    absl::StrAppend(&out, i > 0 ? ", " : "", RanksText(groups[i].ranks), " ",
-                    AskText(groups[i].request, groups[i].ranks.size() == 1));
-  }
-  if (groups.size() > kShown) {
-    absl::StrAppend(&out, " (and ", groups.size() - kShown, " other requests)");
-  }
-  return out + "; every rank must ask for the same sets in the same order";
+  for (Group& g : groups) std::ranges::sort(g.ranks);
+  std::ranges::sort(groups, {}, [](const Group& g) { return g.ranks.front(); });
+  const auto text = [](const Group& g) {
+    return absl::StrCat(RanksText(g.ranks), " ",
+                        AskText(g.request, g.ranks.size() == 1));
+  };
+  const auto more = [](size_t n) {
+    return absl::StrCat(" (and ", n, " other requests)");
+  };
+  return absl::StrCat(
+      ListText(groups, 4, ", ", text, more),
+      "; every rank must ask for the same sets in the same order");
 }
 
 proto::SetReply ProcessSets::LeftReply(uint32_t number) const {
@@ -315,28 +301,42 @@ proto::SetReply ProcessSets::LeftReply(uint32_t number) const {
   reply.set_number(number);
   reply.set_code(static_cast<int>(absl::StatusCode::kAborted));
   reply.set_message(
-      Cut(absl::StrCat("process set request ", number, ": ", first_left_,
+      Cut(absl::StrCat("process set request ", number, ": ",
+                       nodes_.RankText(departures_.ranks().front()),
                        " has shut down; every rank of the job "
                        "must ask for a process set"),
           kMaxErrorBytes));
   return reply;
 }
 
-void ProcessSets::OnRankLeft(uint32_t rank, const std::string& who,
-                             Replies* replies) {
-  if (left_.empty()) first_left_ = who;
-  left_.emplace(rank, who);
+proto::SetReply ProcessSets::LeftReply(const std::vector<uint32_t>& ranks,
+                                       uint32_t left) const {
+  return MembersReply(
+      ranks,
+      absl::AbortedError(absl::StrCat(nodes_.RankText(left), " has shut down")),
+      0);
+}
+
+void ProcessSets::Send(std::optional<size_t> node, proto::SetReply reply) {
+  if (reply.code() == 0) {
+    nodes_.Info(
+        reply.remove() ? "process_set_removed" : "process_set_made",
+        " process_set=", reply.process_set(), " ranks=",
+        LogValue(MembersText({reply.ranks().begin(), reply.ranks().end()})));
+  }
+  nodes_.SendReply(node, std::move(reply),
+                   &proto::CoordinatorMessage::mutable_set_reply);
+}
+
+void ProcessSets::OnRankLeft(uint32_t rank) {
   for (const auto& [number, request] : asked_) {
-    replies->emplace_back(std::nullopt, LeftReply(number));
+    Send(std::nullopt, LeftReply(number));
   }
   asked_.clear();
   std::erase_if(by_members_, [&](const auto& waiting) {
     const std::vector<uint32_t>& ranks = waiting.first;
-    if (!std::binary_search(ranks.begin(), ranks.end(), rank)) return false;
-    replies->emplace_back(
-        std::nullopt,
-        MembersReply(
-            ranks, absl::AbortedError(absl::StrCat(who, " has shut down")), 0));
+    if (!std::ranges::binary_search(ranks, rank)) return false;
+    Send(std::nullopt, LeftReply(ranks, rank));
     return true;
   });
 }
@@ -348,7 +348,7 @@ void ProcessSets::Restore(const proto::NodeState& state) {
     set.removed = known.removed();
     if (set.removed) ids_.erase(set.ranks);
   }
-  std::fill(numbers_.begin(), numbers_.end(), state.sets_answered());
+  std::ranges::fill(numbers_, state.sets_answered());
 }
 
 std::vector<ProcessSets::Incomplete> ProcessSets::Waiting() const {
@@ -375,7 +375,7 @@ std::vector<ProcessSets::Incomplete> ProcessSets::Waiting() const {
 std::optional<ProcessSets::Incomplete> ProcessSets::WaitOf(
     uint32_t rank) const {
   for (Incomplete& request : Waiting()) {
-    if (std::binary_search(request.asked.begin(), request.asked.end(), rank)) {
+    if (std::ranges::binary_search(request.asked, rank)) {
       return std::move(request);
     }
   }

@@ -4,8 +4,8 @@
 // which every rank of the job makes in the same order. When every rank has made
 // its n-th request, these are compared, and all get the same answer.
 //
-//   ProcessSets sets(&members, size);
-//   absl::Status s = sets.OnRequest(now, node, message, busy, &replies);
+//   ProcessSets sets(&nodes, &departures, size);
+//   absl::Status s = sets.OnRequest(now, node, message, busy);
 //   const RankSet* set = sets.Find(3);         // null: no such set now
 //
 //   the n-th requests of all ranks          answer
@@ -42,12 +42,12 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "coordinator/core/actions.h"
-#include "coordinator/core/membership/gathering.h"
+#include "coordinator/core/membership/departures.h"
+#include "coordinator/core/membership/epoch_nodes.h"
 #include "proto/coordinator.pb.h"
 
 namespace maypole::coordinator {
@@ -62,6 +62,8 @@ struct RankSet {
   bool removed = false;
 
   bool Has(uint32_t rank) const;
+  // In `ranks`, of which it is one.
+  size_t PositionOf(uint32_t rank) const;
   // "process set 2 (ranks [0, 1])", "the job of 3 ranks"
   std::string Text() const;
 };
@@ -71,14 +73,11 @@ std::string MembersText(const std::vector<uint32_t>& ranks);
 
 class ProcessSets {
  public:
-  // The receiver (nullopt: all nodes) and the message.
-  using Reply = std::pair<std::optional<size_t>, proto::SetReply>;
-  using Replies = std::vector<Reply>;
   // True if an operation of the set is pending.
   using Busy = std::function<bool(uint32_t process_set)>;
 
-  // `members` must outlive this object.
-  ProcessSets(const std::vector<NodeMember>* members, uint32_t size);
+  // Both pointers must outlive this object. `size`: ranks of the epoch.
+  ProcessSets(EpochNodes* nodes, const Departures* departures, uint32_t size);
 
   // Null if there is no such set, or it was removed.
   const RankSet* Find(uint32_t id) const;
@@ -88,10 +87,9 @@ class ProcessSets {
   // Handles a request of a rank of `node`. An error means that the message is
   // bad.
   absl::Status OnRequest(Time now, size_t node,
-                         const proto::SetRequest& message, const Busy& busy,
-                         Replies* replies);
-  // `who`: "rank 2 (node n1)"
-  void OnRankLeft(uint32_t rank, const std::string& who, Replies* replies);
+                         const proto::SetRequest& message, const Busy& busy);
+  // The rank has just left.
+  void OnRankLeft(uint32_t rank);
 
   // Takes over the sets of another coordinator, and what it has answered.
   void Restore(const proto::NodeState& state);
@@ -129,8 +127,7 @@ class ProcessSets {
 
   absl::Status Check(size_t node, const proto::SetRequest& message) const;
   absl::Status OnMembersRequest(Time now, size_t node,
-                                const proto::SetRequest& message,
-                                Replies* replies);
+                                const proto::SetRequest& message);
   proto::SetReply Decide(uint32_t number, const Request& request,
                          const Busy& busy);
   absl::Status CheckRanks(const std::vector<uint32_t>& ranks) const;
@@ -139,18 +136,20 @@ class ProcessSets {
   void Add(uint32_t id, std::vector<uint32_t> ranks);
   static std::string DescribeDifference(const Request& request);
   proto::SetReply LeftReply(uint32_t number) const;
-  // The first member that has left; null if none has.
-  const std::string* LeftMember(const std::vector<uint32_t>& ranks) const;
+  // Sends it to the node or, if it is null, to all nodes.
+  void Send(std::optional<size_t> node, proto::SetReply reply);
+  // The answer to a request of these members, one of which has left.
+  proto::SetReply LeftReply(const std::vector<uint32_t>& ranks,
+                            uint32_t left) const;
 
-  const std::vector<NodeMember>& members_;
+  EpochNodes& nodes_;
+  const Departures& departures_;
   const uint32_t size_;
   std::deque<RankSet> sets_;                       // by id
   std::map<std::vector<uint32_t>, uint32_t> ids_;  // of the existing sets
   std::map<uint32_t, Request> asked_;              // by number; unanswered
   std::vector<uint32_t> numbers_;                  // by rank: its last request
   std::map<std::vector<uint32_t>, Members> by_members_;  // unanswered
-  std::map<uint32_t, std::string> left_;  // the ranks that have left, as text
-  std::string first_left_;                // empty if none has
 };
 
 }  // namespace maypole::coordinator

@@ -25,17 +25,40 @@ class ProcessSetsTest : public ::testing::Test {
     m.mutable_ranks()->Assign(ranks.begin(), ranks.end());
     m.set_remove(remove != 0);
     m.set_process_set(remove);
-    return sets_.OnRequest(
-        Time(number), rank % 2, m, [&](uint32_t s) { return s == busy_; },
-        &replies_);
+    return Send(Time(number), m);
   }
   absl::Status AskAsMember(uint32_t rank, const Ranks& ranks) {
     proto::SetRequest m;
     m.set_rank(rank);
     m.set_by_members(true);
     m.mutable_ranks()->Assign(ranks.begin(), ranks.end());
-    return sets_.OnRequest(
-        Time(rank), rank % 2, m, [](uint32_t) { return false; }, &replies_);
+    return Send(Time(rank), m);
+  }
+  absl::Status Send(Time now, const proto::SetRequest& m) {
+    absl::Status status = sets_.OnRequest(
+        now, m.rank() % 2, m, [&](uint32_t s) { return s == busy_; });
+    Collect();
+    return status;
+  }
+  void Leave(uint32_t rank) {
+    departures_.OnLeft(rank);
+    sets_.OnRankLeft(rank);
+    Collect();
+  }
+  // Adds the answers that were sent.
+  void Collect() {
+    for (const auto& [node, message] : std::exchange(output_.messages, {})) {
+      if (!message.ToMessage().has_set_reply()) continue;
+      const proto::SetReply reply = message.ToMessage().set_reply();
+      if (reply.decision() == 0) {
+        replies_.emplace_back(node, reply);
+      } else if (node == 0) {
+        replies_.emplace_back(std::nullopt, reply);
+      } else {
+        EXPECT_EQ(reply.SerializeAsString(),
+                  replies_.back().second.SerializeAsString());
+      }
+    }
   }
   // All ranks make the same request; returns the answer.
   proto::SetReply All(const Ranks& ranks, uint32_t remove = 0) {
@@ -55,16 +78,16 @@ class ProcessSetsTest : public ::testing::Test {
     return reply.message();
   }
 
-  const std::vector<NodeMember> members_ = [] {
-    std::vector<NodeMember> m(2);
-    m[0].node = "n0";
-    m[0].ranks = {2, 0};
-    m[1].node = "n1";
-    m[1].ranks = {1, 3};
-    return m;
-  }();
-  ProcessSets sets_{&members_, 4};
-  ProcessSets::Replies replies_;
+  JobOutput output_;
+  EpochNodes nodes_{1,
+                    "job",
+                    {{.session = 0, .node = "n0", .ranks = {2, 0}},
+                     {.session = 1, .node = "n1", .ranks = {1, 3}}},
+                    &output_};
+  Departures departures_{&nodes_, 4};
+  ProcessSets sets_{&nodes_, &departures_, 4};
+  // The receiver (nullopt: all nodes) and the answer.
+  std::vector<std::pair<std::optional<size_t>, proto::SetReply>> replies_;
   uint32_t number_ = 0;
   uint32_t busy_ = ~0u;
 };
@@ -183,11 +206,7 @@ TEST_F(ProcessSetsTest, SetZeroCannotBeRemoved) {
     m.set_rank(rank);
     m.set_number(1);
     m.set_remove(true);
-    ASSERT_TRUE(
-        sets_
-            .OnRequest(
-                Time(), rank % 2, m, [](uint32_t) { return false; }, &replies_)
-            .ok());
+    ASSERT_TRUE(Send(Time(), m).ok());
   }
   ASSERT_EQ(replies_.size(), 1u);
   EXPECT_EQ(Text(replies_[0].second, kInvalid),
@@ -208,7 +227,7 @@ TEST_F(ProcessSetsTest, TooManySetsAreRefused) {
 TEST_F(ProcessSetsTest, ARankThatLeavesAbortsThem) {
   ASSERT_TRUE(Ask(0, 1, {0, 1}).ok());
   ASSERT_TRUE(Ask(0, 2, {0, 2}).ok());
-  sets_.OnRankLeft(2, "rank 2 (node n0)", &replies_);
+  Leave(2);
   ASSERT_EQ(replies_.size(), 2u);
   for (uint32_t i = 0; i < 2; ++i) {
     EXPECT_FALSE(replies_[i].first);
@@ -219,7 +238,7 @@ TEST_F(ProcessSetsTest, ARankThatLeavesAbortsThem) {
                   "must ask for a process set");
   }
   EXPECT_EQ(sets_.waiting(), 0u);
-  sets_.OnRankLeft(0, "rank 0 (node n0)", &replies_);
+  Leave(0);
   ASSERT_EQ(replies_.size(), 2u);
   ASSERT_TRUE(Ask(1, 1, {0, 1}).ok());  // late: answered alone
   ASSERT_EQ(replies_.size(), 3u);
@@ -298,7 +317,7 @@ TEST_F(ProcessSetsTest, MembersGetTheSetThatExists) {
 TEST_F(ProcessSetsTest, OnlyAMemberThatLeftFailsARequestOfMembers) {
   ASSERT_TRUE(AskAsMember(1, {1, 2}).ok());
   ASSERT_TRUE(AskAsMember(1, {1, 3}).ok());
-  sets_.OnRankLeft(2, "rank 2 (node n0)", &replies_);
+  Leave(2);
   ASSERT_EQ(replies_.size(), 1u);
   EXPECT_FALSE(replies_[0].first);
   EXPECT_THAT(replies_[0].second.ranks(), ElementsAre(1, 2));

@@ -3,44 +3,29 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <map>
 
 #include "coordinator/core/text.h"
 
 namespace maypole::coordinator {
 namespace {
 
-struct RankThreshold {
-  uint32_t rank = 0;
-  int64_t bytes = 0;
-};
-
-// The thresholds of the ranks that set one, by rank.
-std::vector<RankThreshold> FusionThresholds(
-    const std::vector<NodeMember>& members) {
-  std::vector<RankThreshold> said;
+void ReadFusionThreshold(const std::vector<NodeMember>& members, JobLog* log,
+                         Config* config) {
+  std::map<uint32_t, int64_t> said;  // by rank that sets one
   for (const NodeMember& m : members) {
     for (size_t i = 0; i < m.fusion_thresholds.size(); ++i) {
       if (m.fusion_thresholds[i] < 0) continue;
-      said.push_back({m.ranks[i], m.fusion_thresholds[i]});
+      said.emplace(m.ranks[i], m.fusion_thresholds[i]);
     }
   }
-  std::sort(said.begin(), said.end(),
-            [](const RankThreshold& a, const RankThreshold& b) {
-              return a.rank < b.rank;
-            });
-  return said;
-}
-
-void ReadFusionThreshold(const std::vector<NodeMember>& members, JobNodes* log,
-                         Config* config) {
-  const std::vector<RankThreshold> said = FusionThresholds(members);
   if (said.empty()) return;
-  config->fusion_threshold = static_cast<uint64_t>(said.front().bytes);
-  for (const RankThreshold& other : said) {
-    if (other.bytes == said.front().bytes) continue;
-    log->Warn("fusion_thresholds_differ", " rank=", said.front().rank,
-              " bytes=", said.front().bytes, " other_rank=", other.rank,
-              " other_bytes=", other.bytes, " used=", said.front().bytes,
+  const auto [first, used] = *said.begin();
+  config->fusion_threshold = static_cast<uint64_t>(used);
+  for (const auto& [other, bytes] : said) {
+    if (bytes == used) continue;
+    log->Warn("fusion_thresholds_differ", " rank=", first, " bytes=", used,
+              " other_rank=", other, " other_bytes=", bytes, " used=", used,
               " reason=\"the smallest rank's is used; give all ranks the same "
               "MAYPOLE_FUSION_THRESHOLD\"");
     return;
@@ -60,7 +45,7 @@ int64_t OfSmallest(const std::vector<NodeMember>& members,
   return first == nullptr ? -1 : first->*field;
 }
 
-void ReadStallTimes(const std::vector<NodeMember>& members, JobNodes* log,
+void ReadStallTimes(const std::vector<NodeMember>& members, JobLog* log,
                     Config* config) {
   const int64_t check = OfSmallest(members, &NodeMember::stall_check_ms);
   const int64_t shutdown = OfSmallest(members, &NodeMember::stall_shutdown_ms);
@@ -85,7 +70,7 @@ void ReadStallTimes(const std::vector<NodeMember>& members, JobNodes* log,
 }  // namespace
 
 Config StartConfig(Config config, const std::vector<NodeMember>& members,
-                   JobNodes* log) {
+                   JobLog* log) {
   ReadStallTimes(members, log, &config);
   for (const NodeMember& m : members) {
     config.checksums =

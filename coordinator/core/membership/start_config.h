@@ -9,14 +9,13 @@
 
 #include "coordinator/core/actions.h"
 #include "coordinator/core/membership/gathering.h"
-#include "coordinator/core/membership/job_nodes.h"
 
 namespace maypole::coordinator {
 
 // The members' ranks may set checksums, the fusion threshold and the stall
 // times. `log` gets a warning where the ranks' values disagree.
 Config StartConfig(Config config, const std::vector<NodeMember>& members,
-                   JobNodes* log);
+                   JobLog* log);
 
 }  // namespace maypole::coordinator
 

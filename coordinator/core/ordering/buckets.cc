@@ -62,10 +62,7 @@ void Buckets::LeaveLesson(uint32_t id) {
 void Buckets::CloseLesson(const FusionKey& key) {
   std::vector<ReadyOperation> lesson = std::move(lessons_[key]);
   lessons_.erase(key);
-  std::stable_sort(lesson.begin(), lesson.end(),
-                   [](const ReadyOperation& a, const ReadyOperation& b) {
-                     return a.order < b.order;
-                   });
+  std::ranges::stable_sort(lesson, {}, &ReadyOperation::order);
   for (const std::vector<size_t>& run : Fuse(lesson, threshold_)) {
     const BucketId id = ++last_bucket_;
     Bucket& bucket = buckets_[id];

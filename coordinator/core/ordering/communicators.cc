@@ -12,12 +12,6 @@
 namespace maypole::coordinator {
 namespace {
 
-size_t PositionOf(const RankSet& set, uint32_t rank) {
-  return static_cast<size_t>(
-      std::lower_bound(set.ranks.begin(), set.ranks.end(), rank) -
-      set.ranks.begin());
-}
-
 // True for kinds whose results need no room.
 bool HasRoom(const NegotiatedOperation& op, const ReadyOperation& ready) {
   const Kind kind = ready.signature.kind;
@@ -32,7 +26,7 @@ bool HasRoom(const NegotiatedOperation& op, const ReadyOperation& ready) {
   }
   for (const size_t node : set.nodes) {
     for (size_t i = 0; i < set.by_node[node].size(); ++i) {
-      rooms[PositionOf(set, set.by_node[node][i])] =
+      rooms[set.PositionOf(set.by_node[node][i])] =
           op.nodes[node].details->gpu_rooms[i];
     }
   }
@@ -47,9 +41,9 @@ std::vector<uint32_t> MemberGpus(const NegotiatedOperation& op,
   for (const Communicator::Part& part : c.parts) {
     const std::vector<uint32_t>& ranks = set.by_node[part.node];
     for (size_t i = 0; i < ranks.size(); ++i) {
-      const auto gpu = std::lower_bound(part.gpus.begin(), part.gpus.end(),
-                                        op.nodes[part.node].gpus()[i]);
-      out[PositionOf(set, ranks[i])] =
+      const auto gpu =
+          std::ranges::lower_bound(part.gpus, op.nodes[part.node].gpus()[i]);
+      out[set.PositionOf(ranks[i])] =
           part.first + static_cast<uint32_t>(gpu - part.gpus.begin());
     }
   }
@@ -109,7 +103,7 @@ void Communicators::Choose(const NegotiatedOperation& op,
     std::vector<uint32_t> numbers = op.nodes[node].gpus();
     if (numbers.empty() || op.nodes[node].ranks_call_nccl() != by_ranks) return;
     if (!by_ranks) {
-      std::sort(numbers.begin(), numbers.end());
+      std::ranges::sort(numbers);
       numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
     }
     gpus.emplace_back(node, std::move(numbers));
@@ -147,7 +141,6 @@ void Communicators::Restore(const std::vector<const proto::NodeState*>& states,
     if (state == nullptr) continue;
     if (state->nccl_version() != 0) enabled_ = true;
     for (const proto::Communicator& m : state->communicators()) {
-      if (m.number() < 1 || m.number() > kMaxCommunicators) continue;
       while (all_.size() < m.number()) {
         all_.push_back({.number = static_cast<uint32_t>(all_.size()) + 1});
       }
@@ -157,7 +150,6 @@ void Communicators::Restore(const std::vector<const proto::NodeState*>& states,
       if (m.ranks_call_nccl()) c.ranks = sets.FindEver(m.process_set());
       Gpus gpus;
       for (const proto::CommunicatorPart& part : m.parts()) {
-        if (part.node() >= states.size()) continue;
         c.parts.push_back({part.node(),
                            part.first(),
                            {part.gpus().begin(), part.gpus().end()}});

@@ -69,7 +69,8 @@ class Communicators {
   absl::Status OnId(size_t node, const proto::CommunicatorId& message);
 
   // Takes over another coordinator's communicators. `states`: by node; may be
-  // null. `sets` must know their process sets.
+  // null; CheckNodeState() has checked them. `sets` must know their process
+  // sets.
   void Restore(const std::vector<const proto::NodeState*>& states,
                const ProcessSets& sets);
   // Sends the node the communicators and ids that it lacks.

@@ -13,7 +13,7 @@ namespace maypole::coordinator {
 absl::StatusOr<bool> Joins::OnState(size_t node,
                                     const proto::JoinState& message) {
   const uint32_t rank = message.rank();
-  if (!left_.empty()) {
+  if (!departures_.ranks().empty()) {
     // If this is `settled`, the rank has been answered already: when it joined,
     // or when the other rank left.
     if (!message.settled()) SendLeft(node, message.number());
@@ -48,7 +48,8 @@ void Joins::SendLeft(std::optional<size_t> node, uint32_t number) {
   reply.set_last_rank(-1);
   reply.set_code(static_cast<int>(absl::StatusCode::kAborted));
   reply.set_message(
-      Cut(absl::StrCat(left_, " has shut down; join needs every rank"),
+      Cut(absl::StrCat(nodes_.RankText(departures_.ranks().front()),
+                       " has shut down; join needs every rank"),
           kMaxErrorBytes));
   SendReply(node, std::move(reply));
 }
@@ -59,13 +60,11 @@ void Joins::SendReply(std::optional<size_t> node, proto::JoinReply reply) {
 }
 
 void Joins::EndJoin() {
-  std::fill(ranks_.begin(), ranks_.end(), State::kAway);
+  std::ranges::fill(ranks_, State::kAway);
   begun_ = settled_ = 0;
 }
 
-void Joins::OnRankLeft(const std::string& who) {
-  if (!left_.empty()) return;
-  left_ = who;
+void Joins::OnRankLeft() {
   if (begun_ == 0) return;
   SendLeft(std::nullopt, number_);
   EndJoin();
@@ -73,8 +72,8 @@ void Joins::OnRankLeft(const std::string& who) {
 
 bool Joins::Aside(const RankSet& set, size_t node) const {
   const std::vector<uint32_t>& here = set.by_node[node];
-  return std::all_of(here.begin(), here.end(),
-                     [this](uint32_t rank) { return Aside(rank); });
+  return std::ranges::all_of(here,
+                             [this](uint32_t rank) { return Aside(rank); });
 }
 
 std::vector<uint32_t> Joins::Missing() const {

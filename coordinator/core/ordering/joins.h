@@ -5,7 +5,7 @@
 // joined and are settled (none has an operation of its own pending), the join
 // ends for all ranks, and none stands aside any more.
 //
-//   Joins joins(&nodes, size);
+//   Joins joins(&nodes, &departures, size);
 //   joins.OnState(node, message);        // an error: the message is bad
 //   joins.RequestStandIns(op);           // of each pending operation
 //
@@ -21,10 +21,9 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "coordinator/core/membership/departures.h"
 #include "coordinator/core/membership/epoch_nodes.h"
 #include "coordinator/core/ordering/presence.h"
 #include "proto/coordinator.pb.h"
@@ -33,14 +32,15 @@ namespace maypole::coordinator {
 
 class Joins {
  public:
-  // `nodes` must outlive this object. `size`: ranks of the epoch.
-  Joins(EpochNodes* nodes, uint32_t size) : nodes_(*nodes), ranks_(size) {}
+  // Both pointers must outlive this object. `size`: ranks of the epoch.
+  Joins(EpochNodes* nodes, const Departures* departures, uint32_t size)
+      : nodes_(*nodes), departures_(*departures), ranks_(size) {}
 
   // Handles a message from `node`; the caller has checked that the rank is on
   // that node. True if the rank stands aside from now on.
   absl::StatusOr<bool> OnState(size_t node, const proto::JoinState& message);
-  // `who`: "rank 2 (node n1)"
-  void OnRankLeft(const std::string& who);
+  // A rank has just left.
+  void OnRankLeft();
 
   // Takes over from another coordinator, which has answered this many joins.
   void Restore(uint32_t answered) { number_ = answered + 1; }
@@ -65,12 +65,12 @@ class Joins {
   proto::StandIn StandInOf(const NegotiatedOperation& op) const;
 
   EpochNodes& nodes_;
+  const Departures& departures_;
   std::vector<State> ranks_;
   uint32_t number_ = 1;  // of the current or the next join
   uint32_t begun_ = 0;   // ranks that are not kAway
   uint32_t settled_ = 0;
   uint32_t last_ = 0;  // the last rank that has begun
-  std::string left_;   // the rank that has left; empty if none has
 };
 
 }  // namespace maypole::coordinator

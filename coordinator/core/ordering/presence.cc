@@ -50,13 +50,8 @@ absl::StatusOr<NegotiatedOperation*> OperationTable::FindGiven(uint32_t id) {
 absl::StatusOr<NegotiatedOperation*> OperationTable::Resolve(
     const proto::PresentOperation& message) {
   if (message.id() != 0) return FindGiven(message.id());
-  absl::Status status = CheckIdentity(message.identity());
-  if (!status.ok()) return status;
-  const RankSet* set = sets_.FindEver(message.identity().process_set());
-  if (set == nullptr) {
-    return InvalidArgument("unknown process set ",
-                           message.identity().process_set());
-  }
+  const absl::StatusOr<const RankSet*> set = SetOf(message.identity(), sets_);
+  if (!set.ok()) return set.status();
   std::string key = KeyOf(message.identity());
   auto it = ids_.find(key);
   if (it != ids_.end()) return &operations_[PlaceOf(it->second)];
@@ -68,7 +63,7 @@ absl::StatusOr<NegotiatedOperation*> OperationTable::Resolve(
         "allowed; wait for some before you submit others"));
   }
   op->identity = message.identity();
-  op->set = set;
+  op->set = *set;
   ids_.emplace(std::move(key), op->id);
   return op;
 }
@@ -100,11 +95,8 @@ void OperationTable::ForgetOldest() {
     }
   }
   const size_t count = std::min(idle.size(), std::max<size_t>(1, limit_ / 8));
-  std::partial_sort(
-      idle.begin(), idle.begin() + static_cast<ptrdiff_t>(count), idle.end(),
-      [](const NegotiatedOperation* a, const NegotiatedOperation* b) {
-        return a->used < b->used;
-      });
+  std::ranges::partial_sort(idle, idle.begin() + static_cast<ptrdiff_t>(count),
+                            {}, &NegotiatedOperation::used);
   for (size_t i = 0; i < count; ++i) Forget(idle[i]);
 }
 
@@ -137,7 +129,7 @@ absl::Status OperationTable::Note(Time now, size_t node,
   if (message.urgency() > static_cast<uint32_t>(Urgency::kImmediate)) {
     return InvalidArgument(op->Text(), ": unknown urgency ", message.urgency());
   }
-  if (op->present > 0 && op->nodes[node].present) {
+  if (op->PresentOn(node)) {
     return InvalidArgument(op->Text(), " was reported twice, as generations ",
                            op->nodes[node].generation, " and ",
                            message.generation());
@@ -176,8 +168,7 @@ absl::StatusOr<NegotiatedOperation*> OperationTable::Resolve(
 
 bool OperationTable::NoteUrgent(size_t node, uint32_t generation,
                                 NegotiatedOperation* op) {
-  if (op->present == 0 || !op->nodes[node].present ||
-      op->nodes[node].generation != generation) {
+  if (!op->PresentOn(node) || op->nodes[node].generation != generation) {
     return false;
   }
   op->urgency = std::max(op->urgency, Urgency::kAwaited);
@@ -200,9 +191,8 @@ absl::StatusOr<ReadyOperation> OperationTable::Validate(
   ready.first_present = op.first_present;
   ready.order = op.order;
   ready.urgency = op.urgency;
-  ready.inputs_sent =
-      std::all_of(op.set->nodes.begin(), op.set->nodes.end(),
-                  [&op](size_t i) { return op.nodes[i].inputs_sent; });
+  ready.inputs_sent = std::ranges::all_of(
+      op.set->nodes, [&op](size_t i) { return op.nodes[i].inputs_sent; });
   const Signature& s = ready.signature;
   if (s.kind == Kind::kBroadcast &&
       !op.set->Has(static_cast<uint32_t>(s.root))) {
@@ -271,11 +261,8 @@ absl::StatusOr<ReadyOperation> OperationTable::Gathered(
       dims[rank] = p.first_dims[local];
       rows += static_cast<uint64_t>(dims[rank]);
       if (!splits) continue;
-      const size_t place =
-          std::lower_bound(set.ranks.begin(), set.ranks.end(), rank) -
-          set.ranks.begin();
       std::copy_n(p.splits.begin() + local * n, n,
-                  ready.splits.begin() + place * n);
+                  ready.splits.begin() + set.PositionOf(rank) * n);
     }
   }
   const uint64_t row_bytes = ready.signature.RowBytes();

@@ -79,6 +79,9 @@ struct NegotiatedOperation {
 
   // "allreduce 'layer1.weight'"
   std::string Text() const { return OperationText(identity); }
+  bool PresentOn(size_t node) const {
+    return present > 0 && nodes[node].present;
+  }
   // What the node's ranks have submitted; empty if it is not present there.
   std::vector<NodePresence::Group> GroupsOf(size_t node) const;
 };

@@ -17,8 +17,8 @@ namespace {
 constexpr int64_t kMaxDimension = static_cast<int64_t>(kMaxTensorBytes);
 
 bool AreDimensions(const std::vector<int64_t>& values) {
-  return std::all_of(values.begin(), values.end(),
-                     [](int64_t v) { return v >= 0 && v <= kMaxDimension; });
+  return std::ranges::all_of(
+      values, [](int64_t v) { return v >= 0 && v <= kMaxDimension; });
 }
 
 absl::StatusOr<Signature> CheckedSignature(const proto::LocalSignature& m,
@@ -39,8 +39,7 @@ absl::Status CheckRanks(const std::vector<uint32_t>& expected,
   std::set<uint32_t> seen;
   for (const NodePresence::Group& group : p.groups) {
     for (uint32_t rank : group.ranks) {
-      const bool known =
-          std::find(expected.begin(), expected.end(), rank) != expected.end();
+      const bool known = std::ranges::find(expected, rank) != expected.end();
       if (known && seen.insert(rank).second) continue;
       return InvalidArgument(
           "a signature of rank ", rank,
@@ -101,10 +100,11 @@ absl::Status ReadGpus(size_t locals, Kind kind,
   const size_t rooms = Gathers(kind) ? p->gpus.size() : 0;
   if ((p->gpus.empty() || p->gpus.size() == locals) &&
       p->gpu_rooms.size() == rooms &&
-      std::all_of(p->gpus.begin(), p->gpus.end(),
-                  [](uint32_t gpu) { return gpu < kMaxGpus; }) &&
-      std::all_of(p->gpu_rooms.begin(), p->gpu_rooms.end(),
-                  [](uint64_t room) { return room <= kMaxGpuMemoryBytes; })) {
+      std::ranges::all_of(p->gpus,
+                          [](uint32_t gpu) { return gpu < kMaxGpus; }) &&
+      std::ranges::all_of(p->gpu_rooms, [](uint64_t room) {
+        return room <= kMaxGpuMemoryBytes;
+      })) {
     return absl::OkStatus();
   }
   return InvalidArgument(
@@ -123,8 +123,7 @@ bool IsPlain(const std::vector<uint32_t>& expected, Kind kind,
     return false;
   }
   const auto& ranks = m.signatures(0).ranks();
-  return !expected.empty() && std::equal(ranks.begin(), ranks.end(),
-                                         expected.begin(), expected.end());
+  return !expected.empty() && std::ranges::equal(ranks, expected);
 }
 
 // True if the message has more than `as_before` allows.
@@ -162,6 +161,14 @@ absl::Status CheckIdentity(const proto::Identity& identity) {
                            " bytes; ", kMaxNameBytes, " are allowed");
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<const RankSet*> SetOf(const proto::Identity& identity,
+                                     const ProcessSets& sets) {
+  if (absl::Status s = CheckIdentity(identity); !s.ok()) return s;
+  const RankSet* set = sets.FindEver(identity.process_set());
+  if (set != nullptr) return set;
+  return InvalidArgument("unknown process set ", identity.process_set());
 }
 
 absl::StatusOr<NodePresence> ReadPresence(

@@ -61,6 +61,9 @@ std::string OperationText(const proto::Identity& identity);
 // Checks that the kind is known and the name's length is allowed. Does not
 // check that the process set exists.
 absl::Status CheckIdentity(const proto::Identity& identity);
+// Checks that, too, and finds the process set; it may have been removed.
+absl::StatusOr<const RankSet*> SetOf(const proto::Identity& identity,
+                                     const ProcessSets& sets);
 
 // Reads a message of `node`, on which the set has ranks. `last` is the
 // signature of the operation's last run. `common` is the signature of nodes

@@ -22,7 +22,7 @@ RunIssuer::RunIssuer(EpochNodes* nodes, const ProcessSets* sets,
 void RunIssuer::Issue(Time now, const Release& release) {
   Runs runs;
   for (const Release::Part& part : release.parts) {
-    nodes_.out.facts.emplace_back(BucketRan{part.end});
+    nodes_.Report(BucketRan{part.end});
     AddRuns(now, part.operations, &runs);
   }
   AddRuns(now, release.loose, &runs);
@@ -31,17 +31,16 @@ void RunIssuer::Issue(Time now, const Release& release) {
 
 void RunIssuer::AddRuns(Time now, const std::vector<ReadyOperation>& ready,
                         Runs* runs) {
-  Actions& facts = nodes_.out.facts;
   for (const std::vector<size_t>& run : Fuse(ready, fusion_threshold_)) {
     runs->emplace_back(table_.Find(ready[run.front()].id)->set,
                        MakeRun(ready, run));
-    facts.emplace_back(RunIssued{run.size()});
+    nodes_.Report(RunIssued{run.size()});
     std::vector<const ReadyOperation*> together;
     for (const size_t i : run) together.push_back(&ready[i]);
     steps_.OnRun(together);
   }
   for (const ReadyOperation& r : ready) {
-    facts.emplace_back(
+    nodes_.Report(
         OperationIssued{r.signature.kind, r.bytes, now - r.first_present});
     NegotiatedOperation* const op = table_.Find(r.id);
     op->last = r.signature;
@@ -57,9 +56,8 @@ proto::Run RunIssuer::MakeRun(const std::vector<ReadyOperation>& ready,
   ++runs_;
   m.set_decision(nodes_.NextDecision());
   m.set_process_set(table_.Find(first.id)->set->id);
-  m.set_inputs_sent(std::all_of(run.begin(), run.end(), [&ready](size_t i) {
-    return ready[i].inputs_sent;
-  }));
+  m.set_inputs_sent(std::ranges::all_of(
+      run, [&ready](size_t i) { return ready[i].inputs_sent; }));
   for (const size_t i : run) {
     NegotiatedOperation* op = table_.Find(ready[i].id);
     proto::RunOperation* o = m.add_operations();

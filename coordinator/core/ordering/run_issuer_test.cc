@@ -26,7 +26,7 @@ class RunIssuerTest : public ::testing::Test {
   }
 
   EpochBed bed_{2};
-  ProcessSets sets_{&bed_.nodes.members(), 4};
+  ProcessSets sets_{&bed_.nodes, &bed_.departures, 4};
   OperationTable table_{&bed_.nodes.members(), &sets_};
   Steps steps_{1 << 20};
   RunIssuer runs_{&bed_.nodes, &sets_, &table_, &steps_, 1 << 20};

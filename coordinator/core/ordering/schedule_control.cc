@@ -31,7 +31,7 @@ ScheduleControl::ScheduleControl(EpochNodes* nodes,
       follows_(nodes->size(), false) {}
 
 bool ScheduleControl::frozen() const {
-  return std::find(follows_.begin(), follows_.end(), true) != follows_.end();
+  return std::ranges::find(follows_, true) != follows_.end();
 }
 
 bool ScheduleControl::MayBegin() const {
@@ -41,9 +41,9 @@ bool ScheduleControl::MayBegin() const {
     return false;
   }
   const auto pending = table_.Pending();
-  return std::all_of(
-      pending.begin(), pending.end(),
-      [this](const NegotiatedOperation* op) { return steps_.Has(op->id); });
+  return std::ranges::all_of(pending, [this](const NegotiatedOperation* op) {
+    return steps_.Has(op->id);
+  });
 }
 
 void ScheduleControl::BeginIfRepeated() {
@@ -76,7 +76,7 @@ void ScheduleControl::BeginIfRepeated() {
     }
     nodes_.Send(i, of_all);
   }
-  nodes_.out.facts.emplace_back(ScheduleBegun{});
+  nodes_.Report(ScheduleBegun{});
   LogIfRare("schedule_begun",
             absl::StrCat(" runs=", length_, " operations=", scheduled_.size()));
 }
@@ -86,7 +86,7 @@ bool ScheduleControl::FitsTree(const Runs& runs) const {
   const auto has_all_nodes = [this](const std::vector<ReadyOperation>& run) {
     return SetOf(run).nodes.size() == nodes_.size();
   };
-  return std::all_of(runs.begin(), runs.end(), has_all_nodes);
+  return std::ranges::all_of(runs, has_all_nodes);
 }
 
 proto::Schedule ScheduleControl::Header() const {
@@ -144,7 +144,7 @@ absl::Status ScheduleControl::OnEnded(size_t node,
   steps_.OnScheduleOver(runs / length_);
   runs_ += runs;
   operations_ += operations;
-  nodes_.out.facts.emplace_back(ScheduleOver{ended_.why(), runs, operations});
+  nodes_.Report(ScheduleOver{ended_.why(), runs, operations});
   LogIfRare("schedule_over",
             absl::StrCat(" runs=", runs, " reason=", LogValue(ended_.text())));
   return absl::OkStatus();
@@ -170,7 +170,7 @@ void ScheduleControl::Restore(
   const auto follows = [this](const proto::NodeState* state) {
     return state != nullptr && state->follows() && state->schedule() == number_;
   };
-  if (std::none_of(states.begin(), states.end(), follows)) return;
+  if (std::ranges::none_of(states, follows)) return;
   for (size_t i = 0; i < states.size(); ++i) {
     follows_[i] = follows(states[i]) ||
                   (states[i] != nullptr && states[i]->schedule() < number_);

@@ -1,7 +1,6 @@
 #include "coordinator/core/ordering/steps.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "coordinator/core/limits.h"
@@ -90,15 +89,12 @@ std::vector<std::vector<ReadyOperation>> Steps::Runs(
   }
   std::vector<Group> ordered;
   for (auto& [leader, group] : by_leader) ordered.push_back(std::move(group));
-  std::sort(ordered.begin(), ordered.end(),
-            [](const Group& a, const Group& b) { return a.last < b.last; });
+  std::ranges::sort(ordered, {}, &Group::last);
   std::vector<std::vector<ReadyOperation>> out;
   for (Group& group : ordered) {
-    std::sort(group.members.begin(), group.members.end(),
-              [&](const Member* a, const Member* b) {
-                return std::pair(place(a->operation.id), a->order) <
-                       std::pair(place(b->operation.id), b->order);
-              });
+    std::ranges::sort(group.members, {}, [&](const Member* m) {
+      return std::pair(place(m->operation.id), m->order);
+    });
     std::vector<ReadyOperation> all;
     for (const Member* m : group.members) all.push_back(m->operation);
     // The parts of different steps together may exceed a run.

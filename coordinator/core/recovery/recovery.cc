@@ -74,9 +74,8 @@ absl::Status CheckSets(const proto::NodeState& state) {
   uint32_t last = 0;
   for (const proto::KnownSet& set : state.sets()) {
     const auto& r = set.ranks();
-    const bool ascends =
-        std::adjacent_find(r.begin(), r.end(),
-                           std::greater_equal<uint32_t>()) == r.end();
+    const bool ascends = std::ranges::adjacent_find(
+                             r, std::greater_equal<uint32_t>()) == r.end();
     if (set.process_set() != ++last || last > kMaxProcessSets || r.empty() ||
         !ascends || r.Get(r.size() - 1) >= state.start().size()) {
       return Bad(absl::StrCat("an impossible process set ", set.process_set()));
@@ -110,9 +109,7 @@ bool SameMembers(const proto::EpochStart& a, const proto::EpochStart& b) {
   for (int i = 0; i < a.nodes_size(); ++i) {
     const auto& x = a.nodes(i);
     const auto& y = b.nodes(i);
-    if (x.node() != y.node() ||
-        !std::equal(x.ranks().begin(), x.ranks().end(), y.ranks().begin(),
-                    y.ranks().end())) {
+    if (x.node() != y.node() || !std::ranges::equal(x.ranks(), y.ranks())) {
       return false;
     }
   }
@@ -196,8 +193,8 @@ absl::Status CheckCommunicators(const proto::NodeState& state) {
     for (const proto::CommunicatorPart& part : c.parts()) {
       sound = sound && part.node() < nodes && seen.insert(part.node()).second &&
               part.gpus_size() <= static_cast<int>(kMaxGpus) &&
-              std::all_of(part.gpus().begin(), part.gpus().end(),
-                          [](uint32_t gpu) { return gpu < kMaxGpus; });
+              std::ranges::all_of(part.gpus(),
+                                  [](uint32_t gpu) { return gpu < kMaxGpus; });
     }
     if (!sound) {
       return Bad(absl::StrCat("an impossible communicator ", c.number()));
@@ -393,7 +390,7 @@ std::optional<Recovery::Epoch> Recovery::LastEpoch(
   std::string missing;
   // No node gets endpoints before all nodes have answered EpochStart.
   const bool all_have_heard =
-      std::any_of(reports_.begin(), reports_.end(), [&](const auto& report) {
+      std::ranges::any_of(reports_, [&](const auto& report) {
         const auto& state = report.second.state;
         return state && state->start().epoch() == start->epoch() &&
                state->connected();
@@ -412,14 +409,13 @@ std::optional<Recovery::Epoch> Recovery::LastEpoch(
       epoch.over = Cut(state->end().message(), kMaxErrorBytes);
       if (epoch.over.empty()) epoch.over = "it has ended on another node";
     }
-    const bool live = std::any_of(
-        member.ranks.begin(), member.ranks.end(),
+    const bool live = std::ranges::any_of(
+        member.ranks,
         [&epoch](uint32_t rank) { return !epoch.left.contains(rank); });
     if (member.session == 0 && live && missing.empty()) {
       const auto lost = lost_.find(info.node());
       missing = absl::StrCat(
-          "the executor of ", NodeText(info.node(), info.host()), " with ",
-          RanksText(member.ranks), " ",
+          member.ExecutorText(), " ",
           is_new ? "was replaced by a new one"
           : lost != lost_.end()
               ? lost->second

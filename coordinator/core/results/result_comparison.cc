@@ -71,7 +71,7 @@ absl::Status ResultComparison::Check(size_t node, const RankSet* set,
   const std::vector<uint32_t>& here = set->by_node[node];
   for (const proto::ResultCopies& copies : result.copies()) {
     for (const uint32_t rank : copies.ranks()) {
-      if (std::find(here.begin(), here.end(), rank) == here.end() ||
+      if (std::ranges::find(here, rank) == here.end() ||
           !seen.insert(rank).second) {
         return bad(absl::StrCat("with a wrong rank ", rank));
       }
@@ -97,10 +97,9 @@ void ResultComparison::Expect(const Key& key, const proto::Result& result,
 void ResultComparison::Add(const proto::Result& result,
                            std::vector<Group>* groups) {
   for (const proto::ResultCopies& copies : result.copies()) {
-    auto same =
-        std::find_if(groups->begin(), groups->end(), [&](const Group& g) {
-          return g.checksum == copies.checksum() && g.bytes == copies.bytes();
-        });
+    auto same = std::ranges::find_if(*groups, [&](const Group& g) {
+      return g.checksum == copies.checksum() && g.bytes == copies.bytes();
+    });
     if (same == groups->end()) {
       same = groups->insert(same, Group{copies.checksum(), copies.bytes(), {}});
     }
@@ -134,8 +133,8 @@ void ResultComparison::Finish(std::vector<ResultDifference>* found) {
 ResultDifference ResultComparison::Describe(const proto::Identity& identity,
                                             uint32_t call,
                                             std::vector<Group> groups) const {
-  for (Group& g : groups) std::sort(g.ranks.begin(), g.ranks.end());
-  std::sort(groups.begin(), groups.end(), [](const Group& a, const Group& b) {
+  for (Group& g : groups) std::ranges::sort(g.ranks);
+  std::ranges::sort(groups, [](const Group& a, const Group& b) {
     if (a.ranks.size() != b.ranks.size()) {
       return a.ranks.size() > b.ranks.size();
     }
@@ -155,7 +154,7 @@ ResultDifference ResultComparison::Describe(const proto::Identity& identity,
         g.ranks.size() == 1 ? " has " : " have ",
         absl::StrFormat("checksum %08x of %d bytes", g.checksum, g.bytes)));
   }
-  std::sort(d.ranks.begin(), d.ranks.end());
+  std::ranges::sort(d.ranks);
   d.text = absl::StrCat(
       "results differ: ", OperationText(identity), " (call ", call,
       "): ", absl::StrJoin(copies, ", "), "; ",
@@ -169,10 +168,7 @@ std::string ResultComparison::WhoText(
   if (ranks.size() > kMostRanksInFull) return RanksText(ranks);
   std::vector<std::string> who;
   for (const uint32_t rank : ranks) {
-    const auto member =
-        std::find_if(members_.begin(), members_.end(),
-                     [&](const NodeMember& m) { return m.HasRank(rank); });
-    who.push_back(member->RankText(rank));
+    who.push_back(nodes_[*nodes_.NodeOf(rank)].RankText(rank));
   }
   return absl::StrJoin(who, " and ");
 }

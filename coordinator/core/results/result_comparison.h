@@ -7,7 +7,7 @@
 // of the majority have a wrong copy; without a majority it is unknown which
 // ranks are wrong.
 //
-//   ResultComparison comparison(&members, &sets);
+//   ResultComparison comparison(&nodes, &sets);
 //   comparison.Take(node, message, &found);   // appends what differs
 //   comparison.Finish(&found);                // the epoch is over
 //
@@ -29,7 +29,7 @@
 #include "absl/status/status.h"
 #include "coordinator/core/actions.h"
 #include "coordinator/core/limits.h"
-#include "coordinator/core/membership/gathering.h"
+#include "coordinator/core/membership/epoch_nodes.h"
 #include "coordinator/core/membership/process_sets.h"
 #include "proto/coordinator.pb.h"
 
@@ -47,9 +47,9 @@ struct ResultDifference {
 class ResultComparison {
  public:
   // Both must outlive this object.
-  ResultComparison(const std::vector<NodeMember>* members,
-                   const ProcessSets* sets, size_t limit = kMaxComparedResults)
-      : members_(*members), sets_(*sets), limit_(limit) {}
+  ResultComparison(const EpochNodes* nodes, const ProcessSets* sets,
+                   size_t limit = kMaxComparedResults)
+      : nodes_(*nodes), sets_(*sets), limit_(limit) {}
 
   // An error means that no correct executor sends such a message.
   absl::Status Take(size_t node, const proto::Results& message,
@@ -88,7 +88,7 @@ class ResultComparison {
                             std::vector<Group> groups) const;
   std::string WhoText(const std::vector<uint32_t>& ranks) const;
 
-  const std::vector<NodeMember>& members_;
+  const EpochNodes& nodes_;
   const ProcessSets& sets_;
   const size_t limit_;
   std::map<Key, Undecided> undecided_;

@@ -47,10 +47,15 @@ class ResultComparisonTest : public ::testing::Test {
     return m;
   }
 
-  const std::vector<NodeMember> members_ = {
-      Member("n0", {0, 1}), Member("n1", {2, 3}), Member("n2", {4})};
-  ProcessSets sets_{&members_, 5};
-  ResultComparison comparison_{&members_, &sets_, 3};
+  JobOutput output_;
+  EpochNodes nodes_{
+      1,
+      "j",
+      {Member("n0", {0, 1}), Member("n1", {2, 3}), Member("n2", {4})},
+      &output_};
+  Departures departures_{&nodes_, 5};
+  ProcessSets sets_{&nodes_, &departures_, 5};
+  ResultComparison comparison_{&nodes_, &sets_, 3};
   std::vector<ResultDifference> found_;
 };
 
@@ -100,7 +105,7 @@ TEST_F(ResultComparisonTest, OfTwoRanksEitherCanBeWrong) {
 
 TEST_F(ResultComparisonTest, EqualResultsAreCounted) {
   for (const size_t node : {2, 0, 1}) {
-    const Ranks& ranks = members_[node].ranks;
+    const Ranks& ranks = nodes_[node].ranks;
     EXPECT_TRUE(Take(node, Message(1, 1, {{7, ranks}})).ok());
   }
   EXPECT_TRUE(found_.empty());

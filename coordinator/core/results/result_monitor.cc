@@ -14,7 +14,7 @@ absl::Status ResultMonitor::OnResults(size_t node,
   absl::Status status = comparison_.Take(node, message, &found);
   Log(found);
   if (found.empty() || mode_ == ChecksumMode::kWarn) return status;
-  nodes_.out.Count(ErrorKind::kResultsDiffer);
+  nodes_.Count(ErrorKind::kResultsDiffer);
   verdict_ = absl::AbortedError(found.front().text);
   return status;
 }
@@ -34,7 +34,7 @@ void ResultMonitor::Log(const std::vector<ResultDifference>& found) {
                 d.certain ? " wrong=" : " suspects=",
                 LogValue(RanksText(d.ranks)), " reason=", LogValue(d.text));
   }
-  nodes_.out.facts.emplace_back(comparison_.TakeCounts());
+  nodes_.Report(comparison_.TakeCounts());
 }
 
 }  // namespace maypole::coordinator

@@ -14,7 +14,6 @@
 #define MAYPOLE_COORDINATOR_CORE_RESULTS_RESULT_MONITOR_H_
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -27,7 +26,7 @@ class ResultMonitor {
  public:
   // Both must outlive this object.
   ResultMonitor(EpochNodes* nodes, const ProcessSets* sets, ChecksumMode mode)
-      : nodes_(*nodes), mode_(mode), comparison_(&nodes->members(), sets) {}
+      : nodes_(*nodes), mode_(mode), comparison_(nodes, sets) {}
 
   // An error means that the executor violates the protocol.
   absl::Status OnResults(size_t node, const proto::Results& message);

@@ -184,7 +184,7 @@ absl::StatusOr<proto::DrainReply> TestBed::Drain(const std::string& node,
   request.set_node(node);
   request.set_undo(undo);
   request.set_who("root@head");
-  return core_->Drain(request, carry_);
+  return core_->Drain(now_, request, carry_);
 }
 
 int TestBed::Count(ErrorKind kind) const {

@@ -74,8 +74,7 @@ void Candidate::Start() {
   const std::string incarnation =
       absl::StrCat("c", number_, ".", ++incarnations_);
   value_ = absl::StrCat(address(), " ", incarnation);
-  election_ = std::make_unique<coordinator::ElectionCore>(
-      coordinator::ElectionOptions{.ttl = ttl_}, Clock());
+  election_ = std::make_unique<coordinator::ElectionCore>(ttl_, Clock());
   leadership_ = std::make_unique<coordinator::Leadership>(RunningClock);
   leadership_->SetOwnAddress(address());
   coordinator::Config config;
