@@ -336,6 +336,24 @@ class ElasticTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "positive integer"):
             type("C", (elastic.CommitState, Base), {})(state, 0)
 
+    def test_batches_of_one_call(self):
+        """steps_per_execution: Keras tells the first of them, or the last one."""
+        model = types.SimpleNamespace(steps_per_execution=4)
+        for numbers, steps in (([0, 4, 8], 10), ([0, 4, 8], 9), ([3, 7, 9], 10), ([3, 7, 8], 9), ([3, 7, 9], None)):
+            commits = []
+            state = types.SimpleNamespace(batch=5, commit=lambda commits=commits: commits.append(state.batch))
+            batches, commit = [type("C", (kind, Base), {"params": {"steps": steps}, "model": model})(state, *args)
+                               for kind, *args in ((elastic.UpdateBatchState,), (elastic.CommitState, 8))]
+            commit.on_train_begin()
+            seen = []
+            for callback in (batches, commit):
+                callback.on_epoch_begin(0)
+            for number in numbers:
+                for callback in (batches, commit):
+                    callback.on_train_batch_end(number)
+                seen.append(state.batch)
+            self.assertEqual((seen, commits), ([9, 13, 5 + (steps or 10)], [13]))
+
     def test_the_commit_after_the_last_batch_is_that_of_the_epoch(self):
         for params, expected in (({"steps": 4}, [0, 1, 2, "end"]), ({"steps": None}, [0, 1, 2, 3, "end"]),
                                  ({}, [0, 1, 2, 3, "end"])):

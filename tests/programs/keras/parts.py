@@ -5,7 +5,7 @@ import os
 import pickle
 
 import numpy as np
-from setting import (BACKEND, BATCH, KERAS3, MINE, RANK, SIZE, X, Y, check, close, compiled, fit, hvd,
+from setting import (BACKEND, BATCH, KERAS3, MINE, RANK, SIZE, STEPS, X, Y, check, close, compiled, fit, hvd,
                      keras, model, path)
 
 
@@ -139,11 +139,8 @@ def best_checkpoint():
     fit(mine, MINE, BATCH // SIZE, [hvd.callbacks.MetricAverageCallback(), best], epochs=2)
     check(os.path.exists(path("best0") + suffix) if RANK == 0 else
           not os.path.exists(path(f"best{RANK}") + suffix))
-    if RANK == 0:
-        refused(ValueError, "filepath", lambda: fit(
-            mine, MINE, len(MINE), [hvd.callbacks.BestModelCheckpoint(monitor="loss")]))
-    else:
-        fit(mine, MINE, len(MINE), [hvd.callbacks.BestModelCheckpoint(monitor="loss")])
+    refused(ValueError, "filepath", lambda: fit(
+        mine, MINE, len(MINE), [hvd.callbacks.BestModelCheckpoint(monitor="loss")]))
 
 
 def elastic_state():
@@ -203,6 +200,13 @@ def wrong_arguments():
     if KERAS3:
         refused(ValueError, "pass one of them", lambda: distributed(
             sgd(gradient_accumulation_steps=3), backward_passes_per_step=2))
+        again = distributed(sgd(), backward_passes_per_step=2)
+        for passes in (1, 3, 1):
+            distributed(again, backward_passes_per_step=passes)
+            check(again.gradient_accumulation_steps == (passes if passes > 1 else None))
+        check(distributed(sgd(gradient_accumulation_steps=2)).gradient_accumulation_steps == 2)
+        distributed(again, backward_passes_per_step=2).build(model().trainable_variables)
+        refused(ValueError, "which is built already, with gradient_accumulation_steps=2", lambda: distributed(again))
         refused(RuntimeError, "BroadcastGlobalVariablesCallback",
                 lambda: hvd.broadcast_global_variables(0))
 
@@ -529,20 +533,74 @@ def what_else_is_broadcast():
         refused(ValueError, "'vocabulary of StringLookup 0: 3 words", callback.on_train_begin)
 
 
+def refused_in_fit(text, change, epochs=2, callbacks=(), make=lambda: keras.optimizers.SGD(0.1)):
+    """change: a function of the model, on one rank at the end of its first epoch."""
+    at_end = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: change(mine) if epoch == 0 and RANK == 0 else None)
+    mine = compiled(model(7), hvd.DistributedOptimizer(make()))
+    refused(ValueError, text, lambda: fit(mine, MINE, BATCH // SIZE, [*callbacks, at_end], epochs=epochs))
+
+
 def places_of_training():
-    """Ranks that have made other steps, or are in another epoch, end with an error that says so."""
-    mine = compiled(model(7), hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)))
-    callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
-    callback.set_model(mine)
-    callback.on_train_begin()
-    callback.on_epoch_begin(0)
-    mine.optimizer.iterations.assign(RANK)
-    refused(ValueError, "different iterations: 0 on rank 0 and 1 on rank 1", lambda: callback.on_epoch_begin(1))
-    refused(ValueError, "'epoch 2 of fit()' on rank 0 but not on rank 1",
-            lambda: callback.on_epoch_begin(2) if RANK == 0 else callback.on_train_begin())
+    """Ranks that have made other steps, or are in another epoch or fit(), end with an error that says so."""
+    steps = lambda of: of.optimizer.iterations.assign(of.optimizer.iterations + 1)
+    refused_in_fit("5 on rank 0 and 4 on rank 1", steps)
+    refused_in_fit("'the end of fit()' on rank 0 but not on rank 1, 'the beginning of epoch 1 of fit()' on rank 1",
+                   lambda of: setattr(of, "stop_training", True))
+
+
+def fits_after_each_other():
+    """Each fit() broadcasts, and compares at the beginning of each epoch and at its end."""
+    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+    for seed in (7, 100):  # models of a cross-validation, and one list of callbacks
+        mine = compiled(model(seed + RANK), hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)))
+        for _ in range(2):
+            fit(mine, MINE, BATCH // SIZE, callbacks)
+            same_on_all(mine)
+            mine.set_weights([w + RANK for w in mine.get_weights()])
+    refused(ValueError, "at the beginning of epoch 0 of fit() the ranks have different weights",
+            lambda: fit(mine, MINE, BATCH // SIZE))
+    doubles = lambda of: of.set_weights([2 * w for w in of.get_weights()])
+    refused_in_fit("at the beginning of epoch 1 of fit() the ranks have different weights", doubles)
+    refused_in_fit("at the end of fit() the ranks have different weights", doubles, 1, callbacks)
+    decay = keras.optimizers.schedules.ExponentialDecay
+    refused_in_fit("different settings of the optimizer, learning_rate: ExponentialDecay", lambda of: None, 1,
+                   callbacks, lambda: keras.optimizers.SGD(decay(0.1, 10 + RANK, 0.9)))
+
+    class OwnFit(keras.Model):
+
+        def fit(self, run):  # pylint: disable=arguments-differ
+            run()
+
+    if BACKEND != "jax":
+        own, optimizer = OwnFit(mine.inputs, mine.outputs), hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
+        weights = own.trainable_variables
+        refused(ValueError, "the ranks begin with different weights", lambda: own.fit(lambda: [
+            optimizer.apply_gradients(zip([0.1 * v for v in weights], weights)) for _ in range(3)]))
+
+
+def passes_of_each_rank():
+    """The sums of a step's first passes are each rank's own: nothing compares them, and no fit() overwrites them."""
+    if not KERAS3:
+        return
+    optimizer = lambda passes: hvd.DistributedOptimizer(
+        keras.optimizers.SGD(0.1), backward_passes_per_step=passes, average_aggregated_gradients=True)
+    rows, each = MINE[:3 * BATCH // SIZE], BATCH // SIZE
+    mine = compiled(model(7), optimizer(2))
+    alone = compiled(model(7), keras.optimizers.SGD(0.1, gradient_accumulation_steps=2))
+    for _ in range(2):  # three passes
+        fit(mine, rows, each, [hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
+        fit(alone, slice(0, 3 * BATCH), BATCH)
+    close(mine.get_weights(), alone.get_weights())
+    mine = compiled(model(7), optimizer(3))
+    for i in range(6):
+        part = MINE[i % STEPS * each:][:each]
+        mine.train_on_batch(X[part], Y[part])
+    same_on_all(mine)
 
 
 CASES = [values, broadcast_and_average, built_on_some_ranks, schedules, best_checkpoint, elastic_state, process_sets,
          wrong_arguments, compiled_by_xla, missing_gradients, other_metrics, copies, own_loops, different_beginnings,
          loops_that_differ, gradients_that_are_only_looked_at, batch_norm_of_each_rank, trained_before,
-         layers_in_another_order, what_else_is_broadcast, places_of_training, refuses_a_schedule]
+         layers_in_another_order, what_else_is_broadcast, places_of_training, fits_after_each_other,
+         passes_of_each_rank, refuses_a_schedule]

@@ -88,6 +88,8 @@ def saving():
     if RANK == 0:
         # For a process without Maypole.
         np.savez(path("predicted.npz"), x=X, y=mine.predict(X, verbose=0))
+    if KERAS3:
+        saving_of_passes()
     custom = compiled(model(7), hvd.DistributedOptimizer(Halved(0.01, momentum=0.9)))
     fit(custom, MINE, BATCH // SIZE)
     file = path(f"custom{RANK}" + suffixes[0])
@@ -95,6 +97,21 @@ def saving():
     loaded = hvd.load_model(file, custom_optimizers=[Halved])
     check(isinstance(loaded.optimizer, Halved))
     close(fit(custom, MINE, BATCH // SIZE), fit(loaded, MINE, BATCH // SIZE), 1e-6)
+
+
+def saving_of_passes():
+    """A file does not say whether a step uses the sum of its passes' gradients or the average."""
+    mine = compiled(model(7), hvd.DistributedOptimizer(keras.optimizers.SGD(0.05), backward_passes_per_step=2))
+    fit(mine, MINE, BATCH // SIZE)
+    file = path(f"passes{RANK}.keras")
+    mine.save(file)
+    try:
+        check(hvd.load_model(file) is None)
+    except ValueError as error:
+        check("give average_aggregated_gradients=False for the sum" in str(error), error)
+    loaded = hvd.load_model(file, average_aggregated_gradients=False)
+    close(fit(loaded, MINE, BATCH // SIZE), fit(mine, MINE, BATCH // SIZE), 1e-6)
+    close(loaded.get_weights(), mine.get_weights(), 1e-6)
 
 
 def partial():

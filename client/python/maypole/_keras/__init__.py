@@ -4,7 +4,7 @@ Keras 3 has three backends, whose gradients are tensors of TensorFlow, JAX or
 PyTorch; Keras 2 (tf.keras with TensorFlow <= 2.15, and tf_keras) has TensorFlow.
 
     reduction.py           what DistributedOptimizer's arguments mean
-    equal_start.py         whether the ranks begin with the same weights
+    equal_start.py         whether the ranks train the same weights
     gradients_*.py         the reduction of a step's gradients, one file per backend
     classes.py             how an optimizer becomes a distributed one, and its copies
     keras3.py, keras2.py   what distributed optimizers override

@@ -6,7 +6,7 @@ Thread contract: that of the functions there.
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from maypole._keras import backends, saving
+from maypole._keras import backends, saving, variables
 from maypole._keras.reduction import Reduction
 from maypole.common import training_arguments
 from maypole.common.compression import NoneCompressor
@@ -104,7 +104,7 @@ class Functions:
 
     def load_model(self, filepath: Any, custom_optimizers: Optional[Sequence[type]] = None,
                    custom_objects: Any = None, compression: Any = NoneCompressor,
-                   legacy_opts: bool = False) -> Any:
+                   legacy_opts: bool = False, average_aggregated_gradients: Optional[bool] = None) -> Any:
         """As keras.models.load_model(), with the optimizer's state; the optimizer is a DistributedOptimizer().
 
         Args:
@@ -113,9 +113,22 @@ class Functions:
             custom_objects: passed to Keras.
             compression: passed to DistributedOptimizer(); call it on model.optimizer to set its other arguments.
             legacy_opts: names of optimizers are those of keras.optimizers.legacy.
+            average_aggregated_gradients: needed if the optimizer accumulates gradients over passes, because files do
+                not say it: False as DistributedOptimizer(backward_passes_per_step=n), True as Keras'
+                gradient_accumulation_steps=n.
+
+        Raises:
+            ValueError: the optimizer accumulates, and average_aggregated_gradients is None.
         """
 
         def distribute(optimizer: Any) -> Any:
-            return distributed_optimizer(self._keras, optimizer, None, compression, False, 1.0, Average, 0, None)
+            passes = getattr(variables.optimizer_of(optimizer), "gradient_accumulation_steps", None) or 1
+            if passes > 1 and average_aggregated_gradients is None:
+                raise ValueError(
+                    f"load_model: the optimizer accumulates gradients over {passes} passes, and the file does not say "
+                    "whether a step uses their sum or their average; give average_aggregated_gradients=False for the "
+                    "sum, as after DistributedOptimizer(backward_passes_per_step=...), or True, as in Keras")
+            return distributed_optimizer(self._keras, optimizer, None, compression, False, 1.0, Average, 0, None,
+                                         passes, bool(average_aggregated_gradients))
 
         return saving.load_model(self._keras, distribute, filepath, custom_optimizers, custom_objects, legacy_opts)

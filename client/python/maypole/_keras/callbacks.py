@@ -6,15 +6,12 @@ Thread contract: the thread that trains.
 """
 
 import logging
-import math
-import os
 import zlib
 from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
-from maypole._keras import classes, variables
-from maypole._keras.values import as_array
+from maypole._keras import equal_start, variables
 from maypole.arrays import same_on_all
 from maypole.common import basics
 from maypole.common.process_sets import global_process_set
@@ -61,36 +58,22 @@ class BroadcastGlobalVariables(Callback):
     def __init__(self, root_rank: int, device: str = "", local_variables: Any = None):
         super().__init__()
         self.root_rank = root_rank
-        self._local = {id(variable) for variable in local_variables or ()}
+        self.local_ids = {id(variable) for variable in local_variables or ()}
         self.broadcast_done = False
+        self._within_step = False
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Broadcasts before the first step, unless the model gets its variables only in that step."""
-        # Some ranks may have loaded the model from a file, while on others it is not built yet. A class's build() may
-        # leave the variables to the first step.
-        built = bool(self.model.built and self.model.weights)
-        if _progress("beginning of fit()", [float(built)]).all():
+        # Some ranks may have loaded the model from a file, while on others it is not built yet.
+        self.broadcast_done = False  # in an earlier fit(): since then ranks may have loaded weights, or a rank has come
+        model = self.model
+        variables.settle(model)
+        self._within_step = bool(variables.passes_if_within_step(model.optimizer))
+        rows = equal_start.places("beginning of fit()", [variables.is_built(model), self._within_step],
+                                  "keras.fit", global_process_set)
+        self._within_step = bool(rows[:, 1].all())
+        if rows[:, 0].all():
             self._broadcast()
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Compares the ranks' iterations and learning rates. Raises ValueError, on all ranks, if they differ."""
-        if basics.is_elastic() or not self.broadcast_done:
-            return
-        variables.settle(self.model)
-        optimizer = self.model.optimizer
-        values = [_number(getattr(optimizer, name, None)) for name in ("iterations", "learning_rate")]
-        if os.environ.get("MAYPOLE_CHECK_START") == "0" or not classes.is_distributed(optimizer):
-            values = [math.nan, math.nan]  # not compared
-        rows = _progress(f"epoch {epoch} of fit()", values)
-        for name, column in zip(("iterations", "learning rates"), rows.T.tolist()):
-            compared = [(rank, value) for rank, value in enumerate(column) if not math.isnan(value)]
-            other = next((each for each in compared if each[1] != compared[0][1]), None)
-            if other is not None:
-                raise ValueError(
-                    f"BroadcastGlobalVariablesCallback: at the beginning of epoch {epoch} the optimizers of the ranks "
-                    f"have different {name}: {compared[0][1]:g} on rank {compared[0][0]} and {other[1]:g} on rank "
-                    f"{other[0]}. A rank has skipped a step, or a callback has acted on its own logs: let "
-                    "MetricAverageCallback come before it, or set MAYPOLE_CHECK_START=0 if the ranks are to differ")
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Broadcasts after the first step, if the model had no variables before it."""
@@ -100,35 +83,18 @@ class BroadcastGlobalVariables(Callback):
         if self.broadcast_done:
             return
         model = self.model
-        variables.settle(model)
         variables.build_optimizer(model, model.optimizer)
         training = variables.of_training(model, model.optimizer, *variables.other_optimizers(model))
         layers = variables.layers_of(model)
-        variables.broadcast([v for v in training if id(v) not in self._local], self.root_rank, "keras.broadcast",
+        # Between the passes of a step the sums are each rank's own.
+        kept = variables.sums_over_passes(model.optimizer) if self._within_step else []
+        left = self.local_ids | set(map(id, kept))
+        variables.broadcast([v for v in training if id(v) not in left], self.root_rank, "keras.broadcast",
                             _vocabularies(layers))
         for layer in layers:
             if type(layer).__name__ == "Normalization":  # has computed numbers from its variables
                 layer.finalize_state()
         self.broadcast_done = True
-
-
-def _progress(where: str, values: list[float]) -> np.ndarray:
-    """Returns all ranks' values. Raises ValueError, on all ranks, if they are not at the same place."""
-    return same_on_all.gather(np.array(values), [where], "keras.progress", global_process_set, _other_place)
-
-
-def _other_place(difference: str) -> ValueError:
-    return ValueError(f"the ranks are not at the same place of their training: {difference}; all ranks must call fit() "
-                      "equally often, with the same epochs, and stop in the same one: let MetricAverageCallback come "
-                      "before EarlyStopping")
-
-
-def _number(value: Any) -> float:
-    """Returns the number of a variable; NaN for others, such as Keras 2's schedules."""
-    try:
-        return float(as_array(value))
-    except (TypeError, ValueError):
-        return math.nan
 
 
 def _vocabularies(layers: Any) -> list[str]:
@@ -180,9 +146,9 @@ class BestModelCheckpoint(ModelCheckpoint):
         self.filepath = filepath
 
     def _save_model(self, *args: Any, **kwargs: Any) -> None:
-        if basics.rank() != 0:
-            return
         if self.filepath is None:
             raise ValueError("BestModelCheckpoint: set its filepath before training")
+        if basics.rank() != 0:
+            return
         variables.settle(self.model)
         super()._save_model(*args, **kwargs)

@@ -55,6 +55,12 @@ def state_of(optimizer: Any) -> Any:
     return state
 
 
+def reduction_of(optimizer: Any) -> Any:
+    """Returns the Reduction of a distributed optimizer, of Keras 2 or 3."""
+    state = state_of(optimizer)
+    return getattr(state, "reduction", state)
+
+
 def turn_inside_out(loss_scale: type, distribute: Callable[[Any, Any], None]) -> None:
     """Makes future objects of the class `loss_scale` distributed, if they wrap a distributed optimizer.
 

@@ -162,6 +162,17 @@ class KerasState(VariablesState):
         return [self.optimizer] + variables.other_optimizers(self.model)
 
 
+def _batches_done(callback: Any, batch: int) -> int:
+    """Returns how many batches of the epoch are done. batch: the number that on_train_batch_end() gets.
+
+    If a call of the step makes several (steps_per_execution), that is the first one's, a multiple of their number, in
+    Keras 3.0 to 3.10, and the last one's in others.
+    """
+    together: int = getattr(getattr(callback, "model", None), "steps_per_execution", None) or 1
+    steps: int = (getattr(callback, "params", None) or {}).get("steps") or batch + together
+    return batch + 1 if batch % together else max(batch + 1, min(batch + together, steps))
+
+
 class CommitState:
     """maypole.keras.elastic.CommitStateCallback, which has the text."""
 
@@ -173,16 +184,22 @@ class CommitState:
         self.state = state
         self.batches_per_commit = batches_per_commit
         self.batches_remaining = batches_per_commit
+        self._done = 0
 
     def on_train_begin(self, logs: Any = None) -> None:
         self.batches_remaining = self.batches_per_commit  # the same on all ranks
 
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._done = 0
+
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self.batches_remaining -= 1
-        if self.batches_remaining == 0:
+        done = _batches_done(self, batch)
+        self.batches_remaining -= done - self._done
+        self._done = done
+        if self.batches_remaining <= 0:
             self.batches_remaining = self.batches_per_commit
             # At the last batch on_epoch_end() commits: between the two, fit() would have no batches to continue with.
-            if batch + 1 != (getattr(self, "params", None) or {}).get("steps"):
+            if done != (getattr(self, "params", None) or {}).get("steps"):
                 self.state.commit()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -201,7 +218,7 @@ class UpdateBatchState:
         self._done_before = self.state.batch
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self.state.batch = self._done_before + batch + 1
+        self.state.batch = self._done_before + _batches_done(self, batch)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self.state.batch = 0

@@ -90,10 +90,6 @@ class BackendGradients:
         """
         raise NotImplementedError
 
-    def held(self, model: Any, state: Any) -> dict[int, Any]:
-        """Returns, by the id() of a variable, the values that a model's fit() holds itself. state: its `state`."""
-        return {}
-
     def place(self) -> Any:
         """Returns the graph that is being made; None if there is none."""
         return None

@@ -24,11 +24,6 @@ class Gradients(BackendGradients):
                                 process_set=reduction.process_set)
         return [results[f"{i:05d}"] for i in indices]
 
-    def held(self, model: Any, state: Any) -> dict[int, Any]:
-        # (trained weights, other weights, optimizer, metrics), which fit() takes out of the variables
-        pairs = [*zip(model.trainable_variables, state[0]), *zip(model.optimizer.variables, state[2])]
-        return {id(variable): value for variable, value in pairs}
-
     def smallest(self, reduction: Any, value: Any, name: str) -> Any:
         return hvd.allreduce(value.astype("int32"), name=name, op=hvd.Min,
                              process_set=reduction.process_set).astype(bool)

@@ -68,6 +68,7 @@ def distribute(keras: Any, optimizer: Any, reduction: Reduction) -> Any:
     if not hasattr(optimizer, "apply_gradients"):
         raise ValueError(f"DistributedOptimizer: {optimizer!r} is a {type(optimizer).__name__}, "
                          "expected an optimizer of Keras")
+    equal_start.watch(keras)
     for kind in _kinds_of(keras.mixed_precision.LossScaleOptimizer):
         classes.turn_inside_out(kind, _take_over)
     if _is_loss_scale(optimizer):
@@ -123,7 +124,6 @@ def methods(base: Any) -> dict[str, Any]:
         if ahead is not None:
             return apply(step.with_rest_reduced(grads, ahead))
         if reduction.active():
-            equal_start.check(self, reduction, [v for v, local in zip(variables, step.local) if not local])
             grads = step.completed(grads)
             checked = equal_start.checked_loop(self, step, grads)
         else:

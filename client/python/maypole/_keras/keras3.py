@@ -39,8 +39,10 @@ def distribute(optimizer: Any, reduction: Reduction) -> Any:
         raise ValueError(f"DistributedOptimizer: {optimizer!r} is a {type(optimizer).__name__}, "
                          "expected an optimizer of Keras 3")
     classes.turn_inside_out(_LossScale, distribute)
+    equal_start.watch(keras)
     inner = _inner(optimizer)
-    _accumulate(inner, reduction)
+    before = next((classes.reduction_of(each) for each in (optimizer, inner) if classes.is_distributed(each)), None)
+    _accumulate(inner, reduction, before)
     if inner is optimizer and keras.config.dtype_policy().name == "mixed_float16":
         # compile() would wrap ours in one.
         if classes.is_distributed(inner):
@@ -58,18 +60,22 @@ def _inner(optimizer: Any) -> Any:
     return optimizer.inner_optimizer if isinstance(optimizer, _LossScale) else optimizer
 
 
-def _accumulate(optimizer: Any, reduction: Reduction) -> None:
+def _accumulate(optimizer: Any, reduction: Reduction, before: Optional[Reduction]) -> None:
+    """Makes the optimizer accumulate. before: that of an earlier call, which this one replaces."""
     passes, has = reduction.passes, optimizer.gradient_accumulation_steps
-    if passes == 1 or passes == has:
+    replaces = before is not None and before.has_set_passes
+    reduction.has_set_passes = replaces
+    if passes == has or passes == 1 and not replaces:
         return
-    if has:
+    if has and not replaces:
         raise ValueError(f"DistributedOptimizer: backward_passes_per_step={passes}, but the "
                          f"optimizer has gradient_accumulation_steps={has}; pass one of them")
     if optimizer.built:
-        raise ValueError(f"DistributedOptimizer: backward_passes_per_step={passes} needs variables "
-                         "of the optimizer, which is built already; create it with "
-                         f"gradient_accumulation_steps={passes}")
-    optimizer.gradient_accumulation_steps = passes
+        raise ValueError(f"DistributedOptimizer: backward_passes_per_step={passes} needs other variables than the "
+                         f"optimizer has, which is built already, with gradient_accumulation_steps={has}; create it "
+                         f"with gradient_accumulation_steps={passes if passes > 1 else None}")
+    optimizer.gradient_accumulation_steps = passes if passes > 1 else None
+    reduction.has_set_passes = passes > 1
 
 
 def _step(optimizer: Any, count: int, variables: Optional[Sequence[Any]]) -> Step:
@@ -83,7 +89,6 @@ def _step(optimizer: Any, count: int, variables: Optional[Sequence[Any]]) -> Ste
     else:
         indices = range(len(variables))
     local = [reduction.is_local(v, inner._var_key) for v in variables]
-    equal_start.check(optimizer, reduction, [v for v, here in zip(variables, local) if not here])
     return Step(reduction, reduction.prefix(known or ()), list(variables)[:count], indices[:count],
                 local[:count])
 

@@ -46,14 +46,15 @@ class Reduction:
         self.local_layers = list(local_layers)
         self.local_variables: list[Any] = []  # those of register_local_var()
         self.scale_local_gradients = scale_local_gradients
-        self.has_checked_start = False  # see equal_start.py
+        self.sparse: set[int] = set()  # id() of the variables that have had sparse gradients; see equal_start.py
+        self.has_set_passes = False  # whether DistributedOptimizer() has made Keras 3's optimizer accumulate
         # Keras averages over the passes.
         self.over_passes = 1 if average_aggregated_gradients else passes
 
     def __copy__(self) -> "Reduction":
         """Copies for a copy of the optimizer, with the layers, variables and process set of this one."""
         copied = object.__new__(type(self))
-        copied.__dict__.update(self.__dict__, gradients=type(self.gradients)(), ahead=Ahead(),
+        copied.__dict__.update(self.__dict__, gradients=type(self.gradients)(), ahead=Ahead(), sparse=set(),
                                local_variables=list(self.local_variables))
         return copied
 
@@ -67,7 +68,7 @@ class Reduction:
                 "a distributed optimizer with local layers or variables, or with a process set, "
                 "cannot be pickled; pickle o.get_config(), and pass an "
                 "optimizer made from it to DistributedOptimizer() where it is loaded")
-        return dict(self.__dict__, gradients=type(self.gradients), ahead=None, process_set=None)
+        return dict(self.__dict__, gradients=type(self.gradients), ahead=None, sparse=set(), process_set=None)
 
     def __setstate__(self, state: Any) -> None:
         self.__dict__.update(state, gradients=state["gradients"](), ahead=Ahead(),

@@ -70,8 +70,8 @@ class LearningRateSchedule(Callback):
     def _adjust(self, epoch: float) -> None:
         variables.settle(self.model)
         optimizer = self.model.optimizer
-        schedule = getattr(variables.optimizer_of(optimizer), "_learning_rate", None)
-        if hasattr(schedule, "get_config") and callable(schedule):
+        schedule = variables.schedule_of(optimizer)
+        if schedule is not None:
             raise ValueError(f"{type(self).__name__} cannot set the learning rate of an optimizer that has a "
                              f"{type(schedule).__name__}; give the optimizer a number, or leave out the callback")
         old, new = self._rate(), self.initial_lr * self.multiplier(epoch)

@@ -43,9 +43,15 @@ def drop_jax_state(model: Any) -> None:
         model._jax_state_synced = True
 
 
+def is_built(model: Any) -> bool:
+    """Whether the model has its variables. A class's build() may leave them to the first step."""
+    return bool(model.built and model.weights)
+
+
 def build_optimizer(model: Any, optimizer: Any) -> None:
-    """Creates the optimizer's variables, if the model has its variables."""
-    if not model.built or optimizer is None:
+    """Makes the model's variables valid, and creates the optimizer's, if the model has its variables."""
+    settle(model)
+    if not is_built(model) or optimizer is None:
         return
     if hasattr(optimizer, "_create_all_weights"):  # tf.keras.optimizers.legacy
         optimizer._create_all_weights(model.trainable_variables)
@@ -75,6 +81,17 @@ def of_training_optimizer(optimizer: Any) -> list[Any]:
     rate = getattr(optimizer, "learning_rate", None)
     found = {id(v): v for v in of_optimizer(optimizer) + ([rate] if hasattr(rate, "assign") else [])}
     return list(found.values())
+
+
+def sums_over_passes(optimizer: Any) -> list[Any]:
+    """Returns Keras 3's sums of gradients, which are each rank's own until the last pass of a step."""
+    return list(getattr(optimizer_of(optimizer), "_accumulated_gradients", None) or ())
+
+
+def schedule_of(optimizer: Any) -> Any:
+    """Returns the optimizer's keras.optimizers.schedules.LearningRateSchedule; None if it has none."""
+    schedule = getattr(optimizer_of(optimizer), "_learning_rate", None)
+    return schedule if hasattr(schedule, "get_config") and callable(schedule) else None
 
 
 def passes_if_within_step(optimizer: Any) -> int:

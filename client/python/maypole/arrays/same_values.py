@@ -10,8 +10,8 @@ several times before it steps. So Recurring compares
     in the first step       nothing: it only keeps this rank's checksums
     from the second step on in each step, until weights have changed on some rank, or all ranks are equal. Ranks that
                             differ then have begun differently, and have not broadcast
-    later                   after 2, 4, 8, ... steps, at last after each MOST_STEPS: a rank that has skipped a step, or
-                            has another learning rate, differs then
+    later                   after 2, 4, 8, ... steps (maypole.common.recurrence): a rank that has skipped a step, or has
+                            another learning rate, differs then
 
 A value that TensorFlow may round otherwise on each rank (rows that occur twice in a sparse gradient are added in any
 order) counts as different only if it was also different before.
@@ -32,8 +32,8 @@ import numpy as np
 from maypole.arrays import same_on_all
 from maypole.common import collectives, objects
 from maypole.common.process_sets import id_of
+from maypole.common.recurrence import Recurrence
 
-MOST_STEPS = 1000  # between two comparisons
 _LEFT_OUT = -1  # no checksum
 
 
@@ -97,43 +97,37 @@ def _described(facts: Sequence[Fact], at: int, rows: np.ndarray, compared: Seque
     return f"different {facts[at].what}: {values}"
 
 
-class Recurring:
+class Recurring(Recurrence):
     """Compares the ranks of a training loop from time to time; see the head of this file.
 
-    who: the beginning of the errors' texts. until_next: the steps until the next run(), which the caller counts down.
+    All ranks count the same steps. who: the beginning of the errors' texts. until_next: the steps until the next run().
     were_equal: whether the ranks were equal in an earlier run().
     """
 
     def __init__(self, who: str):
+        super().__init__()
         self._who = who
         self.forget()
 
     def forget(self) -> None:
         """Begins again, on all ranks: some may have missed steps, or have broadcast."""
-        self.until_next = self._interval = 1
+        super().forget()
         self._steps = 0
         self.were_equal = False
         self._before: dict[str, int] = {}  # checksums, by label
 
-    def expect_now(self) -> None:
-        """Makes run() due in this step; all ranks must call it."""
-        self._interval -= max(self.until_next - 1, 0)
-        self.until_next = 1
-
     def run(self, facts: Sequence[Fact], name: str, process_set: Any) -> int:
         """Compares; returns until_next. Raises ValueError, on all ranks, if they differ."""
-        self._steps += self._interval
+        self._steps += self.interval
         labels = _numbered([fact.label for fact in facts])
         now = [fact.checksum for fact in facts]
-        interval = 1
-        if self._steps > 1:
-            interval = self._compared(facts, labels, f"{name}.{self._steps}", process_set)
+        grows = self._steps > 1 and self._compared(facts, labels, f"{name}.{self._steps}", process_set)
         if not self.were_equal:
             self._before = {**dict(zip(labels, now)), **self._before}
-        self.until_next = self._interval = interval
-        return interval
+        return self.follow(grows)
 
-    def _compared(self, facts: Sequence[Fact], labels: list[str], name: str, process_set: Any) -> int:
+    def _compared(self, facts: Sequence[Fact], labels: list[str], name: str, process_set: Any) -> bool:
+        """Compares; returns whether the next comparison may be farther away."""
         now = [fact.checksum for fact in facts]
         # What was not there before, such as momentum, comes from steps; a weight that was not trained is unchanged.
         before = [0 if self.were_equal else self._before.get(label, fact.checksum if fact.is_weight else 0)
@@ -149,10 +143,10 @@ class Recurring:
                      and (not facts[at].may_round or at + len(facts) in columns)]
         if not different:
             self.were_equal, self._before = True, {}
-            return min(2 * self._interval, MOST_STEPS)
+            return True
         if not self.were_equal and not rows[compared][:, -1].any():
             # Nobody has made a step, so the program may still broadcast after it.
-            return 1 if self._steps < 64 else min(2 * self._interval, MOST_STEPS)
+            return self._steps >= 64
         # The cause: what differed before, too, or else learning rates and iterations.
         cause = min(different, key=lambda at: (at + len(facts) not in columns, facts[at].is_weight))
         found = _described(facts, cause, rows, compared, name, process_set)

@@ -32,6 +32,7 @@ import tensorflow as tf
 from maypole.arrays import same_values
 from maypole.common import basics
 from maypole.common.process_sets import id_of
+from maypole.common.recurrence import MOST_STEPS
 from maypole.tensorflow import _nodes
 from maypole.tensorflow.util import tf_variable
 
@@ -82,7 +83,7 @@ class StepCounter:
 
         def run(*values: np.ndarray) -> np.ndarray:
             if _stopped:
-                return np.array(same_values.MOST_STEPS, np.int64)
+                return np.array(MOST_STEPS, np.int64)
             return np.array(self._recurring[1].run(facts_of(values), name + ".graph", process_set), np.int64)
 
         return [self._counted(variables, run)]

@@ -267,7 +267,8 @@ def _different_variables(name: str, difference: str) -> ValueError:
     return ValueError(
         f"{name}: the ranks reduce gradients of different variables: {difference}; create the "
         "same layers on all ranks, in the same order, or name them (a tape's gradient() takes "
-        "use_generic_names=True for variables that differ in their names only)")
+        "use_generic_names=True for variables that differ in their names only); one thread at a time may reduce with "
+        "tapes, or with optimizers of one name=")
 
 
 def _converted(gradient: Any, variable: Any, layout: int) -> Any:
