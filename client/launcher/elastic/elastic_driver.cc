@@ -80,6 +80,7 @@ ElasticDriver::Actions ElasticDriver::OnNodeLost(int node,
   } else if (host->state == State::kLeaving) {
     host->state = WithoutNode(*host, now);
   } else {
+    outside_cause_ = true;
     Fail(name, host, now - host->started < kShortLife,
          "host " + name + ": " + why, now);
   }
@@ -111,6 +112,7 @@ ElasticDriver::Actions ElasticDriver::OnProcessEnd(int number, const Exit& exit,
     // These signals come from outside and say nothing about the program.
     const bool killed =
         (exit.signaled && exit.value == SIGKILL) || exit.by_sigterm();
+    outside_cause_ |= killed;
     Fail(process.host, &hosts_.at(process.host),
          !killed && now - process.started < kShortLife,
          "process " + std::to_string(number) + " (host " + process.host + ") " +
@@ -177,7 +179,7 @@ void ElasticDriver::Fail(const std::string& name, HostState* host,
   }
   CountChange(what);
   if (over_) return;
-  CheckHope(what);
+  CheckHope(what, now);
   if (over_ || host->state == State::kLeaving) return;
   const milliseconds cooldown = Cooldown(host->failures);
   host->cool_until = now + cooldown;
@@ -230,17 +232,34 @@ void ElasticDriver::CountChange(const std::string& what) {
 }
 
 // Otherwise a program that cannot work would be restarted forever.
-void ElasticDriver::CheckHope(const std::string& what) {
+void ElasticDriver::CheckHope(const std::string& what, Time now) {
+  const std::string times = std::to_string(kHopeless) + " times";
+  if (EachHostIsHopeless()) {
+    End(what + "; processes have failed " + times +
+        " on every host, each time within " + Seconds(kShortLife) +
+        " of their start");
+  } else if (HasFailedAsAWhole(now)) {
+    End(what + "; all processes have failed " + times +
+        " in a row, each time within " + Seconds(kForgetAfter) +
+        " of the time before");
+  }
+}
+
+bool ElasticDriver::EachHostIsHopeless() const {
   bool any = false;
   for (const auto& [name, host] : hosts_) {
     if (!host.listed) continue;
-    if (host.short_failures < kHopeless) return;
+    if (host.short_failures < kHopeless) return false;
     any = true;
   }
-  if (!any) return;
-  End(what + "; processes have failed " + std::to_string(kHopeless) +
-      " times on every host, each time within " + Seconds(kShortLife) +
-      " of their start");
+  return any;
+}
+
+bool ElasticDriver::HasFailedAsAWhole(Time now) {
+  if (!processes_.empty() || std::exchange(outside_cause_, false)) return false;
+  if (now - whole_failure_at_ > kForgetAfter) whole_failures_ = 0;
+  whole_failure_at_ = now;
+  return ++whole_failures_ >= kHopeless;
 }
 
 bool ElasticDriver::Uses(const std::string& host) const {

@@ -39,9 +39,11 @@
 //   badly   when fewer than min_size processes could run for `patience`; when
 //           there were more than reset_limit changes; when each host has failed
 //           kHopeless times in a row within kShortLife and not by SIGKILL or
-//           SIGTERM; when a process fails after it or another one has trained
-//           to the end, because the training does not start again; when the
-//           caller says so (OnJobLost)
+//           SIGTERM; when kHopeless times no process was left, no signal or
+//           lost host was the cause, and at most kForgetAfter lay between two
+//           of them: each time the training may have begun anew; when a process
+//           fails after it or another one has trained to the end, because the
+//           training does not start again; when the caller says so (OnJobLost)
 // The end of a process that was asked to leave has no consequences, except that
 // the training is over if the process has trained to the end.
 //
@@ -182,7 +184,10 @@ class ElasticDriver {
   void RequestLeave(const std::string& name, int slot, Time now);
   void KillLate(Time now);
   void CountChange(const std::string& what);
-  void CheckHope(const std::string& what);
+  void CheckHope(const std::string& what, Time now);
+  bool EachHostIsHopeless() const;
+  // Counts failures after which no process is left.
+  bool HasFailedAsAWhole(Time now);
   bool Uses(const std::string& host) const;
   int Slots() const;
   void SettleHost(const std::string& name, HostState* host, Time now);
@@ -200,6 +205,10 @@ class ElasticDriver {
   int last_node_ = -1;
   int last_process_ = -1;
   int changes_ = 0;
+  // Since a process was last there: whether one was killed, or a host lost.
+  bool outside_cause_ = false;
+  int whole_failures_ = 0;  // consecutive: no process was left
+  Time whole_failure_at_{};
   bool begun_ = false;               // the first processes were started
   std::optional<Time> finished_at_;  // when the first finished process ended
   bool finish_requested_ = false;

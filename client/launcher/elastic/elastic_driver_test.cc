@@ -217,6 +217,48 @@ TEST(ElasticDriverTest, AProgramThatCannotWorkAnyMoreEndsTheJob) {
   EXPECT_TRUE(d.over());
 }
 
+// Fails the running processes, one of two hosts after the other, and lets new
+// ones start; returns their numbers.
+std::vector<int> FailAll(D* d, const std::vector<int>& processes, int now,
+                         const Exit& first, D::Actions* last) {
+  for (const int process : processes) {
+    *last = End(d, process, process == processes[0] ? first : kFailed, At(now));
+  }
+  std::vector<int> started;
+  for (const auto& p : Of<D::StartProcess>(d->OnTime(At(now + 60)))) {
+    started.push_back(p.process);
+  }
+  return started;
+}
+
+TEST(ElasticDriverTest, AnErrorThatRecursOnAllRanksEndsTheJob) {
+  D d = TwoHosts(Sizes(4, 2, 4));
+  D::Actions last;
+  std::vector<int> running = FailAll(&d, {0, 1, 2, 3}, 1000, kFailed, &last);
+  running = FailAll(&d, running, 1300, kFailed, &last);
+  ASSERT_EQ(running.size(), 4u);
+  EXPECT_TRUE(Of<D::EndBadly>(last).empty());
+  FailAll(&d, running, 1600, kFailed, &last);
+  const auto end = Of<D::EndBadly>(last);
+  ASSERT_EQ(end.size(), 1u);
+  EXPECT_NE(end[0].why.find("all processes have failed 3 times in a row"),
+            std::string::npos)
+      << end[0].why;
+}
+
+TEST(ElasticDriverTest, FailuresOfAllThatAreRareOrHaveAnotherCauseDoNot) {
+  for (const bool rare : {false, true}) {
+    D d = TwoHosts(Sizes(4, 2, 4));
+    D::Actions last;
+    std::vector<int> running = {0, 1, 2, 3};
+    for (int i = 0; i < 3 * kHopeless; ++i) {
+      running = FailAll(&d, running, 1000 + (rare ? 700 : 300) * i,
+                        rare ? kFailed : kKilled, &last);
+      ASSERT_EQ(running.size(), 4u) << rare << " " << i;
+    }
+  }
+}
+
 TEST(ElasticDriverTest, ALostNodeIsStartedAgain) {
   D d = TwoHosts(Sizes(4, 2, 4));
   d.OnNodeLost(1, "ssh ended", At(100));
