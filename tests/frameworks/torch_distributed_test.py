@@ -122,19 +122,44 @@ class TorchDistributedTest(unittest.TestCase):
 
     # --- Deaths that a job survives -------------------------------------------
 
-    def survivors(self, how):
+    def elastic(self, np, min_np, program, *args):
+        """Runs an elastic job on this host; returns its status, its output and its directory."""
         directory = tempfile.mkdtemp(dir=DIRECTORY)
         env = harness.environment({"MAYPOLE_TEST_DIR": directory, "TMPDIR": directory})
         with open(os.path.join(directory, "out"), "w+b") as out:
-            process = subprocess.Popen([os.path.join(harness.ROOT, harness.PROGRAMS[0]), "-np", "3", "--min-np", "2",
-                                        harness.PYTHON, os.path.join(PROGRAMS, "survive.py"), how], env=env, cwd=directory,
-                                       stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+            process = subprocess.Popen([os.path.join(harness.ROOT, harness.PROGRAMS[0]), "-np", str(np), "--min-np",
+                                        str(min_np), harness.PYTHON, os.path.join(PROGRAMS, program), *args], env=env,
+                                       cwd=directory, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
             try:
                 status = process.wait(timeout=300)
             finally:
                 harness.end(process)
             out.seek(0)
-            self.assertEqual(status, 0, out.read()[-6000:].decode())
+            return status, out.read().decode(), directory
+
+    def test_ddp_in_an_elastic_function_outlives_a_death(self):
+        status, out, _ = self.elastic(2, 2, "elastic_ddp.py")
+        self.assertEqual(status, 0, out[-6000:])
+        for rank in range(2):
+            self.assertIn(f"rank {rank} of 2: equal to one process", out)
+        self.assertRegex(out, r"maypole: .*rank 1 .*died.*; continuing from the last commit")
+
+    @unittest.skipUnless(LONG, "with --all")
+    def test_a_death_before_the_others_have_connected_to_the_store(self):
+        status, out, _ = self.elastic(2, 2, "elastic_ddp.py", "store")
+        self.assertEqual(status, 0, out[-6000:])
+        for rank in range(2):
+            self.assertIn(f"rank {rank} of 2: equal to one process", out)
+
+    @unittest.skipUnless(LONG, "with --all")
+    def test_a_group_from_before_an_elastic_function_is_an_error(self):
+        status, out, _ = self.elastic(2, 2, "elastic_ddp.py", "outside")
+        self.assertNotEqual(status, 0, out)
+        self.assertIn("ValueError: elastic.run: torch.distributed's default group ends with each membership epoch", out)
+
+    def survivors(self, how):
+        status, out, directory = self.elastic(3, 2, "survive.py", how)
+        self.assertEqual(status, 0, out[-6000:])
         records = []
         for rank in range(2 + (how == "abort")):
             with open(os.path.join(directory, "rank.%d.json" % rank), encoding="utf-8") as f:

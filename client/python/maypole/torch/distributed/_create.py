@@ -1,6 +1,9 @@
 """Registers the backend, and makes the process groups that torch.distributed asks for."""
 
+import datetime
 import itertools
+import logging
+import time
 from collections.abc import Iterator
 from typing import Any, Optional
 
@@ -9,8 +12,14 @@ import torch.distributed as dist
 
 from maypole.common import basics, objects, process_sets
 
+_log = logging.getLogger("maypole.torch.distributed")
+
 NAME = "maypole"
 OLDEST_TORCH = (2, 1)
+
+# The limits of all attempts to connect to the store, as in torch, and of one.
+_CONNECT_SECONDS = 300
+_ATTEMPT_SECONDS = 2
 
 
 def register() -> None:
@@ -89,5 +98,28 @@ def _rendezvous(url: str, **_: Any) -> Iterator[tuple[Any, int, int]]:
     host = "127.0.0.1" if basics.cross_size() == 1 else _offers.own_address()
     address = objects.broadcast_object((host, store.port) if rank == 0 else None, 0, "maypole.distributed.store")
     if rank != 0:
-        store = dist.TCPStore(*address, size, False, wait_for_workers=False)
+        store = _connected(address, size)
     yield store, rank, size
+
+
+def _connected(address: tuple[str, int], size: int) -> Any:
+    """Returns a client of rank 0's store.
+
+    The constructor answers no signal, and does not know that rank 0 has died. So it may wait only briefly, and between
+    two attempts an operation of this rank alone fails if the membership epoch is over.
+
+    Raises:
+        HorovodInternalError: the membership epoch is over.
+    """
+    until = time.monotonic() + _CONNECT_SECONDS
+    while True:
+        try:
+            store = dist.TCPStore(*address, size, False, datetime.timedelta(seconds=_ATTEMPT_SECONDS),
+                                  wait_for_workers=False)
+            store.set_timeout(datetime.timedelta(seconds=_CONNECT_SECONDS))
+            return store
+        except RuntimeError:
+            process_sets.of_members([basics.rank()])
+            if time.monotonic() >= until:
+                raise
+            _log.info("maypole: rank 0's store at %s does not answer yet", address)

@@ -21,7 +21,8 @@ For example:
     train(hvd.elastic.TorchState(model, optimizer, sampler=sampler, epoch=0))
 """
 
-from maypole.common.elastic import ObjectState, State, request_departure, reset, run, run_fn
+from maypole.common.elastic import ObjectState, State, request_departure, reset, run_fn
+from maypole.torch.elastic.running import run
 from maypole.torch.elastic.sampler import ElasticSampler
 from maypole.torch.elastic.state import TorchState
 
