@@ -455,15 +455,17 @@ class BucketsTest(unittest.TestCase):
                 optimizer.step()
                 return
             # What a rank without a gradient asks and answers.
-            own = [[-2**62] * 6 + [0]], [[0, -2**62, -2**62, 0], [0, 0, 0, 0]]
-            for question, answer in zip(("start", "layouts"), own):
-                hvd.allreduce_(torch.tensor(answer), op=hvd.Max,
-                               name="DistributedOptimizer(p):" + question)
+            def answer(question, row):
+                hvd.allreduce_(torch.tensor(row), op=hvd.Max, name="DistributedOptimizer(p):" + question)
+
+            is_not_compared = [[-2**62] * 6 + [0]]
+            answer("start", is_not_compared)
+            answer("layouts", [[0, -2**62, -2**62, 0], [0, 0, 0, 0]])
             for count, name in enumerate(names):
                 hvd.allreduce_(torch.ones(16 if "bucket" in name else 2), None,
                                name)
-                hvd.allreduce_(torch.tensor([count + 1, -count - 1, 0, 0, 1, 0, 0, 1, 0]),
-                               op=hvd.Max, name="DistributedOptimizer(p):step")
+                answer("step", [count + 1, -count - 1, 0, 0, 1, 0, 0, 1, 0, -2**62, -2**62])
+            answer("start", is_not_compared)  # the second step is compared again
 
         single, bucket = "DistributedOptimizer.p", "DistributedOptimizer.p.bucket"
         fake = self.fake

@@ -21,7 +21,7 @@ from maypole import _native
 _native.use(fake_library.FakeLibrary(2))
 import maypole.torch as hvd  # pylint: disable=wrong-import-position
 from maypole.torch import _autograd, _structures, _tensors, arena  # pylint: disable=wrong-import-position
-from maypole.torch._gradients import buckets as _buckets  # pylint: disable=wrong-import-position
+from maypole.torch._gradients import buckets as _buckets, reducer as _reducer  # pylint: disable=wrong-import-position
 
 _CONSTRUCTORS = (torch.empty, torch.zeros, torch.ones, torch.full, torch.tensor)
 
@@ -591,6 +591,17 @@ class SharedMemoryTest(unittest.TestCase):
         self.assertEqual(self.fake.gpus, [2])
         self.assertIn(parameter.grad.data_ptr(), self.fake.gpu_memory)
         self.assertEqual(parameter.grad.tolist(), list(range(10)))
+
+    def test_sparse_results_are_coalesced_so_that_all_ranks_round_alike(self):
+        hvd.init()
+        p = torch.nn.Parameter(torch.zeros(3, 1))
+        p.grad = gathered = torch.sparse_coo_tensor([[1, 1]], [[0.5], [0.25]], (3, 1))
+        result = mock.Mock(is_cuda=True, coalesce=gathered.coalesce)
+        reducer = _reducer.Reducer(hvd.Compression.none, hvd.Average, 1.0, False, True, hvd.global_process_set)
+        with mock.patch.object(_reducer, "sparse_allreduce_async", return_value=lambda: result):
+            reducer.start(p, "p")()
+        self.assertTrue(p.grad.is_coalesced())
+        self.assertEqual(p.grad.to_dense().tolist(), [[0.0], [0.75], [0.0]])
 
 
 if __name__ == "__main__":

@@ -348,6 +348,18 @@ class StateTest(unittest.TestCase):
                          lambda **kwargs: hvd.elastic.ObjectState(hvd.broadcast_object, hvd.rank, **kwargs)):
                 with self.assertRaisesRegex(TypeError, "State: the attribute 'bad', a .*, cannot be copied .*pickle"):
                     make(good=1, bad=value)
+                # A tensor with a graph: `state.loss = loss`.
+                state = make(good=1, bad=None)
+                for loss in (model.weight.sum(), [model.weight.sum()], {"loss": model.weight.sum()}):
+                    state.bad = loss
+                    with self.assertRaisesRegex(TypeError, r"State: the attribute 'bad', a .*loss.item\(\) or loss.detach\(\)"):
+                        state.save()
+                state.bad = model.weight.sum().detach()
+                state.save()
+                # Other errors stay what they are.
+                lost = hvd.HorovodInternalError("rank 1 died")
+                with self.assertRaises(hvd.HorovodInternalError):
+                    state._named(mock.Mock(side_effect=lost), mock.Mock(side_effect=lost), {"good": 1})
 
         class Unpicklable:
             def __deepcopy__(self, memo):

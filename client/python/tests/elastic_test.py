@@ -231,6 +231,64 @@ class ElasticTest(unittest.TestCase):
             self.state.commit()
         self.assertEqual(self.state.events, [])
 
+    def test_who_catches_a_death_and_returns_has_not_trained_to_the_end(self):
+        self.addCleanup(exceptions.begin_epoch, exceptions.current_epoch(), False)
+        exceptions.begin_epoch(70, True)
+        deaths = [True]
+
+        def train(_):
+            self.state.events.append("train")
+            if deaths:
+                deaths.pop()
+                exceptions.of_operation(_native.ABORTED, "rank 1 died", 70)
+                return "early"
+            return "whole"
+
+        def start_epoch():
+            self.state.events.append("epoch")
+            exceptions.begin_epoch(71, True)
+
+        self.assertEqual(elastic.run_fn(train, start_epoch)(self.state), "whole")
+        self.assertEqual(self.state.events, ["sync", "train", "restore", "epoch", "reset", "sync", "train"])
+        self.assertEqual(self.fake.finished, [(0, False), (0, True)])
+        # Without elastic ranks nobody replaces the dead one.
+        self.make_elastic(False)
+        exceptions.begin_epoch(72, False)
+        with self.assertRaisesRegex(hvd.HorovodInternalError, "rank 1 died"):
+            elastic.run_fn(lambda _: exceptions.of_operation(_native.ABORTED, "rank 1 died", 72), start_epoch)(self.state)
+
+    def test_an_error_that_the_program_raises_because_of_a_death(self):
+        """As `except RuntimeError as e: raise ValueError(...) from e`, or a handler that fails itself."""
+        self.addCleanup(exceptions.begin_epoch, exceptions.current_epoch(), False)
+
+        def raise_from(cause):
+            raise ValueError("step 2 has failed") from cause
+
+        def fail_while_handling(cause):
+            try:
+                raise OSError("no file") from cause
+            except OSError:
+                raise KeyError("x")  # pylint: disable=raise-missing-from
+
+        def train(_, fail, ended, kind):
+            calls.append(1)
+            if len(calls) == 1:
+                if ended:
+                    exceptions.of_operation(_native.ABORTED, "rank 1 died", exceptions.current_epoch())
+                fail(kind("Gloo: connection closed"))  # what DDP makes of it
+            return "whole"
+
+        for fail in (raise_from, fail_while_handling):
+            for ended, kind in ((True, RuntimeError), (False, RuntimeError), (True, LookupError)):
+                exceptions.begin_epoch(basics.joins(), True)
+                calls = []
+                with mock.patch.object(basics, "init", lambda: exceptions.begin_epoch(basics.joins(), True)):
+                    if ended and kind is RuntimeError:
+                        self.assertEqual(hvd.elastic.run(train)(self.state, fail, ended, kind), "whole")
+                        continue
+                    with self.assertRaises((ValueError, KeyError)):
+                        hvd.elastic.run(train)(self.state, fail, ended, kind)
+
     def test_an_error_that_ends_the_epoch_is_kept_until_the_next_one(self):
         self.addCleanup(exceptions.begin_epoch, exceptions.current_epoch(), False)
         epoch = 70

@@ -1,5 +1,6 @@
 """Ranks that begin, or go on, with different weights, settings or states: an error on each, before a wrong step."""
 
+import copy
 import os
 import threading
 import unittest
@@ -141,6 +142,132 @@ class EqualStartTest(fake_library.TwoRanks):
 
         one, two = self.both(rank)
         self.assertEqual(one, two)
+
+    def later(self, change, steps=20, kind=torch.optim.SGD, make_options=None, **options):
+        """(the step, from 1, in which both ranks raise an error after change(rank, model, optimizer, step), its text)"""
+
+        def rank(r):
+            model, optimizer = make(kind, **make_options or {"momentum": 0.9})
+            optimizer = wrapped(model, optimizer, **options)
+            for i in range(1, steps + 1):
+                change(r, model, optimizer, i)
+                before = [p.tolist() for p in model.parameters()]
+                try:
+                    step(model, optimizer)
+                except ValueError as error:
+                    self.assertTrue(r == 1 or before == [p.tolist() for p in model.parameters()])
+                    return i, str(error)
+            return None
+
+        one, two = self.both(rank)
+        self.assertEqual(one, two)
+        return one
+
+    def test_settings_that_become_different(self):
+        """As by ReduceLROnPlateau with each rank's own loss, or a scheduler that only one rank has loaded."""
+
+        def change(r, _, optimizer, i):
+            optimizer.param_groups[0]["lr"] = 0.1 / i  # a schedule
+            if r == 1 and i >= 7:
+                optimizer.param_groups[0][key] = value
+
+        values = (("lr", 0.5), ("momentum", 0.5), ("nesterov", True), ("lr", numpy.float32(0.5)), ("lr", torch.tensor(0.5)),
+                  ("note", [1]))
+        for options in ({}, {"gradient_as_bucket_view": True}):
+            for key, value in values:
+                with self.subTest((key, value, options)):
+                    found = self.later(change, **options)
+                    self.assertEqual(found[0], 7)
+                    self.assertRegex(found[1], f"the ranks have different settings of parameter '.*0.bias': {key} is .* on rank 0 "
+                                     "and .* on rank 1, and were equal in an earlier step: a learning rate scheduler differs")
+                    self.assertNotIn("changed weights", found[1])
+        key, value = "lr", 0.5
+        self.assertEqual(self.later(change, op=hvd.Adasum)[0], 8)
+        with mock.patch.dict(os.environ, MAYPOLE_CHECK_START="0"):
+            self.assertIsNone(self.later(change))
+
+    def test_settings_of_groups_in_another_order(self):
+
+        def rank(r):
+            model, _ = make()
+            groups = [{"params": list(model[i].parameters()), "lr": 0.1 * (i + 1)} for i in (0, 1)]
+            optimizer = wrapped(model, torch.optim.SGD(groups[::-1 if r else 1], lr=1.0))
+            compared = []
+            with mock.patch.object(optimizer._maypole._start_check, "check_step",
+                                   lambda *arguments: compared.append(arguments[-1])):
+                for i in range(3):
+                    for group in optimizer.param_groups:
+                        group["lr"] *= 0.5
+                    step(model, optimizer)
+            return compared
+
+        self.assertEqual(self.both(rank), [[False] * 3] * 2)
+
+    def test_the_number_of_an_optimizers_settings(self):
+        a, b = torch.nn.Parameter(torch.ones(1)), torch.nn.Parameter(torch.ones(1))
+        optimizer = torch.optim.Adam([{"params": [a]}, {"params": [b], "lr": 0.5}])
+        names = {a: "a", b: "b"}
+
+        def digest():
+            new = _equal_start._Settings().digest(optimizer, names)
+            self.assertEqual(known.digest(optimizer, names), new)
+            return new
+
+        known = _equal_start._Settings()
+        first, found = digest(), set()
+        one, two = optimizer.param_groups
+        for group, key, value in ((one, "lr", 0.5), (two, "lr", 1), (two, "lr", 1.0), (two, "lr", torch.tensor(1.0)), (one, "betas", (0.9, 0.99)),
+                                  (one, "betas", [0.9, 0.99]), (one, "amsgrad", True), (two, "name", "b")):
+            before = group.get(key)
+            group[key] = value
+            found.add(digest())
+            group[key] = before
+            self.assertEqual(digest(), first)
+        self.assertEqual(len(found - {first}), 7)  # lists and tuples are the same
+        one["lr"], two["lr"] = two["lr"], one["lr"]
+        self.assertNotEqual(digest(), first)
+
+    def test_a_state_that_one_rank_loads(self):
+
+        def change(r, _, optimizer, i):
+            if i == 5:
+                states[r] = copy.deepcopy(optimizer.state_dict())
+            if r == 1 and i == 11:
+                optimizer.load_state_dict(states[r])
+
+        states = {}
+        found = self.later(change)
+        self.assertEqual(found[0], 11)
+        self.assertRegex(found[1], "different state of parameter '.*0.bias': momentum_buffer is .*broadcast_optimizer_state")
+
+    def test_weights_that_torch_does_not_see_change(self):
+        """Through .data, or by an optimizer that draws random numbers."""
+
+        def change(r, model, _, i):
+            if r == 1 and i == 6:
+                model[1].weight.data.mul_(1.5)
+
+        for options in ({}, {"op": hvd.Adasum}, {"gradient_as_bucket_view": True}):
+            found = self.later(change, **options)
+            self.assertEqual(found[0], 8)
+            self.assertRegex(found[1], "the ranks have different weights of parameter '(.*\\.)?1.weight'.*GradScaler")
+
+    def test_when_equal_ranks_are_compared(self):
+        compare, compared = _equal_start.EqualStart._compared, []
+
+        def count(*arguments, **options):
+            compared.append(steps[0])
+            return compare(*arguments, **options)
+
+        def change(r, _, optimizer, i):
+            if r == 0:
+                steps[0] = i
+
+        steps = [0]
+        with mock.patch.object(_equal_start.EqualStart, "_compared", count):
+            self.assertIsNone(self.later(change))
+        self.assertEqual(sorted(set(compared)), [1, 2, 4, 8, 16])
+        self.assertEqual(len(compared), 10)
 
     def test_equal_values_in_another_order(self):
 

@@ -27,7 +27,10 @@ that goes on from a commit knows that all ranks have saved it.
     later training             ones (trainings.py)
     func returns               says so to the coordinator, which lets nobody
                                begin the training again; returns its result;
-                               the next SIGTERM is ignored
+                               the next SIGTERM is ignored. If an operation
+                               of this rank has met the end of the epoch, and
+                               the program has caught that error, it has not
+                               trained to the end: the same as a rank's death
 
 sync() gives every rank the state of rank 0. It always runs after a change of
 epoch, because a rank does not know whether others need it. Ranks that got the
@@ -79,8 +82,8 @@ _WITHIN_STEP = 1
 ASKED_TO_LEAVE = 128 + signal.SIGTERM
 
 
-# What copy and pickle raise for values that they do not support.
-_NOT_COPIED = (TypeError, AttributeError, NotImplementedError, pickle.PicklingError)
+# What copy and pickle raise for values that they do not support. RuntimeError: torch, for a tensor with a graph.
+_NOT_COPIED = (TypeError, AttributeError, RuntimeError, pickle.PicklingError)
 
 
 class _Departure:
@@ -345,6 +348,8 @@ class ObjectState(State):
         """Returns do(values). If it cannot copy or pickle one of them, which try_one() finds, the error names it."""
         try:
             return do(values)
+        except HorovodInternalError:
+            raise
         except _NOT_COPIED as error:
             for name, value in values.items():
                 try:
@@ -353,7 +358,8 @@ class ObjectState(State):
                     raise TypeError(
                         f"{type(self).__name__}: the attribute {name!r}, a {type(value).__name__}, cannot be copied to "
                         f"other ranks: {cause}. Keep it outside of the state, or give it the means to be pickled "
-                        "(__reduce__, __getstate__)") from error
+                        "(__reduce__, __getstate__); of a tensor that was computed with gradients, such as a loss, "
+                        "keep loss.item() or loss.detach()") from error
             raise
 
 
@@ -410,9 +416,9 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
 
 def run_converting(
         func: Callable[..., Any],
-        internal_error: Callable[[Exception], Optional[HorovodInternalError]]
-) -> Callable[..., Any]:
-    """As run(func), for a framework that raises errors of its own when a collective fails.
+        internal_error: Callable[[Exception], Optional[HorovodInternalError]],
+        start_epoch: Callable[[], None] = reset) -> Callable[..., Any]:
+    """As run_fn(func, start_epoch), for a framework that raises errors of its own when a collective fails.
 
     internal_error(error) returns the HorovodInternalError that caused such an error; None for all other errors. One of
     an earlier membership epoch is not a new loss of a rank, and would recur in each restart: it ends the training.
@@ -436,7 +442,7 @@ def run_converting(
                     "state") from error
             raise internal from error
 
-    return run(converted)
+    return run_fn(converted, start_epoch)
 
 
 def _run(func: Callable[..., Any], start_epoch: Callable[[], None],
@@ -460,6 +466,7 @@ def _run(func: Callable[..., Any], start_epoch: Callable[[], None],
             if basics.is_elastic():
                 _share_numbers()
             result = func(state, *args, **kwargs)
+            raise_end_of_epoch()  # of a death that the program has overlooked: it has skipped the rest
             state.on_finished()
             trainings.complete(state, result)
             basics.set_finished(True)

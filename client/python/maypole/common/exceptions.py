@@ -131,8 +131,13 @@ def _keep_if_it_ends_the_epoch(error: HorovodInternalError) -> None:
         _end_of_epoch = error
 
 
+def end_of_epoch() -> Optional[HorovodInternalError]:
+    """Returns the first error that has ended the present membership epoch; None if no operation has met one."""
+    return _end_of_epoch
+
+
 def raise_end_of_epoch() -> None:
-    """Raises the first error that has ended the present membership epoch, if an operation has met one."""
+    """Raises end_of_epoch(), if there is one."""
     if _end_of_epoch is not None:
         raise _end_of_epoch.with_traceback(None)  # not one that grows with each call
 

@@ -456,16 +456,25 @@ class GradientReduction:
             reads, compare = self._same_step.finish(self._names)
             if reads:
                 self._reducer.layouts.reads = True  # as all ranks know
-            if compare:
-                self._start_check.forget(changed=True)
-        except AssertionError:
+            unequal = self._start_check.check_step(
+                self._parameters.optimizer(), self._names, self._operation("start"), compare)
+            if unequal is not None:
+                raise unequal
+        except (AssertionError, ValueError):
             self.abandon()
             raise
 
+    def note_loaded(self) -> None:
+        """The program has loaded a state into the optimizer."""
+        self._start_check.note_loaded()
+
     def _ask_for_step(self, again: Optional[torch.Tensor] = None) -> None:
+        if self._same_step.is_started:
+            return
         self._same_step.start(self._names, self._operation("step"),
-                              self._synchronized == _BY_ACCESS, self._failure,
-                              again, self._weight_changes.found())
+                              self._synchronized == _BY_ACCESS, self._failure, again,
+                              self._weight_changes.want_comparison() or self._start_check.wanted,
+                              self._start_check.settings(self._parameters.optimizer(), self._names))
 
     def _end_badly(self, failure: Exception) -> None:
         """Raises `failure`, on all ranks."""

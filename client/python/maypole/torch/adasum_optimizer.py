@@ -87,8 +87,11 @@ class DistributedAdasumOptimizer(Wrapped):
         before = len(names)
         if follow_names(names, self) or len(names) > before:
             attached.start.forget()
-        unequal = attached.start.check(self, names, _NAME + ":start")
+        start = attached.start
+        unequal = start.check(self, names, _NAME + ":start") or start.check_step(
+            self, names, _NAME + ":start", start.wanted)
         if unequal is not None:
+            start.forget()
             raise unequal
         # Momentum moves a parameter even after it was frozen.
         parameters = [

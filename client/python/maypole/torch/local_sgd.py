@@ -206,7 +206,8 @@ class DiLoCo:
     def _check_start(self) -> None:
         groups = [{**group, **self._settings} for group in self._outer.param_groups]
         outer: Any = types.SimpleNamespace(param_groups=groups, state=self._outer.state)
-        error = self._start.check(outer, self._names, "maypole.diloco.start")
+        error = self._start.check(outer, self._names, "maypole.diloco.start") or self._start.check_step(
+            outer, self._names, "maypole.diloco.start", self._start.wanted)
         if error is not None:
             raise error
 

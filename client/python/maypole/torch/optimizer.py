@@ -176,6 +176,8 @@ class _DistributedOptimizer(Wrapped):
             if not reduction.finish_pending():
                 reduction.end_step()
         super().load_state_dict(*args, **kwargs)
+        if reduction is not None:
+            reduction.note_loaded()
 
     def _finish_pending(self) -> None:
         """Ends pending reductions, so that all ranks do so before some of them load a state.

@@ -1,14 +1,17 @@
-"""Checks that the ranks begin with the same weights, optimizer states and settings.
+"""Checks that the ranks begin with the same weights, optimizer states and settings, and stay equal.
 
     start = EqualStart(process_set)
     ... in each step, before the optimizer's own ...
     error = start.check(optimizer, names, operation)   # None if the ranks agree, or the check is not due
+    error = start.check_step(optimizer, names, operation, wanted)   # wanted: by start.wanted, the same on all ranks
 
 Ranks that begin differently, because the program has not called broadcast_parameters() or
 broadcast_optimizer_state(), or because only some ranks have loaded a checkpoint, would apply equal
 gradients to different weights, and nothing else would detect it. So the ranks compare digests, in one
 small allreduce: in their first step, in the first step of each membership epoch or after an error, and
-in the first step after a join(), whose ranks have missed steps. A digest of a tensor is the sum of its
+in the first step after a join(), whose ranks have missed steps (check()). They compare them again from time
+to time (maypole.common.recurrence), and if a rank has loaded a state (check_step()): a rank may
+change weights on its own, or have other settings later. A digest of a tensor is the sum of its
 bits as integers, each times a weight of its place, so that equal values in another order differ. It is
 exact, and computed on the tensor's device. Buffers are not
 compared: those of batch norm may differ. With Adasum each rank has its own optimizer state.
@@ -35,6 +38,7 @@ from maypole import _native
 from maypole.common import basics, collectives, objects
 from maypole.common.constants import Max
 from maypole.common.process_sets import id_of
+from maypole.common.recurrence import Recurrence
 from maypole.torch._gradients.guards import grad_of, set_grad
 from maypole.torch._structures import TensorAt, take_out
 from maypole.torch.async_ops import allreduce_async_, synchronize
@@ -50,9 +54,22 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype)
 _KINDS = ("weights", "settings", "state")
 _REMEDIES = (
     "call hvd.broadcast_parameters(model.state_dict(), root_rank=0)",
-    "call hvd.broadcast_optimizer_state(optimizer, root_rank=0), or set "
+    "call hvd.broadcast_optimizer_state(optimizer, root_rank=0), and give all ranks the same learning rate scheduler "
+    "(its load_state_dict() on all of them, or an attribute of the elastic state), or set "
     "MAYPOLE_CHECK_START=0 if the ranks' settings are to differ",
     "call hvd.broadcast_optimizer_state(optimizer, root_rank=0)")
+# What has come between, if the ranks were equal before.
+_CAUSES = (
+    "something other than the optimizer has changed weights, not alike on all ranks: an assignment, or "
+    "Embedding(max_norm=...), which changes the rows that a rank looks up; or the optimizer's steps differ: a rank has "
+    "loaded or cleared its state alone, has another scale of its GradScaler, draws other random numbers in step(), or "
+    "its processor rounds differently. Change these alike on all ranks, or set MAYPOLE_CHECK_START=0 if the ranks are "
+    "to differ",
+    "a learning rate scheduler differs (it was not loaded on all ranks, is no attribute of the elastic state, or gets "
+    "each rank's own numbers), or the program has set this on some ranks only. Call its load_state_dict() on all "
+    "ranks, give ReduceLROnPlateau the ranks' average, or set MAYPOLE_CHECK_START=0 if the ranks' settings are to "
+    "differ",
+    _REMEDIES[2])  # a rank has loaded or cleared it alone
 
 
 class EqualStart:
@@ -70,15 +87,34 @@ class EqualStart:
         self._has_own_state = has_own_state
         self._zeros = zeros
         self._checked: Any = None
-        self._changed = False
+        self._recurrence = Recurrence()
+        self._settings = _Settings()
+        self._loaded = False
 
-    def forget(self, changed: bool = False) -> None:
-        """Makes the next check() due; all ranks must call it.
-
-        changed: because something other than the optimizer has changed weights.
-        """
+    def forget(self) -> None:
+        """Makes the next check() due; all ranks must call it."""
         self._checked = None
-        self._changed = changed
+        self._recurrence.forget()
+        self._settings = _Settings()
+
+    def note_loaded(self) -> None:
+        """The program has loaded a state, perhaps on this rank only."""
+        self._loaded = True
+
+    @property
+    def wanted(self) -> bool:
+        """Whether this rank wants the ranks to be compared in this step."""
+        return self._loaded or self._recurrence.until_next <= 0
+
+    def settings(self, optimizer: torch.optim.Optimizer, names: dict[torch.Tensor, str]) -> list[int]:
+        """Returns two numbers: the highest of all ranks are x and -x if their settings are equal.
+
+        It takes some microseconds if no setting has changed. Tensors on devices are left out: to read one is to wait.
+        """
+        if _is_off():
+            return [_LEFT_OUT, _LEFT_OUT]
+        digest = self._settings.digest(optimizer, names)
+        return [digest, -digest]
 
     def check(self, optimizer: torch.optim.Optimizer,
               names: dict[torch.Tensor, str],
@@ -92,6 +128,30 @@ class EqualStart:
         now = basics.joins(), _native.library().counts["join"]
         if self._checked == now or not names:
             return None
+        error = self._compared(optimizer, names, operation, later=False)
+        if error is None:
+            self._checked = now
+            self._recurrence.forget()
+        return error
+
+    def check_step(self, optimizer: torch.optim.Optimizer, names: dict[torch.Tensor, str], operation: str,
+                   wanted: bool) -> Optional[ValueError]:
+        """Counts a step, after its check(), and compares the ranks if that is wanted.
+
+        wanted: whether `wanted` was True on some rank, or the ranks' settings() differ. The rest as for check().
+        """
+        if wanted and names:
+            error = self._compared(optimizer, names, operation, later=True)
+            if error is not None:
+                return error
+            if self._recurrence.until_next <= 0:
+                self._recurrence.follow(grows=True)
+        self._recurrence.until_next -= 1
+        return None
+
+    def _compared(self, optimizer: torch.optim.Optimizer, names: dict[torch.Tensor, str], operation: str,
+                  later: bool) -> Optional[ValueError]:
+        self._loaded = False
         parameters = sorted(names, key=names.__getitem__)
         facts = _Facts(optimizer, not self._has_own_state)
         rows = facts.rows(parameters)
@@ -103,15 +163,13 @@ class EqualStart:
             for kind, most in enumerate(row[:6:2]):
                 if most != -row[2 * kind + 1] and most != _LEFT_OUT:
                     return self._error(kind, names[parameter], operation,
-                                       facts.details(parameter, kind))
+                                       facts.details(parameter, kind), later)
             if row[6] and not parameter.requires_grad and grad_of(parameter) is None:
                 set_grad(parameter, self._zeros(parameter))
-        self._checked = now
-        self._changed = False
         return None
 
-    def _error(self, kind: int, name: str, operation: str,
-               own: Optional[dict[str, str]]) -> ValueError:
+    def _error(self, kind: int, name: str, operation: str, own: Optional[dict[str, str]],
+               later: bool) -> ValueError:
         everyones = objects.allgather_object(own, operation + ".details",
                                              self._process_set)
         ranks = collectives.ranks_of(id_of(self._process_set))
@@ -126,11 +184,8 @@ class EqualStart:
         values = " and ".join(f"{theirs.get(key, 'missing')} on rank {rank}"
                               for rank, theirs in (compared[0], compared[at]))
         what = f"different {_KINDS[kind]} of parameter {name!r}: {key} is {values}"
-        if self._changed:
-            return ValueError(
-                f"{self._who}: the ranks have {what}. Something other than the optimizer has changed weights since an "
-                "earlier step, not alike on all ranks: an assignment, or Embedding(max_norm=...), which changes the "
-                "rows that a rank looks up; leave it out, or change weights alike on all ranks")
+        if later:
+            return ValueError(f"{self._who}: the ranks have {what}, and were equal in an earlier step: {_CAUSES[kind]}")
         return ValueError(
             f"{self._who}: the ranks begin with {what}. They would train different "
             f"models; before the first step, and after join(), {_REMEDIES[kind]}")
@@ -169,6 +224,64 @@ class _Facts:
         values = {str(key): _scalar(value) for key, value in fact.items() if value is not None}
         return {key: _text(value) if isinstance(value, _PLAIN) else f"{_digests([value])[0]:08x}"
                 for key, value in values.items()}
+
+
+class _Settings:
+    """The settings of an optimizer's groups as one number, which does not depend on the groups' order.
+
+    It is the sum of products of two checksums for each parameter: of its name, and of its group's settings.
+    """
+
+    def __init__(self) -> None:
+        self._groups: list[_Group] = []
+
+    def digest(self, optimizer: torch.optim.Optimizer, names: dict[torch.Tensor, str]) -> int:
+        groups = optimizer.param_groups
+        while len(self._groups) < len(groups):
+            self._groups.append(_Group())
+        return sum(known.digest(group, names) for known, group in zip(self._groups, groups)) % _MODULUS
+
+
+class _Group:
+    """The checksums of a group, of which it computes only those that have changed."""
+
+    def __init__(self) -> None:
+        self._size = -1
+        self._names = 0
+        self._known: dict[str, tuple[Any, int]] = {}
+
+    def digest(self, group: dict[str, Any], names: dict[torch.Tensor, str]) -> int:
+        if self._size != len(group["params"]):
+            self._size = len(group["params"])
+            self._names = sum(zlib.crc32(names[p].encode()) for p in group["params"] if p in names)
+        total = 0
+        for key, value in group.items():
+            if key == "params":
+                continue
+            known = self._known.get(key)
+            if known is None or type(known[0]) is not type(value) or known[0] != value:
+                known = self._known[key] = value if _is_fixed(value) else _NEVER, _checksum(key, value)
+            total += known[1]
+        return total * self._names
+
+
+_MODULUS = (1 << 61) - 1
+_NEVER = object()  # not equal to any setting
+
+
+def _is_fixed(value: Any) -> bool:
+    """Whether a value can be replaced, but not changed."""
+    return isinstance(value, _PLAIN) or (type(value) is tuple and all(map(_is_fixed, value)))
+
+
+def _checksum(key: str, value: Any) -> int:
+    """Returns a setting's checksum; 0 if it counts as missing, or is on a device."""
+    tensors: list[torch.Tensor] = []
+    take_out(value, tensors)
+    if any(tensor.device.type != "cpu" for tensor in tensors):
+        return 0
+    setting, nothing = _digests([{key: value}, {}])
+    return setting ^ nothing
 
 
 def _is_off() -> bool:

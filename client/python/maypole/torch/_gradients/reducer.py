@@ -171,7 +171,9 @@ class Reducer:
                                       self.process_set)
 
         def finish() -> None:
-            set_grad(parameter, _usable(wait()))
+            result = wait()
+            # On a GPU, rows that occur twice would be added in any order, which each rank rounds in its own way.
+            set_grad(parameter, _usable(result.coalesce() if result.is_cuda else result))
 
         return finish
 

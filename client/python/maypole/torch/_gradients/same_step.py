@@ -20,8 +20,9 @@ whether this rank has read none: these must not both occur;
 * whether this rank alone has failed: then the ranks exchange the errors' texts;
 * whether it begins another round of reductions in this step, or is about to step:
   the same on all ranks;
-* whether something other than the optimizer has changed weights since the last step: then
-  the ranks compare them again.
+* whether it wants the ranks to be compared (equal_start.py), for example because something other than the optimizer
+  has changed weights since the last step, and the optimizer's settings, as a number: if some rank wants it, or the
+  settings differ, the ranks compare before they step.
 
 Results are observed only where the second case is possible: if some rank could
 not know that others read, or others do not know that this one does.
@@ -31,7 +32,7 @@ the same step, or fail. Each start() is followed by a finish() or an end().
 """
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Optional
 
 import torch
@@ -39,6 +40,7 @@ import torch
 from maypole.common import basics, objects
 from maypole.common.constants import Max
 from maypole.common.exceptions import HorovodInternalError
+from maypole.common.recurrence import Recurrence
 from maypole.torch._gradients.changes import Gradients
 from maypole.torch.async_ops import allreduce_async_, synchronize
 
@@ -49,7 +51,6 @@ class SameStep:
     def __init__(self, process_set: Any):
         self._process_set = process_set
         self._rounds = 0
-        self._changed_steps = 0  # in which some rank has found changed weights
         self._results: Optional[Gradients] = None
         self._handle: Optional[int] = None
         self._operation = ""
@@ -61,7 +62,7 @@ class SameStep:
 
     def forget(self) -> None:
         """Starts counting again, on all ranks: some may have missed steps."""
-        self._rounds = self._changed_steps = 0
+        self._rounds = 0
 
     def observe(self, parameters: Iterable[torch.Tensor]) -> None:
         """Records the results, to detect changes."""
@@ -77,18 +78,22 @@ class SameStep:
             with contextlib.suppress(HorovodInternalError):
                 synchronize(handle)
 
+    @property
+    def is_started(self) -> bool:
+        """Whether the exchange of this step has begun."""
+        return self._handle is not None
+
     def start(self, names: dict[torch.Tensor, str], operation: str,
               reads: bool, failure: Optional[Exception] = None,
-              again: Optional[torch.Tensor] = None, changed_weights: bool = False) -> None:
-        """Starts the exchange, unless it was started in this step.
+              again: Optional[torch.Tensor] = None, wants: bool = False,
+              settings: Sequence[int] = (0, 0)) -> None:
+        """Starts the exchange, which must not be started.
 
         reads: whether this rank has waited because its program read gradients.
         failure: the error that only this rank has found. again: a parameter
         whose gradient is reduced once more, in which case this rank does not
-        step.
+        step. wants: whether this rank wants the ranks to be compared. settings: EqualStart.settings().
         """
-        if self._handle is not None:
-            return
         changed = None
         if self._results is not None:
             changed = next((p for p in names if p in self._results
@@ -98,16 +103,13 @@ class SameStep:
         row = torch.tensor(
             [self._rounds, -self._rounds, _number(names, changed), reads,
              not reads, failure is not None, _number(names, again), again is None,
-             changed_weights],
+             wants, *settings],
             device="cpu")
         self._handle = allreduce_async_(row, None, operation, Max,
                                         process_set=self._process_set)
 
     def finish(self, names: dict[torch.Tensor, str]) -> tuple[bool, bool]:
-        """Returns whether some rank has read gradients of this step, and whether the ranks compare their weights next.
-
-        They do so after the first step in which one has `changed_weights`, and after the 2nd, 4th, 8th, ...: programs
-        may change weights in each step, equally on all ranks.
+        """Returns whether some rank has read gradients of this step, and whether the ranks are to be compared.
 
         Raises AssertionError on all ranks if their steps differ, or if a rank
         has failed; on the failed rank it raises that rank's own error.
@@ -115,7 +117,7 @@ class SameStep:
         handle, self._handle = self._handle, None
         assert handle is not None  # start() was called
         (most, least, changed, some_read, some_do_not, some_failed, again,
-         some_step, changed_weights) = synchronize(handle).tolist()
+         some_step, some_want, setting, least_setting) = synchronize(handle).tolist()
         if some_failed:
             raise self._error_of_all()
         if most != -least:
@@ -139,8 +141,8 @@ class SameStep:
                 "for when its program read .grad; call synchronize() on all "
                 "ranks before you change gradients, and step() within "
                 "skip_synchronize()")
-        self._changed_steps += changed_weights
-        return bool(some_read), bool(changed_weights) and self._changed_steps & (self._changed_steps - 1) == 0
+        no_rank_is_compared = setting == least_setting
+        return bool(some_read), bool(some_want) or (setting != -least_setting and not no_rank_is_compared)
 
     def _error_of_all(self) -> Exception:
         failure, self._failure = self._failure, None
@@ -155,19 +157,27 @@ class SameStep:
 class WeightChanges:
     """Whether something other than the optimizer changes weights, such as Embedding(max_norm=...) in its forward().
 
-    A rank that does so for what it alone has seen diverges from the others.
+    A rank that does so for what it alone has seen diverges from the others. But programs may change weights in each
+    step, equally on all ranks.
     """
 
     def __init__(self) -> None:
         self._versions: dict[torch.Tensor, int] = {}
+        self._recurrence = Recurrence()  # of steps with a change
 
     def stepped(self, parameters: Iterable[torch.Tensor]) -> None:
         """The optimizer has made a step."""
         self._versions = {p: p._version for p in parameters}
 
-    def found(self) -> bool:
-        """Whether there was a change since then."""
-        return any(p._version != version for p, version in self._versions.items())
+    def want_comparison(self) -> bool:
+        """Whether there was a change since then, after which the ranks should be compared; called once in a step."""
+        if all(p._version == version for p, version in self._versions.items()):
+            return False
+        self._recurrence.until_next -= 1
+        if self._recurrence.until_next > 0:
+            return False
+        self._recurrence.follow(grows=True)
+        return True
 
 
 def _number(names: dict[torch.Tensor, str],
