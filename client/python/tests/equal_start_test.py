@@ -72,6 +72,39 @@ class EqualStartTest(fake_library.TwoRanks):
                 self.assertRegex(self.errors(change, **options), r"different weights of parameter '(\w+\.)?1.weight'.*"
                                  r"rank 0 and .* on rank 1.*broadcast_parameters")
 
+    def test_frozen_weights_that_the_optimizer_does_not_have(self):
+
+        def rank(r, frozen, **options):
+            model, _ = make()
+            model[0].requires_grad_(not frozen)
+            with torch.no_grad():
+                model[0].weight += r
+            optimizer = torch.optim.SGD([p for p in model[1].parameters() if p.requires_grad], lr=0.1)
+            optimizer = wrapped(model, optimizer, **options)
+            try:
+                step(model, optimizer)
+            except ValueError as error:
+                hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+                step(model, optimizer)
+                return str(error)
+            return None
+
+        for options in ({}, {"op": hvd.Adasum}, {"gradient_as_bucket_view": True}):
+            with self.subTest(options):
+                one, two = self.both(lambda r: rank(r, True, **options))  # pylint: disable=cell-var-from-loop
+                self.assertEqual(one, two)
+                self.assertRegex(one, r"begin with different weights of parameter '0.weight'.*broadcast_parameters")
+                # What a program trains itself may differ.
+                self.assertEqual(self.both(lambda r: rank(r, False, **options)), [None, None])  # pylint: disable=cell-var-from-loop
+        self.assertEqual(self.both(lambda r: rank(r, r == 1)), [None, None])
+
+    def test_a_copy_does_not_take_the_frozen_model_along(self):
+        model, _ = make()
+        model[0].requires_grad_(False)
+        optimizer = wrapped(model, torch.optim.SGD(model[1].parameters(), lr=0.1))
+        self.assertEqual(len(optimizer._maypole_options.others), 2)
+        self.assertEqual(copy.deepcopy(optimizer)._maypole_options.others, {})
+
     def test_settings(self):
 
         def change(r, _, optimizer):

@@ -72,7 +72,7 @@ class Options:
     """The arguments of DistributedOptimizer(), checked.
 
     names: each parameter's name, without a prefix. bucket_bytes: None for no
-    buckets.
+    buckets. others: the names of parameters that the program has named, and the optimizer does not have.
     """
 
     names: dict[torch.Tensor, str]
@@ -83,6 +83,10 @@ class Options:
     sparse_as_dense: bool = False
     process_set: Any = global_process_set
     bucket_bytes: Optional[int] = None
+    others: dict[torch.Tensor, str] = dataclasses.field(default_factory=dict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "others": {}}  # a copy of the optimizer need not have a copy of the frozen model
 
 
 class GradientReduction:
@@ -113,7 +117,7 @@ class GradientReduction:
         # Gradients that were read between two passes.
         self._read_early = Gradients()
         self._sums = Sums(self._fail)
-        self._start_check = EqualStart(process_set, zeros=self._reducer.layouts.zeros)
+        self._start_check = EqualStart(process_set, zeros=self._reducer.layouts.zeros, others=options.others)
         self._same_step = SameStep(process_set)
         self._weight_changes = WeightChanges()
         self._learned = Learned(options.names, options.bucket_bytes, self._reducer, self._start_check, self._same_step)

@@ -42,7 +42,8 @@ class DistributedAdasumOptimizer(Wrapped):
         process_set = self._maypole_options.process_set
         process_sets.id_of(process_set)
         self._maypole = _Attached(self._maypole_options,
-                                  EqualStart(process_set, has_own_state=True))
+                                  EqualStart(process_set, has_own_state=True,
+                                             others=self._maypole_options.others))
 
     @property
     def backward_passes_per_step(self) -> int:

@@ -215,7 +215,8 @@ def DistributedOptimizer(  # pylint: disable=invalid-name
     called.
 
     named_parameters: model.named_parameters(); gradients are matched between
-    ranks by these names; without it, by their position in the optimizer.
+    ranks by these names; without it, by their position in the optimizer. Frozen parameters that
+    the optimizer does not have are compared in the first step as well.
     compression: Compression.fp16 and bf16 send gradients in 16 bits;
     Compression.powersgd(rank) sends low-rank approximations of matrices, and cannot be
     combined with gradient_as_bucket_view.
@@ -254,7 +255,7 @@ def DistributedOptimizer(  # pylint: disable=invalid-name
     if not bucket_cap_mb > 0:
         raise ValueError(f"DistributedOptimizer: bucket_cap_mb={bucket_cap_mb},"
                          " expected a positive number")
-    names = _parameter_names(optimizer, named_parameters)
+    names, others = _parameter_names(optimizer, named_parameters)
     if isinstance(compression, PowerSGD) and (op == Adasum
                                               or gradient_as_bucket_view):
         raise ValueError("DistributedOptimizer: Compression.powersgd needs "
@@ -263,7 +264,7 @@ def DistributedOptimizer(  # pylint: disable=invalid-name
     options = Options(
         names, op, compression, backward_passes_per_step,
         gradient_predivide_factor, sparse_as_dense, process_set,
-        int(bucket_cap_mb * 2**20) if gradient_as_bucket_view else None)
+        int(bucket_cap_mb * 2**20) if gradient_as_bucket_view else None, others)
     # A rank that is alone in an elastic job may get company.
     if op == Adasum and process_set.included() and (process_set.size() > 1 or
                                                     basics.is_elastic()):
@@ -283,8 +284,8 @@ def _check_members(groups: Any) -> None:
 
 def _parameter_names(
         optimizer: torch.optim.Optimizer,
-        named_parameters: Optional[Iterable[Any]]) -> dict[torch.Tensor, str]:
-    """Returns the name of each parameter of `optimizer`, by which the ranks match it."""
+        named_parameters: Optional[Iterable[Any]]) -> tuple[dict[torch.Tensor, str], dict[torch.Tensor, str]]:
+    """Returns the name of each parameter of `optimizer`, by which the ranks match it, and those of other parameters."""
     positions = {
         parameter: f"group{g}.{i}"
         for g, group in enumerate(optimizer.param_groups)
@@ -301,7 +302,8 @@ def _parameter_names(
                 f"{type(parameter).__name__}, expected a torch.Tensor or "
                 "torch.nn.Parameter; what its class distributes, it must also "
                 "reduce")
-    return {p: given[p] for p in positions}
+    others = {p: name for p, name in given.items() if p not in positions and not has_no_memory(p)}
+    return {p: given[p] for p in positions}, others
 
 
 def _checked_names(

@@ -15,6 +15,7 @@ change weights on its own, or have other settings later. A digest of a tensor is
 bits as integers, each times a weight of its place, so that equal values in another order differ. It is
 exact, and computed on the tensor's device. Buffers are not
 compared: those of batch norm may differ. With Adasum each rank has its own optimizer state.
+check() also compares the frozen parameters that the program has named and the optimizer does not have.
 
 MAYPOLE_CHECK_START=0 turns this off on a rank that differs on purpose, for
 example in its learning rate; the others still compare.
@@ -76,14 +77,17 @@ class EqualStart:
     """See the head of this file.
 
     has_own_state: whether each rank may have its own state. zeros: makes a
-    gradient of zeros for a parameter. who: the beginning of the error's text.
+    gradient of zeros for a parameter. who: the beginning of the error's text. others: names of
+    parameters that the optimizer does not have.
     """
 
     def __init__(self, process_set: Any, has_own_state: bool = False,
                  zeros: Callable[[torch.Tensor], torch.Tensor] = torch.zeros_like,
-                 who: str = "DistributedOptimizer"):
+                 who: str = "DistributedOptimizer",
+                 others: Optional[dict[torch.Tensor, str]] = None):
         self._process_set = process_set
         self._who = who
+        self._others = others or {}
         self._has_own_state = has_own_state
         self._zeros = zeros
         self._checked: Any = None
@@ -152,6 +156,8 @@ class EqualStart:
     def _compared(self, optimizer: torch.optim.Optimizer, names: dict[torch.Tensor, str], operation: str,
                   later: bool) -> Optional[ValueError]:
         self._loaded = False
+        if not later:
+            names = {**self._others, **names}
         parameters = sorted(names, key=names.__getitem__)
         facts = _Facts(optimizer, not self._has_own_state)
         rows = facts.rows(parameters)
@@ -201,22 +207,23 @@ class _Facts:
             for group in optimizer.param_groups for p in group["params"]}
 
     def _of(self, parameter: torch.Tensor) -> list[Any]:
-        return [parameter, self._settings[parameter], self._state.get(parameter) or {}]
+        return [parameter, self._settings.get(parameter, {}), self._state.get(parameter) or {}]
+
+    def _is_compared(self, parameter: torch.Tensor) -> bool:
+        """Of other parameters only frozen ones are: a program may train some itself, on each rank differently."""
+        return not _is_off() and (parameter in self._settings or not parameter.requires_grad) and not parameter.is_meta
 
     def rows(self, parameters: list[torch.Tensor]) -> list[list[int]]:
         """For each parameter, (digest, its negative) for each of _KINDS, and whether it is frozen with a gradient."""
-        if _is_off():
-            rows = [[_LEFT_OUT] * 6 for _ in parameters]
-        else:
-            digests = iter(_digests([fact for p in parameters for fact in self._of(p)]))
-            rows = [[sign * digest for digest in (next(digests) for _ in _KINDS)
-                     for sign in (1, -1)] for _ in parameters]
-        return [row + [not p.requires_grad and grad_of(p) is not None]
+        digests = iter(_digests([fact for p in parameters if self._is_compared(p) for fact in self._of(p)]))
+        rows = [[sign * digest for digest in (next(digests) for _ in _KINDS) for sign in (1, -1)]
+                if self._is_compared(p) else [_LEFT_OUT] * 6 for p in parameters]
+        return [row + [p in self._settings and not p.requires_grad and grad_of(p) is not None]
                 for row, p in zip(rows, parameters)]
 
     def details(self, parameter: torch.Tensor, kind: int) -> Optional[dict[str, str]]:
         """Returns, by key, readable values in which ranks may differ; None: this rank is not compared."""
-        if _is_off():
+        if not self._is_compared(parameter):
             return None
         fact = self._of(parameter)[kind]
         if kind == 0:
