@@ -254,6 +254,7 @@ bool Cluster::CutLink(size_t i) {
     coordinator_->Heal(node);
   });
   Disturb(stage_.scheduler.now() + time);
+  if (time >= kResumeTimeout) OnNodeLost(node);
   return true;
 }
 

@@ -52,6 +52,8 @@ class Cluster : public Surroundings {
 
   // Those that live; null: none at this place now.
   virtual const Processes& processes() const = 0;
+  // It will be cut off for longer than the coordinator waits for it.
+  virtual void OnNodeLost(int /*node*/) {}
 
   void MakeCoordinator(const coordinator::Config& config, int nodes);
   // The options that all nodes have.

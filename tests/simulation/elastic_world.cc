@@ -53,6 +53,7 @@ class ElasticWorld : public Cluster {
   };
 
   const Processes& processes() const override { return all_; }
+  void OnNodeLost(int node) override { training_->OnNodeLost(node); }
   void MakeJob();
   void MakeFaults();
   std::vector<launcher::HostSlots> Listed() const;

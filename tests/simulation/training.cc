@@ -16,6 +16,7 @@ void Training::OnEntered(const std::string& key, const BoardConfig& config,
                          int rank, const Entrant& entrant) {
   Epoch& epoch = epochs_[key];
   if (epoch.size == 0) ++stage_->counts.elastic_epochs;
+  epoch.number = config.epoch;
   epoch.size = config.size;
   const auto size = static_cast<int>(config.size);
   if (size < terms_.min_size || size > terms_.max_size) {
@@ -57,11 +58,20 @@ void Training::CheckOrder(const std::string& key, int rank,
 void Training::OnOffer(const std::string& key, int64_t step) {
   Epoch& epoch = epochs_[key];
   epoch.offered = step;
+  if (epoch.entrants.at(0).synced) return;
+  began_anew_ = std::max(began_anew_, epoch.number);
   // Those that have the state may go on, and repeat the last step.
-  if (finished() && !epoch.entrants.at(0).synced) {
+  if (finished()) {
     stage_->Found("epoch ", key, " begins the training again, which pid ",
                   *finished_.begin(), " has finished");
   }
+}
+
+// While its node was lost the others, all of them new, have begun the training
+// again: it goes on with theirs.
+bool Training::WasLeftBehind(const Entrant& entrant) const {
+  return lost_nodes_.contains(entrant.last_node) &&
+         began_anew_ > entrant.last_epoch;
 }
 
 void Training::OnSynced(const std::string& key, int rank, int64_t step) {
@@ -81,7 +91,7 @@ void Training::OnSynced(const std::string& key, int rank, int64_t step) {
     if (!first.synced) {
       stage_->Found("epoch ", key, ": rank ", other,
                     " has the job's state, and rank 0 has not");
-    } else if (entrant.agreed > step) {
+    } else if (entrant.agreed > step && !WasLeftBehind(entrant)) {
       stage_->Found("epoch ", key, ": rank ", other, " has step ",
                     entrant.agreed, " committed, and all return to ", step);
     }

@@ -55,6 +55,8 @@ class Training {
   void OnDisturbed(int64_t until) {
     disturbed_until_ = std::max(disturbed_until_, until);
   }
+  // The coordinator goes on without the node's ranks, which may come back.
+  void OnNodeLost(int node) { lost_nodes_.insert(node); }
   // The rank has saved its state, and asks whether a change is wanted.
   void OnCommit(const std::string& key, size_t number, int rank, bool wanted);
   // It knows of no wish, and of no end of the epoch: then nobody may wait who
@@ -69,6 +71,7 @@ class Training {
 
  private:
   struct Epoch {
+    uint64_t number = 0;
     uint32_t size = 0;
     std::map<int, Entrant> entrants;  // by rank
     int64_t offered = -1;
@@ -76,12 +79,15 @@ class Training {
   };
 
   void CheckOrder(const std::string& key, int rank, const Epoch& epoch);
+  bool WasLeftBehind(const Entrant& entrant) const;
 
   Stage* const stage_;
   const ElasticTerms terms_;
   std::map<std::string, Epoch> epochs_;
   std::map<int, int64_t> waits_since_;  // by pid
   int64_t disturbed_until_ = 0;
+  std::set<int> lost_nodes_;
+  uint64_t began_anew_ = 0;  // the last epoch whose rank 0 had no state
   std::set<int> finished_;  // pids
 };
 
