@@ -391,7 +391,7 @@ def different_beginnings():
 def loops_that_differ():
     """As different_beginnings(), in loops of the program's own, which may broadcast after their first step."""
     if BACKEND == "jax":
-        return
+        return loops_that_differ_on_jax()
     wrap = [lambda f: f]
     if BACKEND == "tensorflow":
         import tensorflow as tf
@@ -424,6 +424,38 @@ def loops_that_differ():
                         ("1 on rank 0 and 6 on rank 1", lambda: trained(wrap[0], 7, lambda: sgd(0.1), 5 * RANK)),
                         ("were equal before", lambda: trained(wrap[0], 7, lambda: sgd(0.1), skipped=2))):
         refused(ValueError, text, train)
+
+
+def loops_that_differ_on_jax():
+    """As loops_that_differ(), in compiled steps and others; these must be equal from the first step on."""
+    import jax
+    sgd = keras.optimizers.SGD
+
+    def trained(run, seed, make, changes_in=None):
+        mine, optimizer = model(seed), hvd.DistributedOptimizer(make(), name="loops")
+        optimizer.build(mine.trainable_variables)
+
+        def step(weights, state):
+            return optimizer.stateless_apply(state, [0.1 * w + RANK for w in weights], weights)
+
+        weights, state = ([v.value for v in variables] for variables in (mine.trainable_variables, optimizer.variables))
+        step = run(step)
+        for i in range(5):
+            if i == changes_in and RANK == 0:
+                weights = [w + 1.0 for w in weights]
+            weights, state = jax.block_until_ready(step(weights, state))
+        for variable, value in zip(mine.trainable_variables, weights):
+            variable.assign(value)
+        return mine
+
+    for run in (jax.jit, lambda f: f):
+        for text, train in (("DistributedOptimizer: the ranks have different weights at", lambda: trained(run, 7 + RANK, lambda: sgd(0.1))),
+                            ("the ranks have different optimizer state at", lambda: trained(run, 7, lambda: sgd(0.1 + RANK))),
+                            ("the ranks have different weights at", lambda: trained(run, 7, lambda: sgd(0.1), changes_in=3))):
+            refused(Exception, text, train)
+        same_on_all(trained(run, 7, lambda: keras.optimizers.Adam(0.1)))
+        same_on_all(trained(run, 7, lambda: keras.optimizers.LossScaleOptimizer(sgd(0.1))))
+        trained(run, 7, lambda: sgd(0.1, gradient_accumulation_steps=2))
 
 
 def gradients_that_are_only_looked_at():

@@ -12,7 +12,7 @@ fit() with those of the others' present one. There is no such check
 
     outside of fit()            a program's own loop may broadcast after its first step, as Horovod's examples do:
                                 checked_loop() compares later, and again from time to time (maypole.arrays.same_values);
-                                on TensorFlow and PyTorch
+                                on JAX from the first step on, as maypole.jax does
     of local variables          those of BroadcastGlobalVariablesCallback(local_variables=...) included
     of sums over passes         which are each rank's own until the last pass
     of what may round           variables with sparse gradients, once a step has been made
@@ -146,7 +146,7 @@ def checked_loop(optimizer: Any, step: Any, grads: Sequence[Any]) -> Any:
         held = {id(variable): value for variable, value in zip(compared, values)}
         return _facts(optimizer, trained, held, compared[len(trained):], sparse)
 
-    return gradients.compared(reduction, compared, facts_of, f"keras.{reduction.name}.loop")
+    return gradients.compared(optimizer, reduction, compared, facts_of, f"keras.{reduction.name}.loop")
 
 
 def _state_of(optimizer: Any, reduction: Any) -> list[Any]:

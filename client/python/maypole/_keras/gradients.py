@@ -82,8 +82,8 @@ class BackendGradients:
         """Whether the ranks can be compared in the step that is being made, in a loop of the program's own."""
         return False
 
-    def compared(self, reduction: Any, variables: Sequence[Any], facts_of: Callable[[Sequence[Any]], Any],
-                 name: str) -> Any:
+    def compared(self, optimizer: Any, reduction: Any, variables: Sequence[Any],
+                 facts_of: Callable[[Sequence[Any]], Any], name: str) -> Any:
         """Counts a step, and compares the ranks if that is due; see equal_start.check_loop().
 
         facts_of: makes the facts from the variables' values. Returns a context for the reduction.

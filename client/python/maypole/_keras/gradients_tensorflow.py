@@ -80,8 +80,8 @@ class Gradients(BackendGradients):
     def can_compare(self) -> bool:
         return _equal_weights.is_possible()
 
-    def compared(self, reduction: Any, variables: Sequence[Any], facts_of: Callable[[Sequence[Any]], Any],
-                 name: str) -> Any:
+    def compared(self, optimizer: Any, reduction: Any, variables: Sequence[Any],
+                 facts_of: Callable[[Sequence[Any]], Any], name: str) -> Any:
         if self._counter is None:
             self._counter = _equal_weights.StepCounter("DistributedOptimizer")
         name = f"{name}.{_nodes.count_use(name)}"

@@ -86,8 +86,8 @@ class Gradients(BackendGradients):
         return True
 
     @not_compiled
-    def compared(self, reduction: Any, variables: Sequence[Any], facts_of: Callable[[Sequence[Any]], Any],
-                 name: str) -> Any:
+    def compared(self, optimizer: Any, reduction: Any, variables: Sequence[Any],
+                 facts_of: Callable[[Sequence[Any]], Any], name: str) -> Any:
         joins = _native.library().counts["join"]
         if self._compared_since != joins:  # ranks that have joined have missed steps
             self._compared_since = joins

@@ -69,15 +69,15 @@ def of_instance(instance: Instance) -> tuple[Any, tuple[str, ...]]:
     return _leaf([_spread(zlib.crc32(repr(instance[1:]).encode()))]), (_label_of(instance),)
 
 
-def facts(instance: Instance, steps: Any, params: Any, state: Any) -> tuple[Any, tuple[str, ...]]:
-    """Returns (the leaf, the text of the error for each of its facts)."""
+def facts(instance: Instance, steps: Any, params: Any, state: Any, cure: str = _CURE) -> tuple[Any, tuple[str, ...]]:
+    """Returns (the leaf, the text of the error for each of its facts). cure: the end of these texts."""
     first = _spread(zlib.crc32(repr(instance[1:]).encode()))
-    labels = [_label_of(instance), f"{instance.who}: the ranks have made different numbers of steps{_CURE}"]
+    labels = [_label_of(instance), f"{instance.who}: the ranks have made different numbers of steps{cure}"]
     leaves: list[Any] = []
     for what, tree in (("weights", params), ("optimizer state", state)):
         for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
             at = jax.tree_util.keystr(path)
-            labels.append(f"{instance.who}: the ranks have different {what}{at and ' at '}{at}{_CURE}")
+            labels.append(f"{instance.who}: the ranks have different {what}{at and ' at '}{at}{cure}")
             leaves.append(leaf)
     labels = [label.replace("\n", " ") for label in labels]
     if os.environ.get("MAYPOLE_CHECK_START") == "0":
