@@ -5,18 +5,6 @@ load(":debian_source.bzl", "debian_source")
 load(":pkg_config.bzl", "pkg_config_repository")
 load(":system_repository.bzl", "system_repository")
 
-# .bazelrc has these compiled once for each configuration: they take a quarter of
-# the time of a file of the daemons.
-PRECOMPILED_ABSL = [
-    "functional",
-    "map",
-    "memory",
-    "string",
-    "vector",
-    "absl/status/statusor.h",
-    "absl/strings/str_cat.h",
-]
-
 def system_libraries():
     """Declares every system library."""
     system_repository(
@@ -168,8 +156,6 @@ def system_libraries():
             "absl_time",
         ],
         paths = ["include/absl"],
-        precompiled = PRECOMPILED_ABSL,
-        precompiled_header = "absl/precompiled.h",
         strip_prefix = "absl_",
     )
 

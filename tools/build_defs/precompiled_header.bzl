@@ -1,19 +1,16 @@
 """precompiled_header: makes a header that includes others, for files that are compiled with -include of it.
 
 Beside it is what gcc makes of it, HEADER.gch. gcc reads that, or the header if it
-was compiled with other options: so a mistake here costs time only. clang cannot
-read it and gets an empty header: what a file does not include itself is found by
-the fuzzers' build.
+was compiled with other options: so a mistake here costs time only.
 """
 
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
 
 def _impl(ctx):
     header = ctx.actions.declare_file(ctx.attr.header)
+    ctx.actions.write(header, "".join(["#include <%s>\n" % name for name in ctx.attr.includes]))
     toolchain = find_cpp_toolchain(ctx)
-    clang = "clang" in toolchain.compiler_executable
-    ctx.actions.write(header, "" if clang else "".join(["#include <%s>\n" % name for name in ctx.attr.includes]))
-    if clang:
+    if "clang" in toolchain.compiler_executable:  # cannot read gcc's
         return [DefaultInfo(files = depset([header]))]
     features = cc_common.configure_features(
         ctx = ctx,
@@ -21,7 +18,7 @@ def _impl(ctx):
         requested_features = ctx.features,
         unsupported_features = ctx.disabled_features,
     )
-    context = cc_common.merge_cc_infos(cc_infos = [l[CcInfo] for l in ctx.attr.libraries]).compilation_context
+    context = ctx.attr.library[CcInfo].compilation_context
     out = ctx.actions.declare_file(ctx.attr.header + ".gch")
     variables = cc_common.create_compile_variables(
         cc_toolchain = toolchain,
@@ -52,7 +49,7 @@ precompiled_header = rule(
         "copts": attr.string_list(doc = "as the files are compiled, beside the options of the configuration"),
         "header": attr.string(mandatory = True),
         "includes": attr.string_list(mandatory = True),
-        "libraries": attr.label_list(providers = [CcInfo], doc = "have what is included"),
+        "library": attr.label(providers = [CcInfo], doc = "has what is included"),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
     },
     fragments = ["cpp"],
