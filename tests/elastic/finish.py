@@ -10,6 +10,7 @@ Each process makes up.PID in MAYPOLE_TEST_DIR when it begins, and prints "trains
                 and then calls os._exit(0)
     leaves      rank 1 gets SIGTERM; training goes on until another process has taken its place
     fails       rank 1 leaves the job after the training and fails, while rank 0 evaluates
+    early       rank 1 returns from its function in step 10, and the others go on
     later       three ranks pretrain, and print "pretrains from STEP", before they train. Rank 2 dies when rank 1 has
                 completed the first training and rank 0 has not; the training goes on until a third rank is there again.
                 "done STEP" is followed by what the first training returned, a number that differs between processes
@@ -80,6 +81,10 @@ def train(state):
             os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(0.02)
         state.commit()
+        if HOW == "early":
+            if hvd.rank() == 1 and state.step == 10:
+                return
+            time.sleep(0.3)
 
 
 @elastic.run

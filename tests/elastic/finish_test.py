@@ -62,6 +62,19 @@ class FinishTest(unittest.TestCase):
         self.assertEqual(lines.count("trains from 0"), 2, lines)
         self.assertRegex(err.splitlines()[-1], r"process \d \(pid \d+, host localhost\) exited with code 3$")
 
+    def early(self, least):
+        status, lines, err, processes = self.run_job("early", ranks=("-np", "3", "--min-np", least))
+        self.assertEqual((status, processes), (143, 3), err)
+        self.assertEqual([line for line in lines if line.startswith("done")], ["done 10"])
+        self.assertRegex(err, r"maypolerun: process \d \(host localhost\) was still training 5 s after another process had "
+                              r"trained to the end, and was stopped: not all ranks have ended their training at the same step")
+
+    def test_a_rank_that_returns_earlier_than_the_others(self):
+        self.early("2")
+
+    def test_nor_if_those_that_are_left_are_too_few(self):
+        self.early("3")
+
     def test_who_comes_in_a_later_training_does_not_begin_with_the_first_one(self):
         """Nor does a survivor that has not completed the first one when others had."""
         status, lines, err, processes = self.run_job("later", ranks=("-np", "3", "--min-np", "2"))

@@ -5,6 +5,8 @@ of one process that makes the same steps.
 
 KERAS_PASSES=2: gradients of two batches are applied as one, so that commits come between the two (and are put off). A
 rank that is lost takes its own gradients with it, so in this case each rank trains on whole batches.
+
+KERAS_OWN_RATE=1: rank 1 lowers its learning rate after the first epoch, which ends the job.
 """
 
 import hashlib
@@ -54,6 +56,12 @@ class Say(keras.callbacks.Callback):
         time.sleep(0.005)
 
 
+class OwnRate(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        if hvd.rank() == 1 and "KERAS_OWN_RATE" in os.environ:
+            self.model.optimizer.learning_rate = 0.01
+
+
 @hvd.elastic.run
 def train(state):
     while not state.finished:
@@ -61,7 +69,7 @@ def train(state):
         mine = slice(hvd.rank() * each, (hvd.rank() + 1) * each) if PASSES == 1 else slice(None)
         x, y = X[state.batch:, mine].reshape(-1, 4), Y[state.batch:, mine].reshape(-1, 1)
         state.model.fit(x, y, batch_size=each, shuffle=False, verbose=0, callbacks=[
-            hvd.elastic.UpdateBatchStateCallback(state), Say(state), hvd.elastic.UpdateEpochStateCallback(state),
+            hvd.elastic.UpdateBatchStateCallback(state), Say(state), OwnRate(), hvd.elastic.UpdateEpochStateCallback(state),
             hvd.elastic.CommitStateCallback(state, batches_per_commit=3)])
         state.finished = hvd.broadcast(os.path.exists(os.path.join(DIR, "finish")), 0, name="finish")
         state.commit()

@@ -33,6 +33,16 @@ class KerasElasticTest(elastic_jobs.ElasticJobTest):
             ranks = after
         self.finish(job, 2)
 
+    def test_rates_of_each_rank(self):
+        for environment in ("keras-torch", "jax-0.10", "tensorflow-2.18"):
+            harness.PYTHON = environments.python(environment)
+            elastic_jobs.PROGRAM = os.path.join(harness.ROOT, "tests/frameworks/keras_elastic.py")
+            job = self.start("-np", "2", "--min-np", "2", "--reset-limit", "1", KERAS_OWN_RATE="1",
+                             KERAS_BACKEND=ENVIRONMENTS[environment], TF_CPP_MIN_LOG_LEVEL="3")
+            self.assertEqual(job.process.wait(200), 1, job.stderr())
+            self.assertRegex(job.stderr(), "ValueError: DistributedOptimizer: at the (beginning|end) of .*the ranks have "
+                                           "different state of the optimizer, 'SGD/learning_rate': 0.0\d+ on rank 0 and 0.0\d+ on rank 1")
+
     def test_torch(self):
         self.check("keras-torch")
 

@@ -105,7 +105,8 @@ class TrainingTest(unittest.TestCase):
                 kind, str(passes)]
         return subprocess.run(argv, env=harness.environment(QUIET), capture_output=True, text=True, timeout=500)
 
-    def elastic(self, kind, passes=1, ranks=2):
+    def elastic_ends(self, kind, passes=1, ranks=2):
+        """What the ranks say at the end, and maypolerun's stderr."""
         with tempfile.TemporaryDirectory(dir="/tmp") as directory:
             done = self.run_elastic(directory, kind, passes, ranks)
             self.assertEqual(done.returncode, 0, done.stderr[-6000:])
@@ -119,6 +120,10 @@ class TrainingTest(unittest.TestCase):
             self.assertEqual(end["weights"], ends[0]["weights"])
             self.assertLess(end["apart"], 1e-9)
             self.assertGreater(end["moved"], 0.01)
+        return ends, done.stderr
+
+    def elastic(self, *args):
+        ends, _ = self.elastic_ends(*args)
         # One has made all steps, and again those that the others' last commit has not; one came later.
         steps = sorted(end["steps"] for end in ends)
         self.assertGreaterEqual(steps[-1], 32)
@@ -126,6 +131,11 @@ class TrainingTest(unittest.TestCase):
 
     def test_elastic_keras(self):
         self.elastic("keras")
+
+    def test_elastic_rates_that_the_state_does_not_have(self):
+        _, stderr = self.elastic_ends("rates")
+        self.assertRegex(stderr, "ValueError: DistributedGradientTape: the ranks begin with different weights of parameter "
+                                 ".* on rank 0 and .* on rank 1.*in an elastic job make all .* part of the state")
 
     def test_elastic_graph(self):
         self.elastic("graph")

@@ -104,7 +104,19 @@ ElasticDriver::Actions ElasticDriver::OnProcessEnd(int number, const Exit& exit,
   } else if (settings_.fixed) {
     *failed = !exit.clean();
   } else if (finishing()) {
-    *failed = !exit.clean() && !(finish_requested_ && exit.by_sigterm());
+    const bool stopped = finish_requested_ && exit.by_sigterm();
+    // With the exit code of one that leaves at a commit it was still training.
+    const bool unfinished = stopped && !exit.signaled;
+    if (unfinished) {
+      actions_.emplace_back(
+          Tell{"process " + std::to_string(number) + " (host " + process.host +
+               ") was still training " + Seconds(kFinishGrace) +
+               " after another process had trained to the end, and was "
+               "stopped: not all ranks have ended their training at the same "
+               "step (let them agree when to return or to call sys.exit(0)), "
+               "or a rank was lost in the last step"});
+    }
+    *failed = !exit.clean() && (!stopped || unfinished);
   } else if (exit.clean() || exit.finished) {
     finished_at_ = now;
     *failed = !exit.clean();

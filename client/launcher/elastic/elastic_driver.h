@@ -35,7 +35,8 @@
 //           with code 0 but with that of SIGTERM.)
 //           kFinishGrace after the first one, those that still run get SIGTERM
 //           once: they may wait for an epoch that will never start. Those that
-//           have finished training ignore it (maypole/common/elastic.py)
+//           have finished training ignore it (maypole/common/elastic.py); one
+//           that leaves its training by it makes the job fail
 //   badly   when fewer than min_size processes could run for `patience`; when
 //           there were more than reset_limit changes; when each host has failed
 //           kHopeless times in a row within kShortLife and not by SIGKILL or

@@ -491,12 +491,24 @@ TEST(ElasticDriverTest, TheOthersMayEndBySigtermOnceOneHasFinished) {
   End(&d, 0, kClean, At(10));
   EXPECT_EQ(Of<D::SignalProcess>(d.OnTime(At(15))).size(), 3u);
   bool failed = true;
-  End(&d, 1, kAskedToLeave, At(16), &failed);
-  EXPECT_FALSE(failed);
   End(&d, 2, kTerminated, At(16), &failed);
   EXPECT_FALSE(failed);
   End(&d, 3, kFailed, At(16), &failed);
   EXPECT_TRUE(failed);
+}
+
+TEST(ElasticDriverTest, WhoWasStillTrainingWhenAnotherHadFinishedFails) {
+  D d = TwoHosts(Sizes(4, 2, 4));
+  End(&d, 0, kClean, At(10));
+  EXPECT_EQ(Of<D::SignalProcess>(d.OnTime(At(15))).size(), 3u);
+  bool failed = false;
+  const auto lines = Of<D::Tell>(End(&d, 1, kAskedToLeave, At(16), &failed));
+  EXPECT_TRUE(failed);
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(
+      lines[0].line.find("process 1 (host a) was still training 5 s after "
+                         "another process had trained to the end"),
+      0u);
 }
 
 // A process's host is delisted just when the process has trained to the end.

@@ -1,4 +1,4 @@
-"""Elastic training with TensorFlow: elastic.py DIRECTORY RANKS KIND PASSES, where KIND is keras, legacy, graph or apart.
+"""Elastic training with TensorFlow: elastic.py DIRECTORY RANKS KIND PASSES, where KIND is keras, rates, legacy, graph or apart.
 
 Rank 1 kills itself once, two steps after a commit; training ends after a process has taken its place. Each rank writes
 its final values to DIRECTORY/end.RANK.json; `apart` there is their difference from those of one process with all rows.
@@ -6,6 +6,9 @@ its final values to DIRECTORY/end.RANK.json; `apart` there is their difference f
 PASSES: gradients of this many steps are applied as one. With 3, commits and changes of ranks come when the gradients of
 one or two steps are waiting (not of Keras, whose state puts such commits off). A rank that is lost takes its own gradients with it, so in this case all ranks have all
 rows.
+
+KIND rates: the program lowers its learning rate in its tenth step, and the state does not have it; so a new process
+that takes the place of another one ends with an error, as does the other rank. Their successors begin anew.
 
 KIND apart: graphs in which rank 0 alone trains a second variable; refused when the state is synchronized.
 """
@@ -76,6 +79,24 @@ class Keras:
         self.model.set_weights([np.array(w) for w in weights])
 
 
+class Rates(Keras):
+    """See the head of this file."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.traced, self.made = self.step, 0
+        self.step = self.counted
+
+    def counted(self, x, y):
+        self.made += 1
+        if self.made == 10:
+            self.optimizer.learning_rate.assign(0.02)
+        self.traced(x, y)
+
+    def state(self, **values):
+        return hvd.elastic.TensorFlowState(self.model.variables, **values)
+
+
 class Legacy:
     """A variable, and an optimizer of tf.compat.v1.train that runs eagerly."""
 
@@ -139,7 +160,7 @@ class Apart(Graph):
 
 def main():
     hvd.init()
-    kind = {"keras": Keras, "legacy": Legacy, "graph": Graph, "apart": Apart}[KIND]
+    kind = {"keras": Keras, "rates": Rates, "legacy": Legacy, "graph": Graph, "apart": Apart}[KIND]
     training = kind()
     sizes = []
 

@@ -16,7 +16,6 @@ fit() with those of the others' present one. There is no such check
     of local variables          those of BroadcastGlobalVariablesCallback(local_variables=...) included
     of sums over passes         which are each rank's own until the last pass
     of what may round           variables with sparse gradients, once a step has been made
-    in elastic jobs             a state's sync() makes them equal
     in version 1 graphs         of Keras 2, whose variables may have no values yet
 
 Weights that are not trained, such as the averages of batch norm, are not compared; with Adasum, neither are states.
@@ -73,7 +72,7 @@ _watched: set[type] = set()
 def _compare_in_fit(callbacks: Any, place: str) -> None:
     """Compares the ranks. Raises ValueError, on all ranks, that names the first difference."""
     fit = _variables_of_fit()
-    if not fit or basics.is_elastic() or session() is not None or fit["callbacks"] is not callbacks:
+    if not fit or session() is not None or fit["callbacks"] is not callbacks:
         return
     model = fit["self"]
     values_of.warn_of_local_batch_norm(model)
@@ -93,6 +92,9 @@ def _compare(model: Any, optimizer: Any, local: Collection[int], place: str) -> 
     variables = [v for v in getattr(inner, "_trainable_variables", None) or model.trainable_variables
                  if id(v) not in local and not reduction.is_local(v, id)]
     state = [v for v in _state_of(optimizer, reduction) if not (local and v.shape)]
+    if basics.is_elastic():  # a new rank has not seen the gradients
+        seen = places(place, [id(v) in reduction.sparse for v in variables], name, reduction.process_set).any(axis=0)
+        reduction.sparse.update(id(v) for v, sparse in zip(variables, seen) if sparse)
     facts = [fact for fact in _facts(optimizer, variables, {}, state, reduction.sparse) if not fact.may_round]
     difference = same_values.find_difference(facts, name, reduction.process_set, _other_shapes)
     if difference is not None:
@@ -135,8 +137,7 @@ def checked_loop(optimizer: Any, step: Any, grads: Sequence[Any]) -> Any:
     shared = [(v, grad) for v, grad, local in zip(step.variables, grads, step.local) if not local and grad is not None]
     sparse = {id(variable) for variable, grad in shared if type(grad).__name__ == "IndexedSlices"}
     reduction.sparse |= sparse
-    if (not shared or basics.is_elastic() or session() is not None or not gradients.can_compare()
-            or _variables_of_fit()):
+    if not shared or session() is not None or not gradients.can_compare() or _variables_of_fit():
         return contextlib.nullcontext()
     trained = [variable for variable, _ in shared]
     with gradients.outside():

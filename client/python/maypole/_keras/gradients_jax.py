@@ -16,10 +16,6 @@ from maypole.jax import _checks, _internals
 from maypole.jax.ops import reduce_checked
 
 
-_CURE = ("; give all ranks the same weights, optimizer state and settings before the first step, and change them alike "
-         "on all ranks (MAYPOLE_CHECK_START=0: do not compare)")
-
-
 class Gradients(BackendGradients):
     """See BackendGradients."""
 
@@ -58,7 +54,7 @@ class Gradients(BackendGradients):
         for i, (variable, value) in enumerate(zip(variables, values)):
             trees[0 if variable.trainable else 1][f"{i}{name_of(variable)}"] = value
         instance = _checks.Instance("DistributedOptimizer", name, 0)
-        return self._comparing(_checks.facts(instance, optimizer._iterations.value, *trees, cure=_CURE))
+        return self._comparing(_checks.facts(instance, optimizer._iterations.value, *trees))
 
     @contextlib.contextmanager
     def _comparing(self, check: tuple[Any, tuple[str, ...]]) -> Iterator[None]:

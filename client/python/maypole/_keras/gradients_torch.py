@@ -32,7 +32,7 @@ class Gradients(BackendGradients):
         self._reducer: Any = None
         self._joins = 0
         self._recurring = same_values.Recurring("DistributedOptimizer")
-        self._compared_since = 0
+        self._compared_since = 0, 0  # basics.joins() and the number of join()s
         self._slots: dict[int, torch.Tensor] = {}  # by the variable's index
 
     @not_compiled
@@ -88,8 +88,8 @@ class Gradients(BackendGradients):
     @not_compiled
     def compared(self, optimizer: Any, reduction: Any, variables: Sequence[Any],
                  facts_of: Callable[[Sequence[Any]], Any], name: str) -> Any:
-        joins = _native.library().counts["join"]
-        if self._compared_since != joins:  # ranks that have joined have missed steps
+        joins = basics.joins(), _native.library().counts["join"]
+        if self._compared_since != joins:  # ranks that are new, or have joined, have missed steps
             self._compared_since = joins
             self._recurring.forget()
         self._recurring.until_next -= 1

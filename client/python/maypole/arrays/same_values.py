@@ -175,5 +175,6 @@ def _numbered(labels: Sequence[str]) -> list[str]:
 
 
 _REMEDY = ("call hvd.broadcast_variables(model.variables, root_rank=0), and the same for the optimizer's variables, "
-           "before the first step or right after it, and again after join(); or set MAYPOLE_CHECK_START=0 if the ranks "
-           "are to differ")
+           "before the first step or right after it, and again after join() (in an elastic job make all that the "
+           "steps depend on, such as learning rates, part of the state); or set MAYPOLE_CHECK_START=0 if the "
+           "ranks are to differ")

@@ -465,6 +465,8 @@ def _run(func: Callable[..., Any], start_epoch: Callable[[], None],
             trainings.synchronized()
             if basics.is_elastic():
                 _share_numbers()
+            for begin in _after_sync:
+                begin()
             result = func(state, *args, **kwargs)
             raise_end_of_epoch()  # of a death that the program has overlooked: it has skipped the rest
             state.on_finished()
@@ -490,6 +492,14 @@ def _run(func: Callable[..., Any], start_epoch: Callable[[], None],
             basics.abandon_epoch()
         start_epoch()
         changed = True
+
+
+_after_sync: list[Callable[[], None]] = []
+
+
+def call_after_sync(begin: Callable[[], None]) -> None:
+    """Makes run() call begin() after each sync(), on all ranks: they have equal states, but not an equal past."""
+    _after_sync.append(begin)
 
 
 def _own_trainings() -> Trainings:

@@ -41,8 +41,9 @@ _SPREAD = 11  # different digests differ by more than the tolerance
 _DIGEST = (1 << 20) - 1
 _LEFT_OUT = np.int32(2**31 - 1)  # for a number and its complement
 
-_CURE = ("; before the first step, and after join(), call hvd.broadcast_parameters() and broadcast_optimizer_state(), "
-         "and give all ranks the same settings (MAYPOLE_CHECK_START=0: do not compare)")
+_CURE = ("; before the first step, and after join(), give all ranks the same weights, state "
+         "(hvd.broadcast_parameters() and broadcast_optimizer_state()) and settings, and change them alike on all "
+         "ranks (MAYPOLE_CHECK_START=0: do not compare)")
 
 
 class Instance(NamedTuple):
@@ -69,15 +70,15 @@ def of_instance(instance: Instance) -> tuple[Any, tuple[str, ...]]:
     return _leaf([_spread(zlib.crc32(repr(instance[1:]).encode()))]), (_label_of(instance),)
 
 
-def facts(instance: Instance, steps: Any, params: Any, state: Any, cure: str = _CURE) -> tuple[Any, tuple[str, ...]]:
-    """Returns (the leaf, the text of the error for each of its facts). cure: the end of these texts."""
+def facts(instance: Instance, steps: Any, params: Any, state: Any) -> tuple[Any, tuple[str, ...]]:
+    """Returns (the leaf, the text of the error for each of its facts)."""
     first = _spread(zlib.crc32(repr(instance[1:]).encode()))
-    labels = [_label_of(instance), f"{instance.who}: the ranks have made different numbers of steps{cure}"]
+    labels = [_label_of(instance), f"{instance.who}: the ranks have made different numbers of steps{_CURE}"]
     leaves: list[Any] = []
     for what, tree in (("weights", params), ("optimizer state", state)):
         for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
             at = jax.tree_util.keystr(path)
-            labels.append(f"{instance.who}: the ranks have different {what}{at and ' at '}{at}{cure}")
+            labels.append(f"{instance.who}: the ranks have different {what}{at and ' at '}{at}{_CURE}")
             leaves.append(leaf)
     labels = [label.replace("\n", " ") for label in labels]
     if os.environ.get("MAYPOLE_CHECK_START") == "0":

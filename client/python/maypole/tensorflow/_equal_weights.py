@@ -9,10 +9,10 @@ learning rate or number of iterations shows in the weights one step later.
 In a tf.function the steps are counted by a number in TensorFlow's memory, and a Python function compares when it is
 due; between that a step costs a few operations on a scalar. The function reads the variables in a branch, which
 TensorFlow orders with what writes them. The counter is not a tf.Variable, which a function that is saved could not
-have. Eagerly, where the ranks exchange which gradients they have in each step, they also exchange a checksum of the
-smallest variable (Mark), and compare all if it differs. Nothing is compared
+have. An elastic state's sync() makes the ranks equal, and all begin again. Eagerly, where the ranks exchange which
+gradients they have in each step, they also exchange a checksum of the smallest variable (Mark), and compare all if it
+differs. Nothing is compared
 
-    in elastic jobs         where sync() makes the ranks equal
     in version 1 graphs     where the number of steps had to be initialized
     where XLA compiles      which has no Python functions
     of local sources        whose gradients stay on their rank, and of sources that are no variables
@@ -29,8 +29,9 @@ from typing import Any, Callable, Optional
 import numpy as np
 import tensorflow as tf
 
+from maypole import _native
 from maypole.arrays import same_values
-from maypole.common import basics
+from maypole.common import elastic
 from maypole.common.process_sets import id_of
 from maypole.common.recurrence import MOST_STEPS
 from maypole.tensorflow import _nodes
@@ -82,7 +83,7 @@ class StepCounter:
             return []
 
         def run(*values: np.ndarray) -> np.ndarray:
-            if _stopped:
+            if _is_stopped():
                 return np.array(MOST_STEPS, np.int64)
             return np.array(self._recurring[1].run(facts_of(values), name + ".graph", process_set), np.int64)
 
@@ -151,23 +152,28 @@ def _value(variable: Any) -> Any:
 
 
 def forget() -> None:
-    """Begins all comparisons again, on all ranks: those that have joined have missed steps."""
+    """Begins all comparisons again, on all ranks: those that have joined, or are new, have missed steps."""
     for counter in list(_counters):
         counter.forget()
 
 
+elastic.call_after_sync(forget)
+# Whether some function joins, among the counts, which an elastic job's new ranks get from the others.
+_STOPPED = "tensorflow", "joins"
+
+
 def stop() -> None:
     """Ends all comparisons: a function joins, after which the ranks have made different numbers of steps."""
-    global _stopped
-    _stopped = True
+    _native.library().counts[_STOPPED] = 1
 
 
-_stopped = False
+def _is_stopped() -> bool:
+    return _native.library().counts[_STOPPED] > 0
 
 
 def is_possible() -> bool:
     """Whether the ranks can be compared where this step is being made."""
-    if basics.is_elastic() or _stopped:
+    if _is_stopped():
         return False
     if tf.executing_eagerly():
         return True
