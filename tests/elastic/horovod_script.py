@@ -34,7 +34,7 @@ def dies_once(state, index):
 
 
 def new_model():
-    torch.manual_seed(os.getpid())
+    torch.manual_seed(1 + hvd.rank())  # the losses do not depend on luck
     return nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 1)).double()
 
 
