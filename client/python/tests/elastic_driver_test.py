@@ -55,7 +55,9 @@ class ElasticDriverTest(unittest.TestCase):
         self.assertEqual(driver.on_process_end(0, 0, False, "", 100.0), [])
         self.assertTrue(driver.finishing())
         self.assertEqual([action.process for action in driver.on_time(105.0)], [1, 2, 3])
-        self.assertEqual(driver.on_process_end(1, 143, False, "left", 106.0), [])
+        failed, tell = driver.on_process_end(1, 143, False, "left", 106.0)
+        self.assertEqual(failed, Action("process_failed", process=1))
+        self.assertIn("process 1 (host a) was still training 5 s after another process had trained to the end", tell.text)
         self.assertEqual(driver.on_process_end(2, 1, False, "failed", 106.0), [Action("process_failed", process=2)])
         self.assertEqual(driver.running(), 1)
 
