@@ -156,25 +156,29 @@ class EqualStart:
     def _compared(self, optimizer: torch.optim.Optimizer, names: dict[torch.Tensor, str], operation: str,
                   later: bool) -> Optional[ValueError]:
         self._loaded = False
-        if not later:
-            names = {**self._others, **names}
         parameters = sorted(names, key=names.__getitem__)
         facts = _Facts(optimizer, not self._has_own_state)
         rows = facts.rows(parameters)
+        frozen = {} if later else {name: p for p, name in self._others.items() if p not in names and _is_frozen(p)}
+        if not later:
+            rows.append(_row_of_frozen(frozen))
         known = torch.tensor(rows, dtype=torch.int64, device="cpu").reshape(-1, 7)
         known = synchronize(
             allreduce_async_(known, None, operation, Max,
-                             process_set=self._process_set))
-        for parameter, row in zip(parameters, known.tolist()):
+                             process_set=self._process_set)).tolist()
+        for parameter, row in zip(parameters, known):
             for kind, most in enumerate(row[:6:2]):
                 if most != -row[2 * kind + 1] and most != _LEFT_OUT:
                     return self._error(kind, names[parameter], operation,
                                        facts.details(parameter, kind), later)
             if row[6] and not parameter.requires_grad and grad_of(parameter) is None:
                 set_grad(parameter, self._zeros(parameter))
+        if not later and known[-1][0] not in (-known[-1][1], _LEFT_OUT):
+            own = {f"the frozen {name!r}": f"{_digests([p])[0]:08x}" for name, p in frozen.items()}
+            return self._error(0, None, operation, own or None, later)
         return None
 
-    def _error(self, kind: int, name: str, operation: str, own: Optional[dict[str, str]],
+    def _error(self, kind: int, name: Optional[str], operation: str, own: Optional[dict[str, str]],
                later: bool) -> ValueError:
         everyones = objects.allgather_object(own, operation + ".details",
                                              self._process_set)
@@ -189,7 +193,8 @@ class EqualStart:
                         if first.get(key, "False") != theirs.get(key, "False")), ("", 0))
         values = " and ".join(f"{theirs.get(key, 'missing')} on rank {rank}"
                               for rank, theirs in (compared[0], compared[at]))
-        what = f"different {_KINDS[kind]} of parameter {name!r}: {key} is {values}"
+        of = "" if name is None else f" of parameter {name!r}"
+        what = f"different {_KINDS[kind]}{of}: {key} is {values}"
         if later:
             return ValueError(f"{self._who}: the ranks have {what}, and were equal in an earlier step: {_CAUSES[kind]}")
         return ValueError(
@@ -207,23 +212,22 @@ class _Facts:
             for group in optimizer.param_groups for p in group["params"]}
 
     def _of(self, parameter: torch.Tensor) -> list[Any]:
-        return [parameter, self._settings.get(parameter, {}), self._state.get(parameter) or {}]
-
-    def _is_compared(self, parameter: torch.Tensor) -> bool:
-        """Of other parameters only frozen ones are: a program may train some itself, on each rank differently."""
-        return not _is_off() and (parameter in self._settings or not parameter.requires_grad) and not parameter.is_meta
+        return [parameter, self._settings[parameter], self._state.get(parameter) or {}]
 
     def rows(self, parameters: list[torch.Tensor]) -> list[list[int]]:
         """For each parameter, (digest, its negative) for each of _KINDS, and whether it is frozen with a gradient."""
-        digests = iter(_digests([fact for p in parameters if self._is_compared(p) for fact in self._of(p)]))
-        rows = [[sign * digest for digest in (next(digests) for _ in _KINDS) for sign in (1, -1)]
-                if self._is_compared(p) else [_LEFT_OUT] * 6 for p in parameters]
-        return [row + [p in self._settings and not p.requires_grad and grad_of(p) is not None]
+        if _is_off():
+            rows = [[_LEFT_OUT] * 6 for _ in parameters]
+        else:
+            digests = iter(_digests([fact for p in parameters for fact in self._of(p)]))
+            rows = [[sign * digest for digest in (next(digests) for _ in _KINDS)
+                     for sign in (1, -1)] for _ in parameters]
+        return [row + [not p.requires_grad and grad_of(p) is not None]
                 for row, p in zip(rows, parameters)]
 
     def details(self, parameter: torch.Tensor, kind: int) -> Optional[dict[str, str]]:
         """Returns, by key, readable values in which ranks may differ; None: this rank is not compared."""
-        if not self._is_compared(parameter):
+        if _is_off():
             return None
         fact = self._of(parameter)[kind]
         if kind == 0:
@@ -231,6 +235,19 @@ class _Facts:
         values = {str(key): _scalar(value) for key, value in fact.items() if value is not None}
         return {key: _text(value) if isinstance(value, _PLAIN) else f"{_digests([value])[0]:08x}"
                 for key, value in values.items()}
+
+
+def _is_frozen(parameter: torch.Tensor) -> bool:
+    """Whether its weights are compared: a program may train others itself, on each rank differently."""
+    return not (parameter.requires_grad or parameter.is_meta or _is_off())
+
+
+def _row_of_frozen(parameters: dict[str, torch.Tensor]) -> list[int]:
+    """Returns the row of parameters that the optimizer does not have, by name. A rank without any is left out."""
+    if not parameters:
+        return [_LEFT_OUT] * 6 + [0]
+    (digest,) = _digests([dict(sorted(parameters.items()))])
+    return [digest, -digest] + [_LEFT_OUT] * 4 + [0]
 
 
 class _Settings:
