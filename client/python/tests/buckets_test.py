@@ -458,14 +458,14 @@ class BucketsTest(unittest.TestCase):
             def answer(question, row):
                 hvd.allreduce_(torch.tensor(row), op=hvd.Max, name="DistributedOptimizer(p):" + question)
 
-            is_not_compared = [[-2**62] * 6 + [0]]
-            answer("start", is_not_compared)
+            is_not_compared = [-2**62] * 6 + [0]
+            answer("start", [is_not_compared] * 2)  # the second row is for frozen weights outside of the optimizer
             answer("layouts", [[0, -2**62, -2**62, 0], [0, 0, 0, 0]])
             for count, name in enumerate(names):
                 hvd.allreduce_(torch.ones(16 if "bucket" in name else 2), None,
                                name)
                 answer("step", [count + 1, -count - 1, 0, 0, 1, 0, 0, 1, 0, -2**62, -2**62])
-            answer("start", is_not_compared)  # the second step is compared again
+            answer("start", [is_not_compared])  # the second step is compared again
 
         single, bucket = "DistributedOptimizer.p", "DistributedOptimizer.p.bucket"
         fake = self.fake
