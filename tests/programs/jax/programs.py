@@ -180,8 +180,10 @@ def check_unequal_ranks():
     """Other weights, another learning rate, missed steps: an error on all ranks, in place of different models."""
     rank = hvd.rank()
 
-    def train(run, start, rate, steps, missed=0):
-        optimizer = hvd.DistributedOptimizer(optax.sgd(rate, momentum=0.9))
+    def train(run, start, rate, steps, missed=0, later=None):
+        """later: the learning rate, which is in the state, from the third step on."""
+        kind = optax.sgd if later is None else optax.inject_hyperparams(optax.sgd)
+        optimizer = hvd.DistributedOptimizer(kind(learning_rate=rate, momentum=0.9))
         params = {"a": jnp.ones(3), "b": jnp.full(2, start, jnp.bfloat16), "key": jax.random.PRNGKey(1)}
         state = optimizer.init({"a": params["a"], "b": params["b"]})
         if missed:
@@ -193,7 +195,10 @@ def check_unequal_ranks():
             return {**optax.apply_updates(weights, updates), "key": params["key"]}, state
 
         step = run(step)
-        for _ in range(steps):
+        for i in range(steps):
+            if later is not None and i == 2:
+                inner = state[1]._replace(hyperparams={**state[1].hyperparams, "learning_rate": jnp.float32(later)})
+                state = (state[0], inner)
             params, state = jax.block_until_ready(step(params, state))
         return params
 
@@ -202,6 +207,8 @@ def check_unequal_ranks():
         train(run, 1.0, 0.1, 9)
         raises(either, "different weights at ['b']", train, run, 1.0 + rank % 2, 0.1, 1)
         raises(either, "different weights at ['a']", train, run, 1.0, 0.1 * (1 + rank % 2), 2)
+        raises(either, "different optimizer state at .hyperparams['learning_rate']", train, run, 1.0, 0.1, 5, 0,
+               0.1 + rank % 2)
         raises(either, "different numbers of steps", train, run, 1.0, 0.1, 1, rank % 2)
         os.environ["MAYPOLE_CHECK_START"] = "0"
         train(run, 1.0 + rank % 2, 0.1 * (1 + rank % 2), 2)

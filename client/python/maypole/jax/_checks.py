@@ -75,7 +75,8 @@ def facts(instance: Instance, steps: Any, params: Any, state: Any) -> tuple[Any,
     first = _spread(zlib.crc32(repr(instance[1:]).encode()))
     labels = [_label_of(instance), f"{instance.who}: the ranks have made different numbers of steps{_CURE}"]
     leaves: list[Any] = []
-    for what, tree in (("weights", params), ("optimizer state", state)):
+    # The cause first: weights become different by a learning rate in the state, not the other way round.
+    for what, tree in (("optimizer state", state), ("weights", params)):
         for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
             at = jax.tree_util.keystr(path)
             labels.append(f"{instance.who}: the ranks have different {what}{at and ' at '}{at}{_CURE}")
